@@ -1,12 +1,13 @@
-"""How often `python -m sweeper.compare` flags sweeps in which nothing changed, and finds a slowdown.
+"""How often `python -m sweeper.compare` flags sweeps in which nothing changed, and finds a
+slowdown.
 
     python benchmarks/compare_power.py [--repeats 300]
     python benchmarks/compare_power.py --table sizes
     python benchmarks/compare_power.py --records docs/results/records
 
 Pairs of sides go through `judge`, the one that the command uses. Prints the Markdown tables of
-docs/results/compare-power.md: of simulated sweeps in which a test decides, of those in which the size of a change
-decides, and of pairs of stored records. The seed is fixed.
+docs/results/compare-power.md: of simulated sweeps in which a test decides, of those in which the
+size of a change decides, and of pairs of stored records. The seed is fixed.
 """
 
 from __future__ import annotations
@@ -86,7 +87,8 @@ class Design:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One comparison: of the models that did not change, and of those that did, how many were found SLOWER or FASTER.
+    """One comparison: of the models that did not change, and of those that did, how many were found
+    SLOWER or FASTER.
 
     `refused`: eager moved too far for any verdict on a step time.
     """
@@ -137,7 +139,9 @@ def designs() -> list[Design]:
 
 
 def outcomes(design: Design, slowed: int, repeats: int) -> Iterator[Outcome]:
-    """Comparisons of sweeps in which the first `slowed` models got slower by its slowdown, the rest not at all."""
+    """Comparisons of sweeps in which the first `slowed` models got slower by its slowdown, the rest
+    not at all.
+    """
     random = np.random.default_rng([SEED, slowed, *design.text.encode()])
     for _ in range(repeats):
         yield outcome(judge(pairs(random, design, slowed)), slowed)
@@ -157,7 +161,9 @@ def outcome(comparison: Comparison, slowed: int) -> Outcome:
 
 
 def pairs(random: np.random.Generator, design: Design, slowed: int) -> list[Pair]:
-    """Two sweeps of the same models. Sides of one draw share a compiled artifact, unless draws differ."""
+    """Two sweeps of the same models. Sides of one draw share a compiled artifact, unless draws
+    differ.
+    """
     noises = np.exp(random.normal(0, design.spread, (2, design.models, 1, 1)))
     effect = np.zeros((design.models, 1, 1))
     effect[:slowed] = math.log1p(design.slowdown)
@@ -169,7 +175,9 @@ def pairs(random: np.random.Generator, design: Design, slowed: int) -> list[Pair
 def sides(
     random: np.random.Generator, design: Design, noises: Floats, effect: Floats, shift: float = 0.0
 ) -> list[Side]:
-    """One session; `noises` [2, models, 1, 1] multiply those of processes and draws, `effect` is on compiled logs."""
+    """One session; `noises` [2, models, 1, 1] multiply those of processes and draws, `effect` is on
+    compiled logs.
+    """
     shape = (design.models, design.draws, design.processes)
     session = shift + random.normal(0, design.session_noise)
     eager = session + noises[0] * random.normal(0, design.process_noise, shape)
@@ -201,7 +209,9 @@ def samples(
     compiled_s: Sequence[float],
     *device_s: Sequence[float],
 ) -> dict[str, list[Sample]]:
-    """Samples of one model; `device_s`, where it is known, is the device time of the eager and of the compiled arm."""
+    """Samples of one model; `device_s`, where it is known, is the device time of the eager and of
+    the compiled arm.
+    """
     speedups = [eager / compiled for eager, compiled in zip(eager_s, compiled_s, strict=True)]
     named = {"eager_step_s": eager_s, "compiled_step_s": compiled_s, "speedup": speedups}
     named |= zip(("eager_device_step_s", "compiled_device_step_s"), device_s, strict=False)
@@ -281,7 +291,9 @@ def alarms(found: list[Outcome]) -> float:
 
 
 def power(found: list[Outcome]) -> float:
-    """Share of the models that got slower which are found SLOWER, where the session allows a verdict."""
+    """Share of the models that got slower which are found SLOWER, where the session allows a
+    verdict.
+    """
     judged = [item for item in found if not item.refused]
     return sum(item.found for item in judged) / max(1, sum(item.changed for item in judged))
 
@@ -292,7 +304,9 @@ def same(found: list[Outcome]) -> float:
 
 
 def size_designs() -> list[Design]:
-    """Sweeps with too few processes or draws for a test of each step, and sweeps with two clocks."""
+    """Sweeps with too few processes or draws for a test of each step, and sweeps with two
+    clocks.
+    """
     return [
         Design(1, 1, 0.006),
         Design(1, 1, 0.006, device_noise=0.002),
@@ -313,7 +327,9 @@ def size_designs() -> list[Design]:
 
 
 def size_row(design: Design, repeats: int) -> list[str]:
-    """Cells: false alarms of comparisons in which nothing changed, and shares found where half of the models did."""
+    """Cells: false alarms of comparisons in which nothing changed, and shares found where half of
+    the models did.
+    """
     random = np.random.default_rng([SEED, *design.text.encode()])
     verdicts = [
         {row.verdict for row in judge(pairs(random, design, 0)).rows} for _ in range(repeats)
@@ -358,7 +374,9 @@ def record_rows(folder: Path) -> Iterator[list[str]]:
 
 
 def share_found(found: Sequence[Pair], slowdown: float) -> float:
-    """The share of rows that are SLOWER where the compiled step of every HEAD takes longer by `slowdown`."""
+    """The share of rows that are SLOWER where the compiled step of every HEAD takes longer by
+    `slowdown`.
+    """
     slow = []
     for base, head in (pair.both for pair in found if pair.both):
         times = {
@@ -391,10 +409,15 @@ def pair_sweeps(records: Iterable[Record]) -> Iterator[Pair]:
 
 
 def pair_eager_arms(records: Iterable[Record]) -> Iterator[Pair]:
-    """The eager arms of two trials with one eager step, each as if it were a compiled one without an eager arm."""
+    """The eager arms of two trials with one eager step, each as if it were a compiled one without
+    an eager arm.
+    """
 
     def key(record: Record) -> str:
-        return f"{replace(record.trial, mode='eager', backend=None, compile=Compile()).id} {record.batch_size}"
+        return (
+            f"{replace(record.trial, mode='eager', backend=None, compile=Compile()).id} "
+            f"{record.batch_size}"
+        )
 
     def as_compiled(record: Record) -> Side:
         side = make_side(record)
@@ -444,7 +467,9 @@ def pair_drawn(records: Iterable[Record]) -> Iterator[Pair]:
 
 
 def list_rounds(records: Iterable[Record]) -> Iterator[tuple[Record, list[tuple[float, float]]]]:
-    """Seconds per block of both arms in the rounds of a GPU's processes, of those with two rounds that count."""
+    """Seconds per block of both arms in the rounds of a GPU's processes, of those with two rounds
+    that count.
+    """
     for record in records:
         for process in record.processes if record.trial.device == "cuda" else ():
             pairs = list(zip(process.blocks_s("eager"), process.blocks_s("compiled"), strict=True))
@@ -453,7 +478,9 @@ def list_rounds(records: Iterable[Record]) -> Iterator[tuple[Record, list[tuple[
 
 
 def of_rounds(record: Record, times: Sequence[tuple[float, float]]) -> Side:
-    """A side with a process for each of the rounds, without device times, whose code is not known."""
+    """A side with a process for each of the rounds, without device times, whose code is not
+    known.
+    """
     return replace(
         make_side(record),
         samples=samples([0] * len(times), *zip(*times, strict=True)),

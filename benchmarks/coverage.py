@@ -1,9 +1,11 @@
-"""How often the 95 % intervals of the program hold the truth, on simulated records whose truth is known.
+"""How often the 95 % intervals of the program hold the truth, on simulated records whose truth is
+known.
 
     python benchmarks/coverage.py [--repeats 4000]
 
-Each simulated process has a true log ratio and blocks that scatter around it; records of such processes go through
-`derive` like measured ones, medians and all. Prints the Markdown table of docs/results/coverage.md. The seed is fixed.
+Each simulated process has a true log ratio and blocks that scatter around it; records of such
+processes go through `derive` like measured ones, medians and all. Prints the Markdown table of
+docs/results/coverage.md. The seed is fixed.
 """
 
 from __future__ import annotations
@@ -80,7 +82,8 @@ def records(
 ) -> Iterator[Record]:
     """A record for each row of `logs` [records, processes], the true log ratios of its processes.
 
-    With `host` the device is busy for half of a compiled step, so that the trial is host-bound; else nothing is known.
+    With `host` the device is busy for half of a compiled step, so that the trial is host-bound;
+    else nothing is known.
     """
     shape = (*logs.shape, ROUNDS)
     eager_s = EAGER_S * STEPS * np.exp(block_noise(random, shape, autocorrelation))
@@ -134,7 +137,9 @@ def several_draws(
     draw_sd: float,
     sd: float = 0.003,
 ) -> Iterator[Outcome]:
-    """Artifacts of different luck. From three on the truth is that of all artifacts, before that of those at hand."""
+    """Artifacts of different luck. From three on the truth is that of all artifacts, before that of
+    those at hand.
+    """
     luck = random.normal(0, draw_sd, (repeats, draws))
     logs = (
         LOG
@@ -149,7 +154,9 @@ def several_draws(
 def sequential(
     random: np.random.Generator, repeats: int, *, sd: float, target: float = 0.01
 ) -> Iterator[Outcome]:
-    """One process after the other until the interval is narrow enough, by the rule of the runner."""
+    """One process after the other until the interval is narrow enough, by the rule of the
+    runner.
+    """
     most = Measure().max_processes
     for record in records(random, random.normal(LOG, sd, (repeats, most)), [0] * most):
         for count in range(MIN_PROCESSES_FOR_TARGET, most + 1):
@@ -168,7 +175,9 @@ SPREAD = 0.5  # of the logs of standard deviations, within a half
 def mixed_sweep(
     random: np.random.Generator, repeats: int, *, host: bool, moderated: bool
 ) -> Iterator[Outcome]:
-    """Sweeps of trials that differ in noise; outcomes of one half, with the plain or the moderated interval."""
+    """Sweeps of trials that differ in noise; outcomes of one half, with the plain or the moderated
+    interval.
+    """
     for _ in range(max(1, repeats // (TRIALS // 2))):
         entries = [entry for of_half in HALVES for entry in half_of_sweep(random, of_half)]
         bounds = moderate_intervals(entries) if moderated else {}
@@ -189,7 +198,9 @@ def half_of_sweep(random: np.random.Generator, host: bool) -> list[Entry]:
 def these_models(
     random: np.random.Generator, repeats: int, *, models: int, spread: float
 ) -> Iterator[Outcome]:
-    """The weighted mean of models that are given, each with a noise of its own; both precisions by three processes."""
+    """The weighted mean of models that are given, each with a noise of its own; both precisions by
+    three processes.
+    """
     truths = {
         "amp": random.normal(math.log(1.5), 0.2, models),
         "fp32": random.normal(math.log(1.2), 0.1, models),
@@ -208,7 +219,9 @@ def these_models(
 
 
 def new_model(random: np.random.Generator, repeats: int, *, models: int) -> Iterator[Outcome]:
-    """Models drawn from a population in which AMP and fp32 go together; the truth is the next one's own value."""
+    """Models drawn from a population in which AMP and fp32 go together; the truth is the next one's
+    own value.
+    """
     common = random.normal(0, 0.2, (repeats, models + 1))
     amp = math.log(1.5) + common + random.normal(0, 0.1, common.shape)
     fp32 = math.log(1.2) + common / 2 + random.normal(0, 0.05, common.shape)
@@ -222,7 +235,9 @@ APART = math.log(1.27)
 
 
 def two_humps(random: np.random.Generator, repeats: int, *, processes: int) -> Iterator[Outcome]:
-    """Each process falls into one of two humps with probability one half; host-boundness is not told to the rules."""
+    """Each process falls into one of two humps with probability one half; host-boundness is not
+    told to the rules.
+    """
     logs = random.normal(LOG, 0.005, (repeats, processes)) + APART * (
         random.random((repeats, processes)) < 0.5
     )
@@ -235,7 +250,8 @@ def scenarios() -> list[Scenario]:
     rows = [
         Scenario(
             "processes",
-            f"{processes} processes, sd {sd:.1%} between them{', blocks AR(1) 0.8' if correlated else ''}",
+            f"{processes} processes, sd {sd:.1%} between "
+            f"them{', blocks AR(1) 0.8' if correlated else ''}",
             partial(one_draw, processes=processes, sd=sd, autocorrelation=correlated),
         )
         for sd in (0.003, 0.01)
@@ -263,7 +279,8 @@ def scenarios() -> list[Scenario]:
     rows += [
         Scenario(
             "mixed sweep",
-            f"{TRIALS // 2} {'host-bound' if host else 'other'} trials of {HALVES[host][1]} processes, "
+            f"{TRIALS // 2} {'host-bound' if host else 'other'} trials of {HALVES[host][1]} "
+            "processes, "
             f"{'moderated' if moderated else 'plain'} t",
             partial(mixed_sweep, host=host, moderated=moderated),
         )
@@ -339,7 +356,8 @@ def main() -> None:
     for scenario in scenarios():
         found = outcomes(scenario, repeats)
         print(
-            f"| {scenario.kind} | {scenario.text} | {coverage(found):.1%} | {half_width(found):.2%} |",
+            f"| {scenario.kind} | {scenario.text} | {coverage(found):.1%} | "
+            f"{half_width(found):.2%} |",
             flush=True,
         )
 

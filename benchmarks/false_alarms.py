@@ -1,14 +1,16 @@
-"""Does the accuracy check let correct models pass? Named models of `conf/model/`, compiled and checked, not timed.
+"""Does the accuracy check let correct models pass? Named models of `conf/model/`, compiled and
+checked, not timed.
 
-    python benchmarks/false_alarms.py timm/* transformers/*                small, on the CPU, through Inductor
+    python benchmarks/false_alarms.py timm/* transformers/*   small, on the CPU, through Inductor
     python benchmarks/false_alarms.py timm/* --backend aot_eager --jobs 2
     python benchmarks/false_alarms.py resnet50 bert_base --device cuda --full --precisions fp32,amp
     python benchmarks/false_alarms.py timm/* --device cuda --full --margins margins.jsonl
 
-Prints a line for each model and precision: seconds of compiling and of the check, the verdict, the tensor that came
-nearest to its bound. `--full` takes the batch and the size of the model's option; otherwise a batch of four, and of
-transformers one narrow layer. `--margins` writes a line for each tensor with the projections of eager, of eager with
-its numbers moved by what rounding does, and of the compiled step.
+Prints a line for each model and precision: seconds of compiling and of the check, the verdict, the
+tensor that came nearest to its bound. `--full` takes the batch and the size of the model's option;
+otherwise a batch of four, and of transformers one narrow layer. `--margins` writes a line for each
+tensor with the projections of eager, of eager with its numbers moved by what rounding does, and of
+the compiled step.
 """
 
 from __future__ import annotations
@@ -47,9 +49,12 @@ LAYERS = (
 )
 # Of configurations that have them, so that a step takes a fraction of a second.
 WIDTHS = {
-    "hidden_size": 128, "d_model": 128, "n_embd": 128, "dim": 128, "word_embed_proj_dim": 128, "embedding_size": 64,
-    "intermediate_size": 256, "ffn_dim": 256, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256, "d_ff": 256,
-    "hidden_dim": 256, "d_inner": 256, "num_attention_heads": 4, "attention_heads": 4, "n_head": 4, "n_heads": 4,
+    "hidden_size": 128, "d_model": 128, "n_embd": 128, "dim": 128, "word_embed_proj_dim": 128,
+    "embedding_size": 64,
+    "intermediate_size": 256, "ffn_dim": 256, "encoder_ffn_dim": 256, "decoder_ffn_dim": 256,
+    "d_ff": 256,
+    "hidden_dim": 256, "d_inner": 256, "num_attention_heads": 4, "attention_heads": 4, "n_head": 4,
+    "n_heads": 4,
     "num_heads": 4, "encoder_attention_heads": 4, "decoder_attention_heads": 4, "d_kv": 32,
 }  # fmt: skip
 TIMEOUT_S = 900
@@ -89,7 +94,8 @@ def make_trial(option: str, precision: str, arguments: argparse.Namespace) -> Tr
     labels = Labels(option, precision)
     return Trial(
         model, max(1, batch_size // arguments.divide), labels, workload=arguments.workload,
-        text=Text(arguments.text), precision=PRECISIONS[precision], mode=arguments.mode, backend=arguments.backend,
+        text=Text(arguments.text), precision=PRECISIONS[precision], mode=arguments.mode,
+        backend=arguments.backend,
         device=arguments.device,
     )  # fmt: skip
 
@@ -126,7 +132,9 @@ def shrink(model: Model) -> dict[str, Any]:
 
 
 def check(trial: Trial, margins: bool) -> dict[str, Any]:
-    """Compile a trial and check it in this process; seconds, the verdict, and with `margins` every projection."""
+    """Compile a trial and check it in this process; seconds, the verdict, and with `margins` every
+    projection.
+    """
     import torch
 
     from sweeper.core.protocol import Job
@@ -191,7 +199,9 @@ def record_projections(check_class: type, lines: list[dict[str, Any]]) -> type:
 
 
 def describe_tensor(name: str, compiled: Any, eager: Any, moved: Sequence[Any]) -> dict[str, Any]:
-    """Errors relative to the reference, and projections; `share` is the tensor's size beside all gradients."""
+    """Errors relative to the reference, and projections; `share` is the tensor's size beside all
+    gradients.
+    """
     size = compiled.reference_size or 1.0
     gradients = eager["all gradients"].reference_size if "all gradients" in eager else 0.0
     return {
@@ -252,7 +262,10 @@ def describe(found: dict[str, Any]) -> str:
     accuracy = found["accuracy"]
     verdict = {True: "passed", False: "WRONG", None: "unverified"}[accuracy["passed"]]
     spent_s = sum(found["check_s"].values())
-    rest = f"{accuracy.get('unverified') or ''} {accuracy.get('worst')} ({accuracy.get('case')}, {accuracy.get('moved')})"
+    rest = (
+        f"{accuracy.get('unverified') or ''} {accuracy.get('worst')} ({accuracy.get('case')}, "
+        f"{accuracy.get('moved')})"
+    )
     return f"{name}  compile {found['compile_s']:5.1f}  check {spent_s:5.1f}  {verdict:10} {rest}"
 
 
@@ -309,7 +322,8 @@ def main() -> None:
                         for line in found["margins"]
                     )
     print(
-        f"{len(pairs)} trials in {time.perf_counter() - begin:.0f} s: {counts[True]} passed, {counts[False]} wrong, "
+        f"{len(pairs)} trials in {time.perf_counter() - begin:.0f} s: {counts[True]} passed, "
+        f"{counts[False]} wrong, "
         f"{counts[None]} unverified, {counts['none']} without a verdict"
     )
 

@@ -1,16 +1,20 @@
-"""Does host headroom predict the step time on a slower host? One table row per arm of a model and slowdown.
+"""Does host headroom predict the step time on a slower host? One table row per arm of a model and
+slowdown.
 
-    python benchmarks/headroom.py --output headroom.jsonl                  on a GPU, three minutes per model
-    python benchmarks/headroom.py --output headroom.jsonl --models vit_b16 --overrides "precision=amp batch_size=16"
+    python benchmarks/headroom.py --output headroom.jsonl   on a GPU, three minutes per model
+    python benchmarks/headroom.py --output headroom.jsonl --models vit_b16 \\
+        --overrides "precision=amp batch_size=16"
 
-A slower host is made by stopping the worker, with all its threads, for a part of each hundredth of a second, while
-the device goes on. A reference in the same process, which is host-bound, says how many times longer the host then
-takes, x. An arm takes h seconds of the host and d of the device per step. Its step should then take max(h x, d). The
-speed of a host changes by itself within half a second, so a block of an arm, and the steps that give its h, lie
-between two short blocks of the reference, turn after turn. h, x and the step are means over these turns, and leaving
-out one turn after the other gives the standard error of the difference between a step and its prediction. Where a step
-waits for its host, h is its own wall time on the host at hand, as in a report, so rows of a host that is not slowed
-down are not judged. Events on the device time the blocks, since the host may be stopped when a block ends.
+A slower host is made by stopping the worker, with all its threads, for a part of each hundredth of
+a second, while the device goes on. A reference in the same process, which is host-bound, says how
+many times longer the host then takes, x. An arm takes h seconds of the host and d of the device per
+step. Its step should then take max(h x, d). The speed of a host changes by itself within half a
+second, so a block of an arm, and the steps that give its h, lie between two short blocks of the
+reference, turn after turn. h, x and the step are means over these turns, and leaving out one turn
+after the other gives the standard error of the difference between a step and its prediction. Where
+a step waits for its host, h is its own wall time on the host at hand, as in a report, so rows of a
+host that is not slowed down are not judged. Events on the device time the blocks, since the host
+may be stopped when a block ends.
 
 What the output file has is printed and not measured again.
 """
@@ -104,7 +108,9 @@ HEADINGS = (
 
 @dataclass(frozen=True)
 class Turn:
-    """Wall seconds per step that were taken within seconds, by nominal factor; factors are texts, as in JSON."""
+    """Wall seconds per step that were taken within seconds, by nominal factor; factors are texts,
+    as in JSON.
+    """
 
     wall_s: Mapping[str, float]
     reference_s: Mapping[str, float]
@@ -148,7 +154,9 @@ class Prediction:
 
 
 def judge(turns: Sequence[Turn], device_s: float, factor: str) -> Prediction:
-    """Compare the step on a slowed host with its prediction, with a standard error by the jackknife over turns."""
+    """Compare the step on a slowed host with its prediction, with a standard error by the jackknife
+    over turns.
+    """
     found = _predict(turns, device_s, factor)
     if len(turns) == 1:
         return found
@@ -177,7 +185,8 @@ def require_host_bound(reference: Process) -> None:
     if not step_s or not device_s or step_s < NEAR[1] * device_s:
         said = f"is {step_s / device_s:.2f}" if step_s and device_s else "is not known"
         raise ValueError(
-            f"a step of the reference over its device step time {said}, it must be {NEAR[1]} at least"
+            f"a step of the reference over its device step time {said}, it must be {NEAR[1]} at "
+            "least"
         )
 
 
@@ -223,7 +232,9 @@ class Subject:
         return self.setup.eager, self.setup.compiled
 
     def time_arm(self, arm: Arm, block_s: float) -> float:
-        """Seconds per step of an arm, over as many steps as take `block_s` on a host that is not slowed down."""
+        """Seconds per step of an arm, over as many steps as take `block_s` on a host that is not
+        slowed down.
+        """
         bench = self.setup.bench
         steps = bench.round_up(block_s / self.step_s[arm.name])
         bench.run(arm, bench.round_up(STEPS_BEFORE_BLOCK))
@@ -245,7 +256,9 @@ class Subject:
 
 
 def take_turn(subject: Subject, reference: Subject) -> dict[str, Turn]:
-    """Time both arms once for each factor, each between two blocks of the reference; turns by arm."""
+    """Time both arms once for each factor, each between two blocks of the reference; turns by
+    arm.
+    """
     walls_s, references_s = (
         defaultdict[str, dict[str, float]](dict),
         defaultdict[str, dict[str, float]](dict),
@@ -268,7 +281,9 @@ def take_turn(subject: Subject, reference: Subject) -> dict[str, Turn]:
 
 
 def measure(trial: Trial, reference: Trial) -> Figures:
-    """Measure a trial in this process, with the reference in turns. Raises RuntimeError when it fails."""
+    """Measure a trial in this process, with the reference in turns. Raises RuntimeError when it
+    fails.
+    """
     turns: dict[str, list[Turn]] = defaultdict(list)
     begin = time.monotonic()
 
@@ -382,7 +397,9 @@ def print_row(texts: Iterable[str]) -> None:
 
 
 def read(file: Path, machine: Mapping[str, object]) -> dict[str, Figures]:
-    """Read what was measured, by overrides. Raises SystemExit for another machine's, or an older file."""
+    """Read what was measured, by overrides. Raises SystemExit for another machine's, or an older
+    file.
+    """
     lines = (
         [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         if file.exists()

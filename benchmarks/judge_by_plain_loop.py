@@ -1,13 +1,15 @@
-"""Do sweeper's speedups agree with those of a plain training loop? One table row per cell, printed as the cell ends.
+"""Do sweeper's speedups agree with those of a plain training loop? One table row per cell, printed
+as the cell ends.
 
     python benchmarks/judge_by_plain_loop.py --output judged.jsonl
     python benchmarks/judge_by_plain_loop.py --output judged.jsonl --gpus 4 --cells bert_base,gpt2
     python benchmarks/judge_by_plain_loop.py --output tiny.jsonl --cells bert_base \\
         --sweeper "device=cpu batch_size=2" --plain "--device cpu --batch-size 2"
 
-A cell is one training step under AMP. `python -m sweeper` measures it, then `plain_loop.py`, on one GPU, each with
-compile caches of its own. Cells that the output file has are printed and not run again. The two agree where speedups
-differ by at most 3 %: by device time, and by the wall clock where neither says that an arm waits for the host.
+A cell is one training step under AMP. `python -m sweeper` measures it, then `plain_loop.py`, on one
+GPU, each with compile caches of its own. Cells that the output file has are printed and not run
+again. The two agree where speedups differ by at most 3 %: by device time, and by the wall clock
+where neither says that an arm waits for the host.
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ MAX_DIFFERENCE = 0.03
 LIMIT_S = 900  # of one program; then the cell has failed
 LAST_LINES = 3  # of a program that failed, in the table
 TRANSFORMERS = "model=transformers model.family=nlp"
-LLAMA = "hidden_size:1024,num_hidden_layers:8,num_attention_heads:16,num_key_value_heads:8,intermediate_size:2816"
+LLAMA = (
+    "hidden_size:1024,num_hidden_layers:8,num_attention_heads:16,"
+    "num_key_value_heads:8,intermediate_size:2816"
+)
 CELLS = {  # the names of plain_loop.py, and what they are for sweeper
     "resnet50": "model=resnet50",
     "mobilenet_v2": "model=mobilenet_v2",
@@ -44,16 +49,20 @@ CELLS = {  # the names of plain_loop.py, and what they are for sweeper
     "swin_tiny_patch4_window7_224": "model=swin_tiny",
     "bert_base": "model=bert_base",
     "distilbert": "model=distilbert_base model.sequence_length=256 batch_size=64",
-    "roberta": f"{TRANSFORMERS} model.name=RobertaForSequenceClassification model.sequence_length=256 batch_size=32",
+    "roberta": f"{TRANSFORMERS} model.name=RobertaForSequenceClassification "
+    "model.sequence_length=256 batch_size=32",
     "albert": f"{TRANSFORMERS} model.name=AlbertForMaskedLM model.sequence_length=512 batch_size=4",
-    "t5": f"{TRANSFORMERS} model.name=T5ForConditionalGeneration model.sequence_length=512 batch_size=16",
-    "bart": f"{TRANSFORMERS} model.name=BartForConditionalGeneration model.sequence_length=512 batch_size=16",
+    "t5": f"{TRANSFORMERS} model.name=T5ForConditionalGeneration model.sequence_length=512 "
+    "batch_size=16",
+    "bart": f"{TRANSFORMERS} model.name=BartForConditionalGeneration model.sequence_length=512 "
+    "batch_size=16",
     "gpt2": f"{TRANSFORMERS} model.name=GPT2LMHeadModel model.sequence_length=1024 batch_size=8",
     "llama": f"{TRANSFORMERS} model.name=LlamaForCausalLM model.sequence_length=1024 batch_size=4 "
     f"model.arguments={{{LLAMA},vocab_size:32000}}",
 }
 HEADINGS = (
-    "cell", "device: sweeper", "plain", "difference", "wall: sweeper", "plain", "difference", "waits: sweeper", "plain",
+    "cell", "device: sweeper", "plain", "difference", "wall: sweeper", "plain", "difference",
+    "waits: sweeper", "plain",
     "verdict",
 )  # fmt: skip
 Figures = Mapping[str, Any]
@@ -185,7 +194,9 @@ def main(options: argparse.Namespace) -> bool:
         free_gpus.put(gpu)
 
     def run_cell(cell: str) -> bool:
-        """Run both programs one after the other, on one GPU and its share of the cores; whether both gave figures."""
+        """Run both programs one after the other, on one GPU and its share of the cores; whether
+        both gave figures.
+        """
         start, gpu = time.monotonic(), free_gpus.get()
         # The affinity is that of this thread, and of the programs that it starts.
         os.sched_setaffinity(0, cores[gpu :: options.gpus] or cores)

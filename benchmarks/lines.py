@@ -1,11 +1,13 @@
-"""Size of the program: tokens, lines and dense expressions of each package, and its longest function.
+"""Size of the program: tokens, lines and dense expressions of each package, and its longest
+function.
 
     python benchmarks/lines.py [FOLDER ...]
 
-FOLDER is `sweeper hydra_plugins` unless given. Tokens measure what there is to read, whatever the line width.
-Comments, docstrings and line structure are no tokens. Comprehensions (with generator expressions) and conditional
-expressions are counted per 100 statements. Templates, scripts and styles of our own are counted apart, in lines
-without blanks. A file of other authors (its name has `.min.`) does not count.
+FOLDER is `sweeper hydra_plugins` unless given. Tokens measure what there is to read, whatever the
+line width. Comments, docstrings and line structure are no tokens. Comprehensions (with generator
+expressions) and conditional expressions are counted per 100 statements. Templates, scripts and
+styles of our own are counted apart, in lines without blanks. A file of other authors (its name has
+`.min.`) does not count.
 
 Needs Python 3.12 or later, whose `tokenize` splits f-strings.
 """
@@ -37,7 +39,9 @@ COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 @dataclass
 class Size:
-    """What a package has; `longest` is the length of its longest function in lines, and where that is."""
+    """What a package has; `longest` is the length of its longest function in lines, and where that
+    is.
+    """
 
     tokens: int = 0
     lines: int = 0
@@ -107,7 +111,8 @@ def count_page_lines(folder: Path) -> int:
 def main() -> None:
     if sys.version_info < (3, 12):
         sys.exit(
-            "python benchmarks/lines.py: needs Python 3.12 or later, whose tokenize splits f-strings"
+            "python benchmarks/lines.py: needs Python 3.12 or later, whose tokenize splits "
+            "f-strings"
         )
     folders = [Path(name) for name in sys.argv[1:] or FOLDERS]
     packages: dict[str, Size] = {}

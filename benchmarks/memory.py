@@ -1,11 +1,13 @@
-"""Memory of a driver with MLflow: ten thousand finished trials, and trials that finish as fast as they are started.
+"""Memory of a driver with MLflow: ten thousand finished trials, and trials that finish as fast as
+they are started.
 
     python benchmarks/memory.py [TRIALS...]
 
-Sends the records of 10,000 finished trials to a sqlite store (`python -m sweeper.sync`), goes on with that sweep, first
-with nothing left to run and then with 100 more trials, and writes its report from the folder and from the store. Then
-sweeps of TRIALS trials each (default: 300 600 1200). Workers answer at once. MiB are those of the process that had most
-of them at once, the driver, or a process of its own that it has waited for. Takes about half an hour on one core.
+Sends the records of 10,000 finished trials to a sqlite store (`python -m sweeper.sync`), goes on
+with that sweep, first with nothing left to run and then with 100 more trials, and writes its report
+from the folder and from the store. Then sweeps of TRIALS trials each (default: 300 600 1200).
+Workers answer at once. MiB are those of the process that had most of them at once, the driver, or a
+process of its own that it has waited for. Takes about half an hour on one core.
 """
 
 from __future__ import annotations
@@ -31,8 +33,10 @@ from planning import (
 from sweeper.core.protocol import Outcome, Phase, encode
 
 WORKER = """#!/bin/bash
-# Answers what every worker of these sweeps would: the check finds no problem, a trial's only process is fine.
-if [[ " $* " == *" --check "* ]]; then echo '{{"problems": [], "notes": []}}' > "${{@: -1}}"; exit; fi
+# Answers what every worker of these sweeps would: the check finds no problem,
+# a trial's only process is fine.
+if [[ " $* " == *" --check "* ]]; then
+    echo '{{"problems": [], "notes": []}}' > "${{@: -1}}"; exit; fi
 while [[ $1 != --answer-fd ]]; do shift; done
 cat {answer} >&"$2"
 """

@@ -1,12 +1,15 @@
-"""Does the accuracy check see wrong code? Faults planted in the compiled steps of tiny models: a mutation score.
+"""Does the accuracy check see wrong code? Faults planted in the compiled steps of tiny models: a
+mutation score.
 
-    python benchmarks/mutants.py --jobs 16 --output docs/results/mutants.md        every model, fp32 and AMP
+    python benchmarks/mutants.py --jobs 16 --output docs/results/mutants.md
+        every model, fp32 and AMP
     python benchmarks/mutants.py --model vit,resnet18 --precision fp32 --per-model 10
-    python benchmarks/mutants.py --per-model 0 --inductor 30                       a sample, through Inductor
+    python benchmarks/mutants.py --per-model 0 --inductor 30   a sample, through Inductor
 
-A model is traced once; a mutant is a copy of one of its ATen graphs with one fault in it, which runs in eager kernels.
-It passes through the check as a worker makes it. The classes of faults are in `mutation/faults.py`, the models in
-`mutation/trials.py`, the rule of what counts in `mutation/report.py`. The same seed plants the same faults.
+A model is traced once; a mutant is a copy of one of its ATen graphs with one fault in it, which
+runs in eager kernels. It passes through the check as a worker makes it. The classes of faults are
+in `mutation/faults.py`, the models in `mutation/trials.py`, the rule of what counts in
+`mutation/report.py`. The same seed plants the same faults.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ SEED = 1337
 # Of the sample through Inductor: they compile in seconds, and have every class of faults among
 # them.
 SMALL = (
-    "causal_transformer (step)", "autoencoder (step)", "embedding_bag", "vit", "deit3", "bert", "gpt2", "convnext",
+    "causal_transformer "
+    "(step)", "autoencoder (step)", "embedding_bag", "vit", "deit3", "bert", "gpt2", "convnext",
     "mixture_of_experts", "resnet18",
 )  # fmt: skip
 
@@ -55,7 +59,9 @@ class Options:
 
 
 def make_plans(options: Options) -> Iterator[Plan]:
-    """The trials of each precision; then the sample that goes through Inductor, a few mutants of each trial."""
+    """The trials of each precision; then the sample that goes through Inductor, a few mutants of
+    each trial.
+    """
     found = [
         trial
         for precision in options.precisions
@@ -81,7 +87,8 @@ def _is_chosen(name: str, options: Options) -> bool:
 def run(plans: Sequence[Plan], options: Options) -> Iterator[Scored]:
     """Score trials in processes, as they get finished; in this process where it is one.
 
-    A mutant that reads out of bounds takes the context of its GPU with it, so there each trial has its own process.
+    A mutant that reads out of bounds takes the context of its GPU with it, so there each trial has
+    its own process.
     """
     if options.jobs == 1 and options.device == "cpu":
         yield from map(score, plans)
@@ -97,10 +104,16 @@ def describe_progress(scored: Scored, done: int, of: int, elapsed_s: float) -> s
     effective = [mutant for mutant in scored.mutants if mutant.is_effective]
     killed = sum(mutant.is_killed for mutant in effective)
     name = f"{scored.model} {scored.precision}{'' if scored.backend == trials.AOT else ' inductor'}"
-    text = f"[{done}/{of}, {elapsed_s:.0f} s] {name}: {killed} of {len(effective)} effective mutants killed"
+    text = (
+        f"[{done}/{of}, {elapsed_s:.0f} s] {name}: {killed} of {len(effective)} effective "
+        "mutants killed"
+    )
     text += f", {len(scored.mutants)} planted, {scored.took_s:.0f} s"
     if scored.unmutated.outcome != "passed":
-        text = f"[{done}/{of}] {name}: THE UNMUTATED STEP DOES NOT PASS, so its mutants prove nothing: "
+        text = (
+            f"[{done}/{of}] {name}: THE UNMUTATED STEP DOES NOT PASS, so its mutants prove "
+            "nothing: "
+        )
         text += f"{scored.unmutated.outcome}: {scored.unmutated.text}"
     return text
 

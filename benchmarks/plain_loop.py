@@ -1,13 +1,15 @@
-"""A witness: training steps, eager and compiled, timed by a loop as people write it. No code of sweeper is in it.
+"""A witness: training steps, eager and compiled, timed by a loop as people write it. No code of
+sweeper is in it.
 
     python benchmarks/plain_loop.py bert_base --precision amp --mode default --json bert_base.json
 
-The model is as its library builds it, dropout included; the data are random. Rows of text are padded on the right, and
-their lengths are uniform between half of the sequence length and all of it. With them comes the mask that tokenizers
-return, and labels are -100 in the padding. Decoders read documents of such lengths in a row, and `position_ids` start
-again at each document. A GPU is busy in the union of the kernels, copies and memsets of a trace by torch's profiler. An
-arm waits for the host where a step takes over 5 % longer than that. `judge_by_plain_loop.py` compares sweeper with this
-loop.
+The model is as its library builds it, dropout included; the data are random. Rows of text are
+padded on the right, and their lengths are uniform between half of the sequence length and all of
+it. With them comes the mask that tokenizers return, and labels are -100 in the padding. Decoders
+read documents of such lengths in a row, and `position_ids` start again at each document. A GPU is
+busy in the union of the kernels, copies and memsets of a trace by torch's profiler. An arm waits
+for the host where a step takes over 5 % longer than that. `judge_by_plain_loop.py` compares sweeper
+with this loop.
 """
 
 import argparse

@@ -2,9 +2,10 @@
 
     python benchmarks/planning.py
 
-Composes 163 models x 5 modes x 2 precisions and 50 models x 32 batch sizes, and goes on with a sweep whose 10,000
-trials have records, once as a dry run and once with its report. Options and records are made in a temporary folder. The
-models do not exist: a program that finds no fault answers the check before a sweep, in place of torch.
+Composes 163 models x 5 modes x 2 precisions and 50 models x 32 batch sizes, and goes on with a
+sweep whose 10,000 trials have records, once as a dry run and once with its report. Options and
+records are made in a temporary folder. The models do not exist: a program that finds no fault
+answers the check before a sweep, in place of torch.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def main() -> None:
 
 
 def grid(sizes: int = FINISHED_SIZES) -> list[str]:
-    """The overrides of the finished sweep, or of one with fewer batch sizes for each of its 100 models."""
+    """The overrides of the finished sweep, or of one with fewer batch sizes for each of its 100
+    models.
+    """
     return [_models(FINISHED_MODELS), f"batch_size={_numbers(sizes)}"]
 
 
@@ -76,7 +79,9 @@ def sweep(folder: Path) -> list[str]:
 
 
 def measure(folder: Path, module: str, *arguments: str) -> tuple[float, float]:
-    """Run `python -m module` in a folder: wall seconds, and MiB of the process that had most of them at once."""
+    """Run `python -m module` in a folder: wall seconds, and MiB of the process that had most of
+    them at once.
+    """
     start = time.perf_counter()
     with (folder / "output").open("wb") as output:
         command = [sys.executable, "-m", module, *arguments]
@@ -96,7 +101,9 @@ def write_options(folder: Path) -> None:
 
 
 def write_records(folder: Path, python: str | None = None) -> None:
-    """What the trials of the finished sweep would have left: 12 kB each, three processes, by `python`."""
+    """What the trials of the finished sweep would have left: 12 kB each, three processes, by
+    `python`.
+    """
     paths = SweepPaths.of("finished", folder / "runs")
     for number in range(FINISHED_MODELS):
         for size in range(1, FINISHED_SIZES + 1):

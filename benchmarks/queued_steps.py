@@ -1,13 +1,15 @@
 """Does the device's step time agree with CUDA events around steps that no host can delay?
 
     python benchmarks/queued_steps.py
-    python benchmarks/queued_steps.py --models alexnet,resnet18 --overrides "precision=fp32" --json queued.jsonl
+    python benchmarks/queued_steps.py --models alexnet,resnet18 \\
+        --overrides "precision=fp32" --json queued.jsonl
 
-The device spins until the host has launched a few steps, and then runs them one after the other. Events on the device
-before and after these steps give the time that it needs when everything waits for it; the profiler is off. Beside it
-stand `device_step_s` and busy time, by the code that writes records, from the same process. Both arms of each model are
-built as a trial builds them, under AMP by default. The device takes about 1,000 launches ahead of their turn: a model
-with more of them in a step is refused, as is a step that waits for the device by itself.
+The device spins until the host has launched a few steps, and then runs them one after the other.
+Events on the device before and after these steps give the time that it needs when everything waits
+for it; the profiler is off. Beside it stand `device_step_s` and busy time, by the code that writes
+records, from the same process. Both arms of each model are built as a trial builds them, under AMP
+by default. The device takes about 1,000 launches ahead of their turn: a model with more of them in
+a step is refused, as is a step that waits for the device by itself.
 """
 
 from __future__ import annotations
@@ -64,7 +66,8 @@ MODELS = {
     "convnext_tiny": "model=convnext_tiny",
 }
 HEADINGS = (
-    "model", "arm", "launches", "steps", "events ms", "device ms", "difference", "busy ms", "difference", "gap us",
+    "model", "arm", "launches", "steps", "events ms", "device ms", "difference", "busy ms",
+    "difference", "gap us",
     "from", "queued gaps us", "with their median", "wall ms",
 )  # fmt: skip
 
@@ -75,7 +78,9 @@ class RefusedError(Exception):
 
 @dataclass(frozen=True)
 class Row:
-    """One arm of a model, seconds per step; `gaps_s` are the quartiles of gaps before queued work."""
+    """One arm of a model, seconds per step; `gaps_s` are the quartiles of gaps before queued
+    work.
+    """
 
     model: str
     arm: str
@@ -112,7 +117,9 @@ class Row:
 
 
 def choose_steps(launches: int, wanted: int | None) -> int:
-    """Return how many steps fit into the queue, or `wanted`. Raises RefusedError where they do not fit."""
+    """Return how many steps fit into the queue, or `wanted`. Raises RefusedError where they do not
+    fit.
+    """
     steps = wanted or min(MAX_STEPS, max(1, MAX_QUEUED // max(launches, 1)))
     if steps * launches > MAX_QUEUED:
         raise RefusedError(
@@ -173,7 +180,8 @@ def measure(model: str, trial: Trial, wanted: int | None, repeats: int) -> Itera
             device_time.add_gaps_s(of_arm, gaps_s[1]) / device_time.STEPS if gaps_s else None
         )
         yield Row(
-            model, arm.name, launches, steps, events_s, own.step_s, busy.busy_s, own.gap_s, own.source, gaps_s,
+            model, arm.name, launches, steps, events_s, own.step_s, busy.busy_s, own.gap_s,
+            own.source, gaps_s,
             by_median_s, wall_s,
         )  # fmt: skip
 
@@ -192,7 +200,8 @@ def measure_cycles_per_s() -> float:
 def time_queued(
     bench: ModelBench, arm: Arm, steps: int, wall_s: float, cycles_per_s: float
 ) -> float:
-    """Return the seconds per step on the device of steps that all were launched before the first of them began.
+    """Return the seconds per step on the device of steps that all were launched before the first of
+    them began.
 
     Raises RefusedError where the device began while the host still launched.
     """
@@ -220,7 +229,8 @@ def time_queued(
     finally:
         gc.enable()
     raise RefusedError(
-        f"the device had begun when the host had launched {steps} steps, after a spin of {spin_s / 2 * 1e3:.0f} ms: "
+        f"the device had begun when the host had launched {steps} steps, after a spin of "
+        f"{spin_s / 2 * 1e3:.0f} ms: "
         "the step waits for the device by itself, or has more launches than the queue takes"
     )
 
@@ -230,7 +240,9 @@ def print_row(texts: Sequence[str]) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """Print the rows of all models, each measured in a process of its own; 1 where a process failed."""
+    """Print the rows of all models, each measured in a process of its own; 1 where a process
+    failed.
+    """
     if not torch.cuda.is_available():
         print("queued_steps.py needs an NVIDIA GPU: its clock is CUDA events", file=sys.stderr)
         return 2

@@ -1,13 +1,15 @@
-"""Are gradients those of the loss when activations are computed again? A plain loop in torch, without sweeper.
+"""Are gradients those of the loss when activations are computed again? A plain loop in torch,
+without sweeper.
 
     python benchmarks/recomputed_masks.py            budgets 1.0 and 0.5 on the CPU, two minutes
     python benchmarks/recomputed_masks.py --device cuda --budgets 1.0,0.7,0.5,0.3
 
-For each seed the parameters move by a small step along their gradient and back, with the masks of this seed. The loss
-must then change by the step times the length of the gradient. A share of 1 says that it does; a backward pass that
-drew masks of its own has gradients of another loss, and its share is lower. Prints the shares of compiled and eager
-steps of a transformer of two layers with dropout 0.1, under each `torch._functorch.config.activation_memory_budget`.
-See https://github.com/pytorch/pytorch/issues/190758.
+For each seed the parameters move by a small step along their gradient and back, with the masks of
+this seed. The loss must then change by the step times the length of the gradient. A share of 1 says
+that it does; a backward pass that drew masks of its own has gradients of another loss, and its
+share is lower. Prints the shares of compiled and eager steps of a transformer of two layers with
+dropout 0.1, under each `torch._functorch.config.activation_memory_budget`. See
+https://github.com/pytorch/pytorch/issues/190758.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ class Classifier(nn.Module):
 
 
 def measure_share(loss: Callable[[], torch.Tensor], module: nn.Module, seed: int) -> float:
-    """The measured change of the loss along the gradient, as a share of the change that the gradient promises."""
+    """The measured change of the loss along the gradient, as a share of the change that the
+    gradient promises.
+    """
     torch.manual_seed(seed)
     module.zero_grad()
     loss().backward()  # type: ignore[no-untyped-call]

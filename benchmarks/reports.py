@@ -1,15 +1,17 @@
-"""Reports of large sweeps: wall and CPU seconds and peak memory, from the folder and from an MLflow server.
+"""Reports of large sweeps: wall and CPU seconds and peak memory, from the folder and from an MLflow
+server.
 
     python benchmarks/reports.py [RECORDS...] [--server RUNS] [--before CHECKOUT [--pairs N]]
 
-Multiplies the records in docs/results/records, three processes each, to sweeps of RECORDS (default: 1630 10000),
-writes their reports, and opens each page in a headless Chromium where that and selenium are installed. Then it sends a
-sweep of RUNS (default: 2000; 0 leaves this out) to an `mlflow server` on this machine with `python -m sweeper.sync`,
-and writes that report from the server. CPU seconds are those of the command, user and system; the server's own come
-beside them.
+Multiplies the records in docs/results/records, three processes each, to sweeps of RECORDS (default:
+1630 10000), writes their reports, and opens each page in a headless Chromium where that and
+selenium are installed. Then it sends a sweep of RUNS (default: 2000; 0 leaves this out) to an
+`mlflow server` on this machine with `python -m sweeper.sync`, and writes that report from the
+server. CPU seconds are those of the command, user and system; the server's own come beside them.
 
-With --before, the sweeps are reported in turn with the code of another checkout, and with the code that stands here,
-N times each (default: 5), and nothing else is done. It ends with the names of the files that both do not write alike.
+With --before, the sweeps are reported in turn with the code of another checkout, and with the code
+that stands here, N times each (default: 5), and nothing else is done. It ends with the names of the
+files that both do not write alike.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ START_S = 120  # a server needs a while for its first tables
 IS_THERE = """
     const tables = [...document.querySelectorAll('section[data-table]')];
     document.querySelector('.figure').scrollIntoView();  // it is drawn when it is seen
-    return document.querySelector('.figure[data-drawn]') && tables.every((table) => table.querySelector('tr.row'));
+    return document.querySelector('.figure[data-drawn]')
+        && tables.every((table) => table.querySelector('tr.row'));
 """
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -87,7 +90,9 @@ def main(counts: Sequence[int], runs: int, before: Path | None, pairs: int) -> N
 
 
 def compare(folder: Path, count: int, before: Path, pairs: int) -> None:
-    """Report a sweep in turn with the code of another checkout and with ours, and name the files that differ."""
+    """Report a sweep in turn with the code of another checkout and with ours, and name the files
+    that differ.
+    """
     for _ in range(pairs):
         for name, code in (("before", before), ("after", HERE)):
             load = f"{os.getloadavg()[0]:.0f}"
@@ -99,7 +104,9 @@ def compare(folder: Path, count: int, before: Path, pairs: int) -> None:
 
 
 def open_page(page: Path, count: int) -> None:
-    """Seconds from asking for a page until every table has its rows and the first figure is drawn, three times."""
+    """Seconds from asking for a page until every table has its rows and the first figure is drawn,
+    three times.
+    """
     driver = shutil.which("chromedriver")
     if driver is None or find_spec("selenium") is None:
         print("the page was not opened: selenium or chromedriver is not installed")
@@ -133,7 +140,8 @@ def open_page(page: Path, count: int) -> None:
 def _row(what: str, count: int, cost: Cost) -> None:
     server = "" if cost.server_cpu_s is None else f"{cost.server_cpu_s:.1f}"
     print(
-        f"{what:36} {count:8} {cost.wall_s:8.1f} {cost.cpu_s:8.1f} {server:>8} {cost.mebibytes:6.0f}",
+        f"{what:36} {count:8} {cost.wall_s:8.1f} {cost.cpu_s:8.1f} {server:>8} "
+        f"{cost.mebibytes:6.0f}",
         flush=True,
     )
 
@@ -150,7 +158,9 @@ def stored_records() -> list[Record]:
 
 
 def write_sweep(folder: Path, name: str, records: Sequence[Record], count: int) -> str:
-    """A sweep of `count` trials: the records over and over, with models that are called differently each time."""
+    """A sweep of `count` trials: the records over and over, with models that are called differently
+    each time.
+    """
     paths = SweepPaths.of(name, folder / "runs")
     for number in range(count):
         again, index = divmod(number, len(records))
@@ -189,7 +199,9 @@ def _process(process: Process, index: int) -> Process:
 def measure(
     folder: Path, module: str, *arguments: str, group: int | None = None, code: Path = HERE
 ) -> Cost:
-    """Run `python -m module` of a checkout in a folder, beside the server whose process group is `group`."""
+    """Run `python -m module` of a checkout in a folder, beside the server whose process group is
+    `group`.
+    """
     before, start = _cpu_s_of(group), time.perf_counter()
     with (folder / "output").open("wb") as output:
         command = [sys.executable, "-m", module, *arguments]
@@ -206,7 +218,9 @@ def measure(
 
 
 def _cpu_s_of(group: int | None) -> float:
-    """CPU seconds of the processes of a group so far, by /proc/PID/stat (proc(5): fields 5, 14 and 15)."""
+    """CPU seconds of the processes of a group so far, by /proc/PID/stat (proc(5): fields 5, 14 and
+    15).
+    """
     total = 0.0
     for stat in Path("/proc").glob("[0-9]*/stat") if group is not None else ():
         try:
@@ -220,7 +234,9 @@ def _cpu_s_of(group: int | None) -> float:
 
 @contextmanager
 def mlflow_server(folder: Path) -> Iterator[tuple[str, int]]:
-    """A server with a store of its own, as `mlflow server` starts it: its address and its process group."""
+    """A server with a store of its own, as `mlflow server` starts it: its address and its process
+    group.
+    """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     store = [

@@ -1,11 +1,13 @@
 """Where the time of a sweep goes, and whether trials that prepare beside others measure the same.
 
-    python benchmarks/scheduling.py quick                      eight cold trials, several in hand: seconds a trial
-    python benchmarks/scheduling.py quick --then-one-by-one    and again one by one, with the same compile caches
-    python benchmarks/scheduling.py trusted model=resnet18     other overrides take the place of the eight trials' own
+    python benchmarks/scheduling.py quick   eight cold trials, several in hand: seconds a trial
+    python benchmarks/scheduling.py quick --then-one-by-one
+        and again one by one, with the same compile caches
+    python benchmarks/scheduling.py trusted model=resnet18
+        other overrides take the place of the eight trials' own
 
-Four models in AMP and fp32, training, mode default. Prints seconds a trial, a table of where they went, and with
-`--then-one-by-one` the figures of both sweeps side by side.
+Four models in AMP and fp32, training, mode default. Prints seconds a trial, a table of where they
+went, and with `--then-one-by-one` the figures of both sweeps side by side.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ EIGHT = ("model=resnet50,bert_base,vit_b16,mobilenet_v2", "precision=amp,fp32")
 
 
 def keep_caches(folder: Path) -> None:
-    """Have every trial use compile caches in `folder` that outlive it, so that two sweeps run the same code."""
+    """Have every trial use compile caches in `folder` that outlive it, so that two sweeps run the
+    same code.
+    """
     TrialPaths.cache = lambda self, draw: folder / self.folder.name / str(draw)  # type: ignore[method-assign]
     TrialPaths.clear_caches = lambda _self: None  # type: ignore[method-assign]
 
@@ -67,7 +71,9 @@ def print_times(records: Sequence[Record], wall_s: float) -> None:
 
 
 def compare(first: Sequence[Record], second: Sequence[Record]) -> None:
-    """Figures of the same trials in two sweeps, and by how much the second is higher, in per cent."""
+    """Figures of the same trials in two sweeps, and by how much the second is higher, in per
+    cent.
+    """
     figures: dict[str, Callable[[Record], float | None]] = {
         "speedup": lambda record: derive(record).speedup,
         "device": lambda record: derive(record).device_speedup,

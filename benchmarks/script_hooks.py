@@ -1,12 +1,14 @@
-"""What does it cost a training script to be watched? Blocks of steps with and without the hooks, in turn.
+"""What does it cost a training script to be watched? Blocks of steps with and without the hooks, in
+turn.
 
     python benchmarks/script_hooks.py
-    python benchmarks/script_hooks.py --hidden 2048 --device cuda                 the host is the slower one
+    python benchmarks/script_hooks.py --hidden 2048 --device cuda   the host is the slower one
     python benchmarks/script_hooks.py --hidden 8192 --layers 8 --device cuda      the device is
 
-One loop of a small network over a loader of torch, eager in all blocks. Watched blocks run as in `lead_loop`: the end
-of each step, each batch and each wait for the loader is seen. Which steps end a step of the loop, and which module is
-trained, is found out before the block. It prints wall microseconds per step.
+One loop of a small network over a loader of torch, eager in all blocks. Watched blocks run as in
+`lead_loop`: the end of each step, each batch and each wait for the loader is seen. Which steps end
+a step of the loop, and which module is trained, is found out before the block. It prints wall
+microseconds per step.
 """
 
 from __future__ import annotations
@@ -101,10 +103,12 @@ def main() -> None:
     )
     cost = median(costs)
     print(
-        f"a step {plain:.0f} us; watched {cost:+.1f} us, {cost / plain:+.2%} (median of {arguments.pairs} pairs)"
+        f"a step {plain:.0f} us; watched {cost:+.1f} us, {cost / plain:+.2%} (median of "
+        f"{arguments.pairs} pairs)"
     )
     print(
-        f"middle half of the pairs: {costs[len(costs) // 4]:+.1f} to {costs[-len(costs) // 4]:+.1f} us"
+        f"middle half of the pairs: {costs[len(costs) // 4]:+.1f} to "
+        f"{costs[-len(costs) // 4]:+.1f} us"
     )
 
 

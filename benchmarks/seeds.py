@@ -2,9 +2,9 @@
 
     python benchmarks/seeds.py [--repeats 100] [--faulty 10] [--model bert ...] [--compiled]
 
-Tiny models with dropout 0.1 on a CPU. The steps of the second arm are eager steps with a fault, or none; with
-`--compiled` they are Inductor's, in fp32 and under autocast to bfloat16. Prints the Markdown tables of
-docs/results/random-steps.md. The seeds are fixed.
+Tiny models with dropout 0.1 on a CPU. The steps of the second arm are eager steps with a fault, or
+none; with `--compiled` they are Inductor's, in fp32 and under autocast to bfloat16. Prints the
+Markdown tables of docs/results/random-steps.md. The seeds are fixed.
 """
 
 from __future__ import annotations
@@ -136,7 +136,9 @@ def build_bert() -> Case:
 
 
 def build_cnn() -> Case:
-    """Batch norm, and dropout right before the output's layer; a batch so small that bfloat16 is chaotic."""
+    """Batch norm, and dropout right before the output's layer; a batch so small that bfloat16 is
+    chaotic.
+    """
     layers: list[nn.Module] = []
     for inputs, outputs in ((3, 16), (16, 32), (32, 32)):
         layers += [
@@ -274,7 +276,9 @@ def build(model: str) -> Case:
 def simulate(
     model: str, autocast: bool, faults: list[str], repeats: int, faulty: int
 ) -> dict[str, list[SeedVerdict]]:
-    """Trials without a fault, and for the first of them trials with each fault, which share the steps of eager."""
+    """Trials without a fault, and for the first of them trials with each fault, which share the
+    steps of eager.
+    """
     case, verdicts = build(model), defaultdict(list)
     for repeat in range(repeats):
         eager = take_eager(case, partial(run_faulty, case, "", autocast), repeat, autocast)
@@ -338,7 +342,8 @@ def main() -> None:
     print(f"| fault | {' | '.join(columns)} |\n|{' --- |' * (1 + len(columns))}")
     for fault in faults:
         print(
-            f"| {fault} | {' | '.join(describe(fault, found[fault]) for found in columns.values())} |"
+            f"| {fault} | "
+            f"{' | '.join(describe(fault, found[fault]) for found in columns.values())} |"
         )
     unverified = [
         sum(verdict.passed is None for verdict in next(iter(c.values()))) for c in columns.values()

@@ -1,11 +1,15 @@
-"""Does a known slowdown of the compiled arm show? Two models that differ by 3 % of extra work on the device.
+"""Does a known slowdown of the compiled arm show? Two models that differ by 3 % of extra work on
+the device.
 
-    PYTHONPATH=benchmarks python -m sweeper -m model=custom model.factory=slowdown:base,slowdown:slowed \\
-        batch_size=4096 precision=amp measure.processes=5 measure.rounds=6 sweep=slow-1     once for each try
+    PYTHONPATH=benchmarks python -m sweeper -m model=custom \\
+        model.factory=slowdown:base,slowdown:slowed \\
+        batch_size=4096 precision=amp measure.processes=5 measure.rounds=6 sweep=slow-1
+            once for each try
     python benchmarks/slowdown.py runs/slow-*     judges the tries
 
-`slowed` multiplies, where it is compiled and nowhere else, a further matrix of as many rows as make 3 % of the step.
-The result is counted in with a factor of 0, which a compiler may not drop. Both models have the same parameters.
+`slowed` multiplies, where it is compiled and nowhere else, a further matrix of as many rows as make
+3 % of the step. The result is counted in with a factor of 0, which a compiler may not drop. Both
+models have the same parameters.
 """
 
 from __future__ import annotations
@@ -79,7 +83,8 @@ def main(folders: list[Path]) -> None:
             cells.append(f"{change.ratio - 1:+.2%} [{bounds.low - 1:+.2%}, {bounds.high - 1:+.2%}]")
         print(f"| {folder.name} | {' | '.join(cells)} |")
     print(
-        f"\nleft out zero: wall {resolved['wall']} of {judged}, device {resolved['device']} of {judged}"
+        f"\nleft out zero: wall {resolved['wall']} of {judged}, device {resolved['device']} of "
+        f"{judged}"
     )
 
 

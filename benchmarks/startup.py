@@ -2,7 +2,8 @@
 
     python benchmarks/startup.py
 
-Each command runs once to warm the file cache, then five times; the table has minimum, median and maximum.
+Each command runs once to warm the file cache, then five times; the table has minimum, median and
+maximum.
 """
 
 from __future__ import annotations

@@ -1,14 +1,16 @@
-"""Do the tests notice faults in sweeper's own code? Mutation testing by cosmic-ray, with a sample of a fixed seed.
+"""Do the tests notice faults in sweeper's own code? Mutation testing by cosmic-ray, with a sample
+of a fixed seed.
 
     make mutation                    every mutant of every package: hours
     make mutation SAMPLE=60          sixty of each package
     make mutation SAMPLE=60 PACKAGES=core,rule
 
-A mutant is the source with one operator, number, condition, decorator or loop changed. It runs in a copy of the tracked
-files and in a namespace of processes of its own (`unshare`, so on Linux), against the tests that concern its package,
-until the first of them fails; the tests of its own module come first. Survivors are printed as lines for
-`docs/results/test-strength.md`, which says why each may live. The exit code is 1 where fewer than 85 % of a package are
-killed, or a survivor has no reason there. Faults in compiled graphs, which the accuracy check has to see, are another
+A mutant is the source with one operator, number, condition, decorator or loop changed. It runs in a
+copy of the tracked files and in a namespace of processes of its own (`unshare`, so on Linux),
+against the tests that concern its package, until the first of them fails; the tests of its own
+module come first. Survivors are printed as lines for `docs/results/test-strength.md`, which says
+why each may live. The exit code is 1 where fewer than 85 % of a package are killed, or a survivor
+has no reason there. Faults in compiled graphs, which the accuracy check has to see, are another
 matter: `mutants.py`.
 """
 
@@ -77,7 +79,9 @@ LEFT_OUT = re.compile(
 
 @dataclass(frozen=True)
 class Package:
-    """What is mutated, and the tests that have to notice; `heavy` modules are imported once for all of its mutants."""
+    """What is mutated, and the tests that have to notice; `heavy` modules are imported once for all
+    of its mutants.
+    """
 
     sources: str
     tests: tuple[str, ...]
@@ -143,7 +147,9 @@ def main() -> int:
 
 @contextlib.contextmanager
 def copied_tree() -> Iterator[Path]:
-    """A copy of the tracked files as they are now, so that a run that is killed leaves no fault in the checkout."""
+    """A copy of the tracked files as they are now, so that a run that is killed leaves no fault in
+    the checkout.
+    """
     with tempfile.TemporaryDirectory(prefix="sweeper-mutants-") as folder:
         names = subprocess.run(["git", "ls-files", "-z"], check=True, capture_output=True).stdout
         subprocess.run(
@@ -188,7 +194,9 @@ def can_be_made(mutant: MutationSpec) -> bool:
 
 
 def is_annotation(mutant: MutationSpec) -> bool:
-    """Whether it changes the type of an argument, a result or a local variable, which nobody reads at run time."""
+    """Whether it changes the type of an argument, a result or a local variable, which nobody reads
+    at run time.
+    """
     return any(start <= mutant.start_pos < end for start, end in annotations(mutant.module_path))
 
 
@@ -241,7 +249,8 @@ def judge(name: str, mutants: list[MutationSpec]) -> bool:
             new += [line] if line not in explained else []
     share = killed / len(mutants)
     print(
-        f"\n{name}: {killed} of {len(mutants)} killed ({share:.1%}), {late} of them by the limit of {limit_s:.0f} s"
+        f"\n{name}: {killed} of {len(mutants)} killed ({share:.1%}), {late} of them by the limit "
+        f"of {limit_s:.0f} s"
     )
     print(f"{len(new)} survivors of {name} have no reason in {SURVIVORS.name}\n", flush=True)
     return share >= LEAST_KILLED and not new
@@ -261,7 +270,9 @@ def describe(mutant: MutationSpec, old: str, new: str) -> str:
 
 
 def run_tests(package: Package, source: Path | None, limit_s: float) -> int | None:
-    """Pytest's exit code in a process of its own, forked after the heavy imports; None at the limit."""
+    """Pytest's exit code in a process of its own, forked after the heavy imports; None at the
+    limit.
+    """
     name = f"test_{source.stem}.py" if source else "-"
     own = [
         str(path)

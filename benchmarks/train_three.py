@@ -1,16 +1,20 @@
-"""A training script, a factory of the same models, and a loop that takes its own time. No code of sweeper is in it.
+"""A training script, a factory of the same models, and a loop that takes its own time. No code of
+sweeper is in it.
 
-As a script, its step speedup is to be that of the factory, and its loop speedup that of two runs by hand:
+As a script, its step speedup is to be that of the factory, and its loop speedup that of two runs by
+hand:
 
-    python -m sweeper -m model=script model.path=benchmarks/train_three.py "model.args='resnet50','bert','gpt'"
+    python -m sweeper -m model=script model.path=benchmarks/train_three.py \\
+        "model.args='resnet50','bert','gpt'"
     PYTHONPATH=benchmarks python -m sweeper model=custom precision=amp optimizer=sgd \\
         model.factory=train_three:resnet50 batch_size=256             bert has 96, gpt 64
     python benchmarks/train_three.py resnet50 --time 300
     python benchmarks/train_three.py resnet50 --time 300 --compile
 
-Images are bytes until they are on the device, and are copied from pinned memory while it computes. Texts are padded on
-the right to one length, with their mask; the decoder reads full rows. Dropout is on. With `--time N` the script prints
-milliseconds per step over N steps, after 40 that nobody times, and ends.
+Images are bytes until they are on the device, and are copied from pinned memory while it computes.
+Texts are padded on the right to one length, with their mask; the decoder reads full rows. Dropout
+is on. With `--time N` the script prints milliseconds per step over N steps, after 40 that nobody
+times, and ends.
 """
 
 import argparse
@@ -163,7 +167,8 @@ def main():
                     torch.cuda.synchronize()
                 if step == UNTIMED + options.time:
                     print(
-                        f"{options.model} {(time.perf_counter() - start) / options.time * 1e3:.3f} ms per step"
+                        f"{options.model} {(time.perf_counter() - start) / options.time * 1e3:.3f} "
+                        "ms per step"
                     )
                     return
                 start = time.perf_counter()

@@ -3,16 +3,16 @@
     python benchmarks/trajectories.py --json docs/results/trajectories.json
     python benchmarks/trajectories.py --autocast bfloat16 --runs 4
 
-Three small models (convolutions with batch normalisation, a transformer with dropout, residual blocks with layer
-normalisation) train for 300 steps by SGD and by Adam, in plain loops of this file. The compiled arm is eager with a
-plant in one of its linear layers, drawn anew in each run:
+Three small models (convolutions with batch normalisation, a transformer with dropout, residual
+blocks with layer normalisation) train for 300 steps by SGD and by Adam, in plain loops of this
+file. The compiled arm is eager with a plant in one of its linear layers, drawn anew in each run:
 
 * `turned`: the gradient of the weight is turned by 1 % of its length, at a right angle to itself;
 * `dropped`: the gradient of the bias is zero;
 * `bfloat16`: the gradient of the weight is summed over the samples of the batch in bfloat16.
 
-Runs without a plant have other kernels (`without oneDNN`), or weights that are moved by rounding (`moved`);
-`compiled` is what Inductor makes of the model. Each of these should pass.
+Runs without a plant have other kernels (`without oneDNN`), or weights that are moved by rounding
+(`moved`); `compiled` is what Inductor makes of the model. Each of these should pass.
 """
 
 from __future__ import annotations
@@ -128,8 +128,11 @@ class PlantedLinear(torch.autograd.Function):
     ) -> tuple[None, torch.Tensor, torch.Tensor, torch.Tensor]:  # type: ignore[override]
         (gradient,), (inputs, weight) = outputs, ctx.saved_tensors
         of_bias = gradient.flatten(0, -2).sum(0)
-        samples = zip(gradient.flatten(0, -2).split(gradient.shape[:-1].numel() // BATCH),
-                      inputs.flatten(0, -2).split(gradient.shape[:-1].numel() // BATCH), strict=True)  # fmt: skip
+        samples = zip(
+            gradient.flatten(0, -2).split(gradient.shape[:-1].numel() // BATCH),
+            inputs.flatten(0, -2).split(gradient.shape[:-1].numel() // BATCH),
+            strict=True,
+        )
         parts = [a.T.to(b.dtype) @ b for a, b in samples]
         of_weight = torch.stack(parts).sum(0)
         if ctx.plant == "dropped":
@@ -145,7 +148,9 @@ class PlantedLinear(torch.autograd.Function):
 
 
 def turn(matrix: torch.Tensor) -> torch.Tensor:
-    """A matrix of the same length at a right angle to it; the same rotation of all matrices [out, in] with in even."""
+    """A matrix of the same length at a right angle to it; the same rotation of all matrices [out,
+    in] with in even.
+    """
     left, right = matrix[:, ::2], matrix[:, 1::2]
     return torch.stack([-right, left], -1).flatten(1)
 
@@ -174,7 +179,9 @@ def plant(model: nn.Module, kind: str, generator: random.Random) -> Function:
 
 
 def vary(model: nn.Module, kind: str) -> Function:
-    """The model as a function that is as right as eager, with other kernels or moved by rounding."""
+    """The model as a function that is as right as eager, with other kernels or moved by
+    rounding.
+    """
 
     @contextlib.contextmanager
     def moved() -> Iterator[None]:
@@ -207,7 +214,9 @@ def vary(model: nn.Module, kind: str) -> Function:
 def train(
     name: str, optimizer: str, case: str, seed: int, autocast: torch.dtype | None
 ) -> Trajectory:
-    """Train a model for some steps in a plain loop, and judge the function that stands for its compiled arm."""
+    """Train a model for some steps in a plain loop, and judge the function that stands for its
+    compiled arm.
+    """
     torch.manual_seed(seed)
     model = MODELS[name]()
     function = make_function(model, case, random.Random(seed))

@@ -1,7 +1,8 @@
 """Measures how much faster torch.compile is than eager, and how certain each figure is.
 
-`load_records`, `table` and the tables by name (`speedups`, `summary`, ...) are for notebooks (docs/notebook.md).
-Importing the package loads neither torch nor mlflow, hydra or pandas: they load where they are used.
+`load_records`, `table` and the tables by name (`speedups`, `summary`, ...) are for notebooks
+(docs/notebook.md). Importing the package loads neither torch nor mlflow, hydra or pandas: they load
+where they are used.
 """
 
 from __future__ import annotations

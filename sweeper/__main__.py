@@ -1,4 +1,5 @@
-"""`sweeper` and `python -m sweeper`: the command line, and bad configuration as a few lines and exit 2.
+"""`sweeper` and `python -m sweeper`: the command line, and bad configuration as a few lines and
+exit 2.
 
 `sweeper report ...` is `python -m sweeper.report ...`, and so are the other commands.
 Try: `python -m sweeper --help`, `python -m sweeper -m model=resnet18,vit_tiny dry_run=true`
@@ -49,7 +50,9 @@ def _run_command(name: str) -> int:
 
 
 def _answer(arguments: Sequence[str]) -> str | None:
-    """Answer what needs no Hydra: help, versions, the shell's question for completions. None for everything else."""
+    """Answer what needs no Hydra: help, versions, the shell's question for completions. None for
+    everything else.
+    """
     if "--version" in arguments:
         from sweeper.config.help import describe_versions
 
@@ -102,7 +105,9 @@ def _run_sweep() -> int:
 
 
 def _came_from_hydra_app(error: Exception) -> bool:
-    """Whether an error was raised below `sweeper.sweep.hydra_app`: then Hydra had read the command line already."""
+    """Whether an error was raised below `sweeper.sweep.hydra_app`: then Hydra had read the command
+    line already.
+    """
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_globals.get("__name__") == "sweeper.sweep.hydra_app" for frame, _ in frames)
 

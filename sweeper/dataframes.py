@@ -1,7 +1,9 @@
-"""Tables of sweeps as pandas frames, for notebooks: the columns of the CSV files, with proper types.
+"""Tables of sweeps as pandas frames, for notebooks: the columns of the CSV files, with proper
+types.
 
-`docs/notebook.md` has an example. `import sweeper` brings these functions, and pandas is loaded when a frame is made.
-Try: `python -c "import sweeper; print(sweeper.speedups(sweeper.load_records('my-sweep')))"`
+`docs/notebook.md` has an example. `import sweeper` brings these functions, and pandas is loaded
+when a frame is made. Try: `python -c "import sweeper;
+print(sweeper.speedups(sweeper.load_records('my-sweep')))"`
 """
 
 from __future__ import annotations
@@ -59,7 +61,8 @@ def load_records(*sweeps: str | Path, tracking_uri: str | None = None) -> Record
 
     if not sweeps:
         raise ConfigError(
-            'no sweep was named; e.g. load_records("my-sweep") or load_records("some/folder/my-sweep")'
+            'no sweep was named; e.g. load_records("my-sweep") or '
+            'load_records("some/folder/my-sweep")'
         )
     loaded = load_from(find_sources([str(sweep) for sweep in sweeps], tracking_uri))
     return Records(add_cross_trial_findings(loaded.entries), loaded.problems)
@@ -70,7 +73,8 @@ def table(
 ) -> pd.DataFrame:
     """Make the table `<name>.csv` of a report. Raises ConfigError for an unknown name.
 
-    Recommendations are for a job of `steps` steps and with `max_memory_gib` of device memory, where these are given.
+    Recommendations are for a job of `steps` steps and with `max_memory_gib` of device memory, where
+    these are given.
     """
     import pandas as pd
 
@@ -111,5 +115,7 @@ def recommendations(
 
 
 def causes(records: Records) -> pd.DataFrame:
-    """Make the table of causes.csv: what costs time that compiling could have saved, dearest first."""
+    """Make the table of causes.csv: what costs time that compiling could have saved, dearest
+    first.
+    """
     return table(records, "causes")

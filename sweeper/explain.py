@@ -1,7 +1,7 @@
 """`python -m sweeper.explain [NAME...]`: what a flag, a status, a cause or a figure means.
 
-For the first three it says what to do, too; without a name it lists them. Exit codes: 0 explained; 2 no such name.
-Try: `python -m sweeper.explain host_bound`
+For the first three it says what to do, too; without a name it lists them. Exit codes: 0 explained;
+2 no such name. Try: `python -m sweeper.explain host_bound`
 """
 
 from __future__ import annotations

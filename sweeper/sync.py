@@ -1,4 +1,6 @@
-"""`python -m sweeper.sync NAME` sends to MLflow what it lacks of a sweep: records, key figures and the report."""
+"""`python -m sweeper.sync NAME` sends to MLflow what it lacks of a sweep: records, key figures and
+the report.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +23,16 @@ from sweeper.tracking.tracker import Tracker
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return the exit code: 0 all is there, 1 MLflow cannot be reached or a file is no record, 2 no such sweep."""
+    """Return the exit code: 0 all is there, 1 MLflow cannot be reached or a file is no record, 2 no
+    such sweep.
+    """
     what = "Send to MLflow what it lacks of a sweep."
     parser = argparse.ArgumentParser("python -m sweeper.sync", description=what, allow_abbrev=False)
     parser.add_argument("name", metavar="NAME", help="the sweep, a folder under runs/")
-    where = "where to; default: where the sweep sent its runs, if a command of yours on this machine named that store"
+    where = (
+        "where to; default: where the sweep sent its runs, if a command of yours on this "
+        "machine named that store"
+    )
     parser.add_argument("--tracking-uri", metavar="URI", help=where)
     options = parser.parse_args(arguments)
     try:
@@ -58,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"sweeper.sync: this store is not remembered: {error}", file=sys.stderr)
     where = remove_credentials(tracker.uri)
     print(
-        f"{paths.folder.name}: {result.sent} records sent, {result.unchanged} were there already; {where}"
+        f"{paths.folder.name}: {result.sent} records sent, {result.unchanged} were there already; "
+        f"{where}"
     )
     return NOT_OK if result.problems or tracker.not_sent else OK
 
@@ -66,8 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _find_store(paths: SweepPaths) -> str | None:
     """Find where the sweep sent its runs, None for the store in `runs/`.
 
-    Raises ConfigError for a store that only `sweep.json` names: the folder may be somebody else's, and MLflow would
-    send that server the credentials of this machine.
+    Raises ConfigError for a store that only `sweep.json` names: the folder may be somebody else's,
+    and MLflow would send that server the credentials of this machine.
     """
     found = read_settings(SweepFolder(paths.folder), "tracking").get("uri")
     own = trusted.environment_uri()
@@ -84,8 +92,10 @@ def _find_store(paths: SweepPaths) -> str | None:
     uri = printable(remove_credentials(str(found)))
     confirm = shlex.join(["python", "-m", "sweeper.sync", paths.folder.name, "--tracking-uri", uri])
     raise ConfigError(
-        f"{paths.sweep} says that the runs are at {uri}, a store that no command of yours has named on this machine. "
-        f"Nothing was sent. If you know this store and want it to get these records, logs and your MLflow credentials: "
+        f"{paths.sweep} says that the runs are at {uri}, a store that no command of yours has "
+        "named on this machine. "
+        "Nothing was sent. If you know this store and want it to get these records, logs and your "
+        "MLflow credentials: "
         f"{confirm}"
     )
 
@@ -95,7 +105,8 @@ def _find_sweep(name: str) -> SweepPaths:
     if not paths.folder.is_dir():
         sweeps = sorted(path.name for path in RUNS.glob("*/") if SweepPaths(path).records())
         raise ValueError(
-            f"{name}: no such sweep in {RUNS}/; {nearest(name, sweeps) if sweeps else 'there is none'}"
+            f"{name}: no such sweep in {RUNS}/; "
+            f"{nearest(name, sweeps) if sweeps else 'there is none'}"
         )
     return paths
 

@@ -30,7 +30,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def own_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The stores that the developer has named are none of the tests' business, and theirs none of the developer's."""
+    """The stores that the developer has named are none of the tests' business, and theirs none of
+    the developer's.
+    """
     with mock.patch.dict(os.environ, XDG_STATE_HOME=str(tmp_path_factory.mktemp("state"))):
         os.environ.pop("MLFLOW_TRACKING_URI", None)
         yield
@@ -84,7 +86,9 @@ def store(empty_database: Path, in_empty_folder: Path) -> MlflowClient:
 
 @pytest.fixture
 def run_module(tmp_path: Path) -> Run:
-    """`python -m MODULE ARGUMENTS` in an empty folder, with the factories of these tests importable."""
+    """`python -m MODULE ARGUMENTS` in an empty folder, with the factories of these tests
+    importable.
+    """
 
     def run(
         module: str, *arguments: str, timeout_s: float = 300, **variables: str

@@ -1,4 +1,6 @@
-"""The program `sweeper`: its commands, completion in real shells, and output that nobody reads to its end."""
+"""The program `sweeper`: its commands, completion in real shells, and output that nobody reads to
+its end.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,8 @@ def test_the_tab_key_completes(program: Path, shell: str) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["sweeper", "--help"], ["sweeper", "--version"], ["sweeper", "--cfg", "job"], ["sweeper", "report", "--help"],
+        ["sweeper", "--help"], ["sweeper", "--version"], ["sweeper", "--cfg", "job"], ["sweeper",
+        "report", "--help"],
         ["sweeper.report", "--help"], ["sweeper.compare", "--help"], ["sweeper.doctor", "--help"],
         ["sweeper.sync", "--help"],
     ],

@@ -20,7 +20,9 @@ CODE = re.compile(r"```.*?```", re.DOTALL)
 
 @cache
 def anchors(document: Path) -> set[str]:
-    """The anchors that GitHub makes of headings: lower case, without punctuation, numbered where one comes again."""
+    """The anchors that GitHub makes of headings: lower case, without punctuation, numbered where
+    one comes again.
+    """
     found: dict[str, int] = {}
     names = set()
     for heading in re.findall(

@@ -36,7 +36,8 @@ def test_a_figure_is_explained_by_its_column_and_its_metric(
         "eager_step_s (in speedups.csv eager_step_ms)\n"
         "  Wall time per step of the eager arm, geometric mean over processes.\n"
         "  A metric in MLflow, eager_step_s.",
-        "speedup_min (column of speedups.csv)\n  Smallest speedup of a process, where there are several.\n",
+        "speedup_min (column of speedups.csv)\n  Smallest speedup of a process, where there are "
+        "several.\n",
     ]
 
 

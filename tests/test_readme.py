@@ -1,4 +1,6 @@
-"""The factory of the README works as it stands, on a tiny checkpoint in place of the one that it names."""
+"""The factory of the README works as it stands, on a tiny checkpoint in place of the one that it
+names.
+"""
 
 from __future__ import annotations
 

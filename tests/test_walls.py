@@ -1,6 +1,7 @@
 """The walls of the house: which package may import which, and what the parent must not load.
 
-Imports are read with `ast`, also those inside functions and under TYPE_CHECKING, so that nothing has to be loaded.
+Imports are read with `ast`, also those inside functions and under TYPE_CHECKING, so that nothing
+has to be loaded.
 """
 
 from __future__ import annotations
@@ -115,7 +116,8 @@ def test_core_imports_the_standard_library_only() -> None:
 
     assert_none(
         allowed,
-        "core/ imports the standard library only; core/system/gpus.py alone pynvml, inside a function",
+        "core/ imports the standard library only; core/system/gpus.py alone pynvml, inside a "
+        "function",
     )
 
 
@@ -131,7 +133,9 @@ def test_core_system_knows_nothing_of_trials() -> None:
 
 
 def test_worker_imports_core_and_itself_only_and_nothing_imports_worker() -> None:
-    """A worker may run in an interpreter that has torch and nothing else; the parent must not load torch."""
+    """A worker may run in an interpreter that has torch and nothing else; the parent must not load
+    torch.
+    """
 
     def allowed(item: Import) -> bool:
         rooms = {room(item.importer), room(item.imported)} if is_ours(item.imported) else set()
@@ -182,9 +186,12 @@ def test_a_newcomer_sees_few_entries() -> None:
     "code",
     [
         "import sweeper",
-        "import sweeper.sweep.hydra_app, sweeper.tracking.tracker, sweeper.report.build, sweeper.execution.execute",
-        "import runpy, sys; sys.argv = ['sweeper', '--help']; runpy.run_module('sweeper', run_name='__main__')",
-        "import runpy, sys; sys.argv = ['sweeper', 'model=nope']; runpy.run_module('sweeper', run_name='__main__')",
+        "import sweeper.sweep.hydra_app, sweeper.tracking.tracker, sweeper.report.build, "
+        "sweeper.execution.execute",
+        "import runpy, sys; sys.argv = ['sweeper', '--help']; runpy.run_module('sweeper', "
+        "run_name='__main__')",
+        "import runpy, sys; sys.argv = ['sweeper', 'model=nope']; runpy.run_module('sweeper', "
+        "run_name='__main__')",
         "import runpy, sys; sys.argv = ['sweeper', 'dry_run=true', 'device=cpu'];"
         "runpy.run_module('sweeper', run_name='__main__')",
     ],
@@ -206,9 +213,12 @@ print("heavy:", [name for name in {HEAVY!r} if name in sys.modules])
 
 
 def test_values_between_stages_are_frozen() -> None:
-    """Hydra's schemas cannot be, and the state of a measurement, a lease or the progress changes by its nature."""
+    """Hydra's schemas cannot be, and the state of a measurement, a lease or the progress changes by
+    its nature.
+    """
     changing = (
-        "config.schema", "core.settings", "execution.device_lease", "execution.memory_budget", "sweep.progress",
+        "config.schema", "core.settings", "execution.device_lease", "execution.memory_budget",
+        "sweep.progress",
         "worker.session", "worker.inspection.torch_trace",
     )  # fmt: skip
     found = {

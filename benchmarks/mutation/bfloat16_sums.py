@@ -1,6 +1,7 @@
 """Sums that are accumulated in bfloat16, as operators of torch, which every backend can run.
 
-Each term is rounded, and so is the sum after each addition. What is summed in lanes is summed over lanes afterwards.
+Each term is rounded, and so is the sum after each addition. What is summed in lanes is summed over
+lanes afterwards.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Tiny models with parts that the libraries' models lack, for `Model("custom", "mutation.factories:NAME")`."""
+"""Tiny models with parts that the libraries' models lack, for `Model("custom",
+"mutation.factories:NAME")`.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ Built = tuple[nn.Module, tuple[Tensor, ...], Callable[[Tensor], Tensor]]
 
 
 class Bags(nn.Module):
-    """Sums over bags of numbers; where each bag begins is given by offsets, which the forward makes."""
+    """Sums over bags of numbers; where each bag begins is given by offsets, which the forward
+    makes.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,7 +109,9 @@ class Gates(nn.Module):
 
 
 class Mixed(nn.Module):
-    """An MLP over channels whose last layer begins at zero, as residual branches of large models do."""
+    """An MLP over channels whose last layer begins at zero, as residual branches of large models
+    do.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Classes of faults: where in a captured graph one can be planted, and how.
 
-`sites(captured)` gives every place; `plant(graph, site)` changes a copy of the graph there. Nodes are named by their
-position in the graph, which every copy has in common.
+`sites(captured)` gives every place; `plant(graph, site)` changes a copy of the graph there. Nodes
+are named by their position in the graph, which every copy has in common.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ EPSILON_FACTOR = 1e3
 MAX_EPSILON, MAX_FACTOR = 2e-3, 1e-6
 BETAS = (0.8, 1.0)  # what Adam takes powers of
 MOVES = {  # operators that move values and compute nothing
-    "alias", "clone", "detach", "view", "_unsafe_view", "reshape", "expand", "_to_copy", "convert_element_type", "copy",
+    "alias", "clone", "detach", "view", "_unsafe_view", "reshape", "expand", "_to_copy",
+    "convert_element_type", "copy",
     "permute", "squeeze", "unsqueeze", "slice", "select", "lift_fresh_copy", "full_like",
 }  # fmt: skip
 UPDATES = ("add", "sub", "mul", "lerp", "addcmul", "addcdiv", "fma")
@@ -34,7 +35,9 @@ OFF_BY_ONE = {aten.le: aten.lt, aten.lt: aten.le, aten.ge: aten.gt, aten.gt: ate
 
 @dataclass(frozen=True)
 class Site:
-    """A place in a graph: a node by its position, which of its arguments or outputs, and the position of another."""
+    """A place in a graph: a node by its position, which of its arguments or outputs, and the
+    position of another.
+    """
 
     node: int
     detail: int = 0
@@ -310,7 +313,9 @@ def _matmul(graph: torch.fx.Graph, *args: Node) -> Node:
 
 
 def _accumulate_variance(graph: torch.fx.Graph, node: Node) -> None:
-    """`var_mean.correction(x, dims, correction=, keepdim=)`, of which the users take one part each."""
+    """`var_mean.correction(x, dims, correction=, keepdim=)`, of which the users take one part
+    each.
+    """
     x, dims, keepdim = node.args[0], list(node.args[1]), bool(node.kwargs.get("keepdim", False))
     correction = node.kwargs.get("correction", 1)
     with graph.inserting_before(node):

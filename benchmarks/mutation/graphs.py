@@ -1,8 +1,9 @@
 """The graphs of a compiled step, captured once: each can be swapped for a mutant, and run in fp64.
 
-A backend made of AOTAutograd captures forward, backward and optimizer graphs with Inductor's decompositions, so that
-masks, epsilons, softmaxes and updates of buffers are nodes of their own. What it hands to torch delegates to the graph
-that is current, so planting a fault compiles nothing. `inductor_backend` plants in the graphs that reach Inductor.
+A backend made of AOTAutograd captures forward, backward and optimizer graphs with Inductor's
+decompositions, so that masks, epsilons, softmaxes and updates of buffers are nodes of their own.
+What it hands to torch delegates to the graph that is current, so planting a fault compiles nothing.
+`inductor_backend` plants in the graphs that reach Inductor.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ Plant = Callable[[torch.fx.Graph], None]
 
 @dataclass
 class Captured:
-    """A graph of the step; `plant` puts a mutant in its place, and `exactly` runs what is there in fp64."""
+    """A graph of the step; `plant` puts a mutant in its place, and `exactly` runs what is there in
+    fp64.
+    """
 
     name: str  # e.g. "backward 0"
     graph: torch.fx.GraphModule
@@ -72,7 +75,9 @@ class Captured:
         self._exact = self._unmutated_exact
 
     def _run_exactly(self, inputs: Sequence[Any]) -> list[Any]:
-        """Results leave in the formats that they have in the step; what is saved for backward stays in fp64."""
+        """Results leave in the formats that they have in the step; what is saved for backward stays
+        in fp64.
+        """
         self._exact = self._exact or make_exact(self._current)
         doubles = [_to_double(value) for value in inputs]
         outputs = self._exact(*doubles)
@@ -109,7 +114,9 @@ def mutate(graph: torch.fx.GraphModule, plant: Plant) -> torch.fx.GraphModule:
 
 
 def make_exact(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
-    """A copy of the graph that computes in fp64, given fp64: whatever it casts to a float format, it casts to that."""
+    """A copy of the graph that computes in fp64, given fp64: whatever it casts to a float format,
+    it casts to that.
+    """
 
     def lengthen(value: Any) -> Any:
         return torch.float64 if isinstance(value, torch.dtype) and value in FLOATS else value
@@ -145,7 +152,9 @@ def _dtype(node: Any) -> torch.dtype | None:
 
 
 class Capture:
-    """The graphs that the backends of this module have captured since the last `clear`, in the order of compiling."""
+    """The graphs that the backends of this module have captured since the last `clear`, in the
+    order of compiling.
+    """
 
     def __init__(self) -> None:
         self.graphs: list[Captured] = []
@@ -203,7 +212,9 @@ def aot_backend(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
 
 @register_backend(name=INDUCTOR)
 def inductor_backend(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-    """Inductor, with the fault of `CAPTURE.plants` planted in a graph before Inductor compiles it."""
+    """Inductor, with the fault of `CAPTURE.plants` planted in a graph before Inductor compiles
+    it.
+    """
     return compile_fx(graph, list(inputs), inner_compile=_compile_inner)
 
 

@@ -10,12 +10,13 @@ from mutation.graphs import AOT
 from mutation.score import Mutant, Scored
 from mutation.subject import EFFECT, ZERO
 
-RULE = f"""A mutant is effective if its fp64 run differs from the unmutated one by more than {EFFECT:g} (root mean
-square of the difference, relative to that of the tensor) in some compared tensor, in the state as built or in the one
-in which no branch is dead. A tensor smaller than {ZERO:g} of the largest of its kind (gradients, changes, outputs,
-...) is zero but for rounding, and is measured against that one; of squares of gradients it is {ZERO**2:g}. In an fp64
-run what leaves a graph is rounded to the format that it has in the step. Mutants that raise an error, or have no fp64
-run, are no mutants of the check; they are counted apart."""
+RULE = f"""A mutant is effective if its fp64 run differs from the unmutated one by more than
+{EFFECT:g} (root mean square of the difference, relative to that of the tensor) in some compared
+tensor, in the state as built or in the one in which no branch is dead. A tensor smaller than
+{ZERO:g} of the largest of its kind (gradients, changes, outputs, ...) is zero but for rounding, and
+is measured against that one; of squares of gradients it is {ZERO**2:g}. In an fp64 run what leaves
+a graph is rounded to the format that it has in the step. Mutants that raise an error, or have no
+fp64 run, are no mutants of the check; they are counted apart."""
 
 
 def write_report(scored: Sequence[Scored], header: Sequence[str]) -> str:
@@ -63,7 +64,10 @@ def _row(name: str, mutants: Sequence[Mutant]) -> str:
     )
     broken = sum(not _runs(mutant) for mutant in mutants)
     share = f"{killed / len(effective):.1%}" if effective else "-"
-    return f"| {name} | {len(mutants)} | {broken} | {len(effective)} | {killed} | {unverified} | {share} |"
+    return (
+        f"| {name} | {len(mutants)} | {broken} | {len(effective)} | {killed} | {unverified} | "
+        f"{share} |"
+    )
 
 
 def _runs(mutant: Mutant) -> bool:
@@ -82,7 +86,10 @@ def _models(scored: Sequence[Scored]) -> Iterator[str]:
         killed = sum(mutant.is_killed for mutant in effective)
         said = item.unmutated.outcome
         said = said if said == "passed" else f"**{said}**: {_cell(item.unmutated.text)}"
-        yield f"| {item.model} | {said} | {len(item.mutants)} | {len(effective)} | {killed} | {item.took_s:.0f} |"
+        yield (
+            f"| {item.model} | {said} | {len(item.mutants)} | {len(effective)} | {killed} | "
+            f"{item.took_s:.0f} |"
+        )
 
 
 def _list(mutants: Iterable[Mutant]) -> Iterator[str]:
@@ -94,7 +101,10 @@ def _list(mutants: Iterable[Mutant]) -> Iterator[str]:
         where = f"{effect.tensor}, {effect.state}" if effect else ""
         said = f"{answer.outcome}: {_cell(answer.text)}" if answer else ""
         said += " (compiled anew in the check)" if mutant.recompiled else ""
-        yield f"| {mutant.model} | {mutant.fault} | {mutant.place} | {difference} | {where} | {said} |"
+        yield (
+            f"| {mutant.model} | {mutant.fault} | {mutant.place} | {difference} | {where} | "
+            f"{said} |"
+        )
 
 
 def _cell(text: str) -> str:

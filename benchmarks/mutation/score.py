@@ -1,4 +1,6 @@
-"""Mutants of a trial: chosen from a seed, planted one after the other, each judged by the check and run in fp64."""
+"""Mutants of a trial: chosen from a seed, planted one after the other, each judged by the check and
+run in fp64.
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,9 @@ def _compile_anew() -> AbstractContextManager[None]:
 
 
 def choose_sites(plan: Plan) -> Iterator[tuple[str, int, Site]]:
-    """Classes in turn, one site of each after the other, at random; a class without further sites is left out."""
+    """Classes in turn, one site of each after the other, at random; a class without further sites
+    is left out.
+    """
     shuffle = random.Random(f"{plan.seed} {plan.trial.labels.model}").shuffle
     left: dict[str, list[tuple[int, Site]]] = {}
     for fault in plan.faults:

@@ -1,4 +1,6 @@
-"""A trial under test: built and compiled as a worker does it, judged by the real check, run in fp64 for comparison."""
+"""A trial under test: built and compiled as a worker does it, judged by the real check, run in fp64
+for comparison.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ class Effect:
 
 
 def check_compiled(check: AccuracyCheck) -> Accuracy:
-    """Have the real check judge the compiled step. Raises MismatchError, and whatever the step raises."""
+    """Have the real check judge the compiled step. Raises MismatchError, and whatever the step
+    raises.
+    """
     return check.judge(lambda _phase: nullcontext())
 
 
@@ -108,7 +112,9 @@ class Subject:
         return Answer("killed", f"{describe_mismatch(accuracy)} ({accuracy.case})")
 
     def run_exactly(self) -> dict[str, Tensors]:
-        """The tensors of the compiled step, run in fp64, by state: as built, and where no branch is dead."""
+        """The tensors of the compiled step, run in fp64, by state: as built, and where no branch is
+        dead.
+        """
         found = {}
         self._states.move(1.0)
         for state in (BUILT, MOVED):
@@ -133,7 +139,9 @@ class Subject:
 
 
 def use_plain_attention() -> None:
-    """Have attention written out as products and a softmax, in both arms: no fused kernel of a GPU takes fp64."""
+    """Have attention written out as products and a softmax, in both arms: no fused kernel of a GPU
+    takes fp64.
+    """
     torch.backends.cuda.enable_flash_sdp(False)
     torch.backends.cuda.enable_mem_efficient_sdp(False)
     torch.backends.cuda.enable_cudnn_sdp(False)

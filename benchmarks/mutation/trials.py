@@ -1,7 +1,9 @@
-"""Tiny trials for mutants: real architectures of every family, small enough that a check takes a fraction of a second.
+"""Tiny trials for mutants: real architectures of every family, small enough that a check takes a
+fraction of a second.
 
-Narrow and shallow as they are, they keep what makes a check difficult: branches that begin at zero, layer scales,
-batch normalisation, masks, embeddings, shared parameters, an optimizer in the compiled region.
+Narrow and shallow as they are, they keep what makes a check difficult: branches that begin at zero,
+layer scales, batch normalisation, masks, embeddings, shared parameters, an optimizer in the
+compiled region.
 """
 
 from __future__ import annotations
@@ -93,7 +95,9 @@ BATCH_SIZE = 4
 
 
 def trials(precision: str, device: str) -> Iterator[Trial]:
-    """Every trial in a precision: all models in training, some with the whole step compiled, some in inference."""
+    """Every trial in a precision: all models in training, some with the whole step compiled, some
+    in inference.
+    """
     for name, model in MODELS.items():
         labels = Labels(name, precision)
         trial = Trial(

@@ -1,6 +1,7 @@
 """`hydra/sweeper=grid`: expands the axes of a grid and composes each configuration once.
 
-Hydra's basic sweeper composes a configuration twice; here all of them are validated before the first one runs.
+Hydra's basic sweeper composes a configuration twice; here all of them are validated before the
+first one runs.
 """
 
 import functools
@@ -69,7 +70,9 @@ class GridSweeper(Sweeper):
 
 
 def expand(overrides: Sequence[Override]) -> list[Axis]:
-    """Turn overrides into the axes of a grid; the last override of a key counts. Raises ConfigError for the rest."""
+    """Turn overrides into the axes of a grid; the last override of a key counts. Raises ConfigError
+    for the rest.
+    """
     from sweeper.core.errors import ConfigError
 
     axes: dict[str, Axis] = {}

@@ -1,4 +1,6 @@
-"""`hydra/launcher=local`: the whole sweep in this process, through `sweeper.sweep.hydra_app.run_grid`."""
+"""`hydra/launcher=local`: the whole sweep in this process, through
+`sweeper.sweep.hydra_app.run_grid`.
+"""
 
 import sys
 from collections.abc import Sequence
@@ -22,17 +24,25 @@ ConfigStore.instance().store(
 
 
 class LocalLauncher(Launcher):
-    """Runs as one sweep what Hydra's own sweeper expands; the grid sweeper needs no launcher to run in this process."""
+    """Runs as one sweep what Hydra's own sweeper expands; the grid sweeper needs no launcher to run
+    in this process.
+    """
 
     def setup(
-        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
-    ) -> None:  # noqa: ARG002  # Hydra's signature
+        self,
+        *,
+        hydra_context: HydraContext,
+        task_function: TaskFunction,  # noqa: ARG002  # Hydra's signature
+        config: DictConfig,
+    ) -> None:
         self._loader = hydra_context.config_loader
         self._config = config
 
     def launch(
-        self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
-    ) -> Sequence[JobReturn]:  # noqa: ARG002  # Hydra's signature
+        self,
+        job_overrides: Sequence[Sequence[str]],
+        initial_job_idx: int,  # noqa: ARG002  # Hydra's signature
+    ) -> Sequence[JobReturn]:
         """Ends the process with the sweep's exit code: Hydra would drop it."""
         from sweeper.config.grid import Composer
         from sweeper.sweep.hydra_app import run_grid

@@ -1,7 +1,7 @@
 """`hydra/launcher=ray`: the jobs of hydra-ray-launcher, where a lost job does not end the others.
 
-That package's own launcher stops at the first task that Ray has lost, and the other tasks would end with the driver. It
-also sets `object_store_memory`, with which Ray 2 joins no existing cluster
+That package's own launcher stops at the first task that Ray has lost, and the other tasks would end
+with the driver. It also sets `object_store_memory`, with which Ray 2 joins no existing cluster
 (https://github.com/facebookresearch/hydra/issues/2893).
 """
 
@@ -74,7 +74,8 @@ class RayLauncher(Launcher):
         if ray.cluster_resources().get("GPU", 0) < self._arguments.remote.get("num_gpus", 0):
             hint = "for trials on CPUs say hydra.launcher.ray.remote.num_gpus=0"
             print(
-                f"note: Ray has too few GPUs for a task, and waits for a node that has them; {hint}",
+                "note: Ray has too few GPUs for a task, and waits for a node that has them; "
+                f"{hint}",
                 file=sys.stderr,
             )
 

@@ -1,7 +1,7 @@
 """`hydra/launcher=slurm`: hydra-submitit-launcher, with every task of the array waited for.
 
-That package's own launcher stops waiting at the first task that is lost. The trials of tasks that still run would then
-be called lost as well.
+That package's own launcher stops waiting at the first task that is lost. The trials of tasks that
+still run would then be called lost as well.
 """
 
 import shutil
@@ -16,7 +16,9 @@ from omegaconf import DictConfig
 
 
 class SlurmLauncher(Launcher):
-    """Runs an array job with one task per job of Hydra; the parameters are those of submitit_slurm."""
+    """Runs an array job with one task per job of Hydra; the parameters are those of
+    submitit_slurm.
+    """
 
     def __init__(self, **parameters: Any) -> None:
         self._parameters = parameters
@@ -43,13 +45,18 @@ class SlurmLauncher(Launcher):
             command for command in ("sbatch", "scontrol") if shutil.which(command) is None
         ]:
             raise ConfigError(
-                f"{needs}: there is no {missing[0]} on this machine; without SLURM leave hydra/launcher out"
+                f"{needs}: there is no {missing[0]} on this machine; without SLURM leave "
+                "hydra/launcher out"
             )
         try:
             with interrupts.allow():
                 asked = subprocess.run(
-                    ["scontrol", "ping"], capture_output=True, text=True, timeout=20, check=False
-                )  # noqa: S607  # SLURM is found by PATH
+                    ["scontrol", "ping"],  # noqa: S607  # SLURM is found by PATH
+                    capture_output=True,
+                    text=True,
+                    timeout=20,
+                    check=False,
+                )
         except subprocess.TimeoutExpired as error:
             raise ConfigError(
                 f"{needs}: scontrol ping has no answer within {error.timeout:g} s"

@@ -1,1 +1,3 @@
-"""Numbers from records: `metrics.derive` gives the figures of a record, with intervals; `flags` gives its flags."""
+"""Numbers from records: `metrics.derive` gives the figures of a record, with intervals; `flags`
+gives its flags.
+"""

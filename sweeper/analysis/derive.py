@@ -1,4 +1,6 @@
-"""A record to its figures: `derive`, with the formulas of speedups, intervals, break-even and host headroom."""
+"""A record to its figures: `derive`, with the formulas of speedups, intervals, break-even and host
+headroom.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,9 @@ def derive(record: Record) -> Result:
 
 
 def find_worst_accuracy(record: Record) -> Accuracy | None:
-    """Return the check of the process whose compiled step came nearest to its bound, or went furthest beyond it."""
+    """Return the check of the process whose compiled step came nearest to its bound, or went
+    furthest beyond it.
+    """
 
     def share_of_bound(accuracy: Accuracy) -> float:
         error, bound = accuracy.compiled_error, accuracy.bound
@@ -82,7 +86,9 @@ def find_worst_accuracy(record: Record) -> Accuracy | None:
 def break_even_steps(
     compile_s: float | None, eager_s: float | None, compiled_s: float | None
 ) -> float | None:
-    """Return the steps after which compiling has paid: compile_s / (eager_s - compiled_s); None when it never does."""
+    """Return the steps after which compiling has paid: compile_s / (eager_s - compiled_s); None
+    when it never does.
+    """
     if compile_s is None or not eager_s or not compiled_s or compiled_s >= eager_s:
         return None
     return max(compile_s, 0.0) / (eager_s - compiled_s)
@@ -91,15 +97,16 @@ def break_even_steps(
 def find_host_s(host_s: float, device_s: float, step_s: float) -> float:
     """Find the seconds that the host takes for a step when one follows another.
 
-    `host_s` was timed in single steps, each from an idle device, and is only known where no call in a step waits for
-    the device. So a step that takes clearly longer than its device work waits for its host, and its wall time is the
-    host's; and no step is shorter than what its host does.
+    `host_s` was timed in single steps, each from an idle device, and is only known where no call in
+    a step waits for the device. So a step that takes clearly longer than its device work waits for
+    its host, and its wall time is the host's; and no step is shorter than what its host does.
     """
     return step_s if step_s > MIN_WAITING * device_s else min(host_s, step_s)
 
 
 def predict_step_s(host_s: float, device_s: float, host_slowdown: float) -> float:
-    """Predict the wall seconds of a step where the host takes `host_slowdown` times as long for it as here.
+    """Predict the wall seconds of a step where the host takes `host_slowdown` times as long for it
+    as here.
 
     Host and device work side by side, so the slower of the two decides.
     """
@@ -113,14 +120,18 @@ def predict_speedup(
     compiled_device_s: float,
     host_slowdown: float,
 ) -> float:
-    """Predict the speedup where the host takes `host_slowdown` times as long for a step as here, in both arms."""
+    """Predict the speedup where the host takes `host_slowdown` times as long for a step as here, in
+    both arms.
+    """
     eager_s = predict_step_s(eager_host_s, eager_device_s, host_slowdown)
     return eager_s / predict_step_s(compiled_host_s, compiled_device_s, host_slowdown)
 
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """A process in which both arms were timed: median wall seconds per step over the rounds that count."""
+    """A process in which both arms were timed: median wall seconds per step over the rounds that
+    count.
+    """
 
     process: Process
     step_s: Mapping[str, float]  # by arm
@@ -143,7 +154,8 @@ class _Measured:
         return math.log(eager.step_s / compiled.step_s) if eager and compiled else None
 
     def waiting_fraction(self, arm: str) -> float | None:
-        """Compute the share of an arm's wall time in which the device waits for the host, beyond its own gaps.
+        """Compute the share of an arm's wall time in which the device waits for the host, beyond
+        its own gaps.
 
         Of a record that knows no device step time, beyond the usual gaps.
         """
@@ -197,7 +209,9 @@ def _is_void_by_script(record: Record) -> bool:
 def _explain_missing(
     record: Record, figures: Mapping[str, Any], readings: Mapping[str, float]
 ) -> dict[str, str | None]:
-    """Join the reasons of processes for figures that the trial lacks; a CPU has neither figure by nature."""
+    """Join the reasons of processes for figures that the trial lacks; a CPU has neither figure by
+    nature.
+    """
     lacking = {
         "device_time_missing": figures["device_speedup"] is None,
         "memory_missing": any(f"{arm}_peak_memory_bytes" not in readings for arm in ARMS),
@@ -280,16 +294,20 @@ def _describe_speedup(prefix: str, estimate: Estimate | None) -> dict[str, Any]:
 def _estimate_step(
     measured: Sequence[_Measured], arm: str, is_host_bound: bool = False
 ) -> Estimate | None:
-    """Estimate log seconds per step as the speedup is estimated, so that the ratio of the arms is the speedup."""
+    """Estimate log seconds per step as the speedup is estimated, so that the ratio of the arms is
+    the speedup.
+    """
     return _estimate(measured, [math.log(item.step_s[arm]) for item in measured], is_host_bound)
 
 
 def _estimate(
     measured: Sequence[_Measured], logs: Sequence[float | None], is_host_bound: bool = False
 ) -> Estimate | None:
-    """Estimate the mean log over processes, or over draws where there are enough: each draw tunes kernels anew.
+    """Estimate the mean log over processes, or over draws where there are enough: each draw tunes
+    kernels anew.
 
-    A host-bound mean over few processes gets no variance, and so no interval: the range of processes is shown.
+    A host-bound mean over few processes gets no variance, and so no interval: the range of
+    processes is shown.
     """
     groups = group_by_draw(
         (item.process.draw, log) for item, log in zip(measured, logs, strict=True)
@@ -305,7 +323,9 @@ def _estimate(
 def _describe_break_even(
     figures: Mapping[str, Any], readings: Mapping[str, float]
 ) -> dict[str, float | None]:
-    """Compute break-even with the eager step time and the speedup, or an end of its interval; of scripts by loop."""
+    """Compute break-even with the eager step time and the speedup, or an end of its interval; of
+    scripts by loop.
+    """
     loop_s = readings.get("eager_loop_step_s") if figures["loop_speedup"] is not None else None
     eager_s, prefix = (figures["eager_step_s"], "") if loop_s is None else (loop_s, "loop_")
     of_end = {"": "speedup", "_low": "speedup_high", "_high": "speedup_low"}
@@ -326,7 +346,9 @@ def _describe_break_even(
 def _describe_headroom(
     figures: Mapping[str, Any], readings: Mapping[str, float]
 ) -> dict[str, float]:
-    """Compute the shares of arms whose two times are known, and where all four are known, predicted speedups."""
+    """Compute the shares of arms whose two times are known, and where all four are known, predicted
+    speedups.
+    """
     # seconds per step of the host and of the device, by arm
     known: dict[str, tuple[float, float]] = {}
     for arm in ARMS:

@@ -1,8 +1,10 @@
-"""Flags: what a reader of a number should know, by rules that were fixed before anything was measured.
+"""Flags: what a reader of a number should know, by rules that were fixed before anything was
+measured.
 
-A flag never changes a number. Flags are found once, when a trial ends, and its record keeps them; reports do not find
-them again. `sweeper.loading.cross_trial` adds the flag `eager_moved`, which compares trials. What each flag means, and
-its rank, stands in `sweeper.analysis.meanings`; `DOUBTS` are those flags that say that a speedup may be off.
+A flag never changes a number. Flags are found once, when a trial ends, and its record keeps them;
+reports do not find them again. `sweeper.loading.cross_trial` adds the flag `eager_moved`, which
+compares trials. What each flag means, and its rank, stands in `sweeper.analysis.meanings`; `DOUBTS`
+are those flags that say that a speedup may be off.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ def find_flags(record: Record, result: Result, measure: Measure) -> tuple[str, .
 
 
 def is_resolved(result: Result, target: float) -> bool:
-    """Whether the half-width of the speedup's interval is at most `target`, a share of the speedup."""
+    """Whether the half-width of the speedup's interval is at most `target`, a share of the
+    speedup.
+    """
     low, high = result.speedup_low, result.speedup_high
     return low is not None and high is not None and math.log(high / low) / 2 <= target
 
@@ -91,7 +95,9 @@ def _clocks_differ(_record: Record, process: Process) -> bool:
 
 
 def _is_host_busy(_record: Record, process: Process) -> bool:
-    """Whether others kept cores busy in the rounds or a script's loops, or the cgroup's quota stopped the process."""
+    """Whether others kept cores busy in the rounds or a script's loops, or the cgroup's quota
+    stopped the process.
+    """
     host = process.host or HostState()
     rounds_s = sum((item.eager_s or 0.0) + (item.compiled_s or 0.0) for item in process.rounds)
     return (host.busy_while_measuring or 0.0) > MAX_BUSY_HOST or (
@@ -127,7 +133,9 @@ PROCESS_RULES: Mapping[str, Callable[[Record, Process], bool]] = {
 
 
 def _has_several_artifacts(record: Record) -> bool:
-    """Whether processes of one draw ran different code: the compile cache gave back something else."""
+    """Whether processes of one draw ran different code: the compile cache gave back something
+    else.
+    """
     artifacts = {
         (process.draw, process.artifact) for process in record.processes if process.artifact
     }
@@ -135,14 +143,17 @@ def _has_several_artifacts(record: Record) -> bool:
 
 
 def _attention_differs(record: Record) -> bool:
-    """Whether the arms ran attention kernels of different kinds, so a part of the speedup is the choice of a kernel."""
+    """Whether the arms ran attention kernels of different kinds, so a part of the speedup is the
+    choice of a kernel.
+    """
     settings = record.diagnostics.settings if record.diagnostics else {}
     eager, compiled = (settings.get(f"attention_ran_{arm}") for arm in ARMS)
     return eager is not None and compiled is not None and eager != compiled
 
 
 def _was_wrong_before(record: Record) -> bool:
-    """Whether code of an ok trial gave a wrong result in an earlier attempt; without any artifact it may be the same.
+    """Whether code of an ok trial gave a wrong result in an earlier attempt; without any artifact
+    it may be the same.
 
     A check that passes does not outweigh one that failed.
     """

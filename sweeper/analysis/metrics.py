@@ -1,7 +1,9 @@
-"""`METRICS` declares each figure of a trial: its name, what it means, how it is read, and where it is shown.
+"""`METRICS` declares each figure of a trial: its name, what it means, how it is read, and where it
+is shown.
 
-A new metric that is the median of a reading over processes is one line of `METRICS`. Its CSV column, MLflow metric,
-frame, line on the page, column for people and line in docs/metrics.md follow from that line.
+A new metric that is the median of a reading over processes is one line of `METRICS`. Its CSV
+column, MLflow metric, frame, line on the page, column for people and line in docs/metrics.md follow
+from that line.
 """
 
 from __future__ import annotations
@@ -21,10 +23,11 @@ Value = None | int | float | str
 
 @dataclass(frozen=True)
 class Metric:
-    """A figure of a trial and where it is shown. The name is that of the MLflow metric and ends in the unit.
+    """A figure of a trial and where it is shown. The name is that of the MLflow metric and ends in
+    the unit.
 
-    `of_process` reads the figure of a process, and the metric is the median over the processes that count. Without
-    `of_process` it is the field of `Result` of that name.
+    `of_process` reads the figure of a process, and the metric is the median over the processes that
+    count. Without `of_process` it is the field of `Result` of that name.
     """
 
     name: str
@@ -124,7 +127,10 @@ def _energy(arm: str) -> Metric:
 
 
 def _host_time(arm: str) -> Metric:
-    meaning = f"time in which the host prepares and launches a step of the {arm} arm, without waiting for the device"
+    meaning = (
+        f"time in which the host prepares and launches a step of the {arm} arm, without "
+        "waiting for the device"
+    )
     read, ok = _read_arm("host_step_s", arm), arm == "compiled"
     return Metric(
         f"{arm}_host_step_s", meaning, read, needs_ok=ok, column=f"{arm}_host_step_ms", scale=1e3

@@ -11,7 +11,9 @@ from sweeper.core.record import ScriptRun
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The figures of a record. Speedups are eager / compiled; times are wall seconds. Missing figures are None."""
+    """The figures of a record. Speedups are eager / compiled; times are wall seconds. Missing
+    figures are None.
+    """
 
     processes: int
     draws: int
@@ -68,6 +70,8 @@ class Result:
 
     @property
     def by_device(self) -> tuple[str, float] | None:
-        """The clock of the device, `device` (step time) or else `busy`, and the speedup by it; None where unknown."""
+        """The clock of the device, `device` (step time) or else `busy`, and the speedup by it; None
+        where unknown.
+        """
         clocks = (("device", self.device_speedup), ("busy", self.busy_speedup))
         return next(((clock, speedup) for clock, speedup in clocks if speedup is not None), None)

@@ -1,6 +1,7 @@
 """Intervals, tests and geometric means: floats in, floats out, every formula with its source.
 
-Everything works on logs of ratios, where a speedup of 2 and a slowdown of 1/2 are equally far from 1.
+Everything works on logs of ratios, where a speedup of 2 and a slowdown of 1/2 are equally far from
+1.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean log ratio, the variance of this mean and its degrees of freedom (None with a single sample).
+    """A mean log ratio, the variance of this mean and its degrees of freedom (None with a single
+    sample).
 
-    `count` is how many values the mean was taken over, None for a combination of other estimates. For a difference of
-    two means it is half their harmonic mean: as many values would have the variance of the difference.
+    `count` is how many values the mean was taken over, None for a combination of other estimates.
+    For a difference of two means it is half their harmonic mean: as many values would have the
+    variance of the difference.
     """
 
     log: float
@@ -59,14 +62,18 @@ class Estimate:
 
 
 def t_quantile(degrees: float) -> float:
-    """The factor of a two-sided 95 % interval with `degrees` degrees of freedom (Student, Biometrika 6, 1908)."""
+    """The factor of a two-sided 95 % interval with `degrees` degrees of freedom (Student,
+    Biometrika 6, 1908).
+    """
     from scipy.special import stdtrit
 
     return float(stdtrit(degrees, (1 + CONFIDENCE) / 2))
 
 
 def mean_of_logs(logs: Sequence[float]) -> Estimate:
-    """The mean of independent log ratios with the variance of this mean, s^2 / n on n - 1 degrees of freedom."""
+    """The mean of independent log ratios with the variance of this mean, s^2 / n on n - 1 degrees
+    of freedom.
+    """
     if len(logs) < 2:
         return Estimate(fmean(logs), count=1)
     return Estimate(fmean(logs), variance(logs) / len(logs), len(logs) - 1, len(logs))
@@ -75,9 +82,10 @@ def mean_of_logs(logs: Sequence[float]) -> Estimate:
 def mean_within(groups: Sequence[Sequence[float]]) -> Estimate:
     """The mean over all values of some groups, with its error for these groups alone.
 
-    The distance of the groups does not enter: the variance of a value is the pooled one, squares about each group's own
-    mean over N - groups degrees of freedom (one-way analysis of variance; Fisher, Statistical Methods for Research
-    Workers, 1925, ch. VII). Some group must have two values.
+    The distance of the groups does not enter: the variance of a value is the pooled one, squares
+    about each group's own mean over N - groups degrees of freedom (one-way analysis of variance;
+    Fisher, Statistical Methods for Research Workers, 1925, ch. VII). Some group must have two
+    values.
     """
     values = [value for group in groups for value in group]
     degrees = len(values) - len(groups)
@@ -97,9 +105,11 @@ def group_by_draw(logs: Iterable[tuple[int, float | None]]) -> list[list[float]]
 
 
 def mean_over_draws(draws: Sequence[Sequence[float]], vary: bool) -> Estimate:
-    """The mean log of processes in draws, one log at least; where draws `vary`, the mean of the draws' means.
+    """The mean log of processes in draws, one log at least; where draws `vary`, the mean of the
+    draws' means.
 
-    Otherwise the draws are taken as fixed: the variance is that of processes within them, unless no draw has two.
+    Otherwise the draws are taken as fixed: the variance is that of processes within them, unless no
+    draw has two.
     """
     if vary:
         return mean_of_logs([fmean(logs) for logs in draws])
@@ -109,32 +119,39 @@ def mean_over_draws(draws: Sequence[Sequence[float]], vary: bool) -> Estimate:
 
 
 def difference(one: Estimate, other: Estimate) -> Estimate:
-    """The log of the ratio of two independent ratios, without the assumption of equal variances (Welch's t).
+    """The log of the ratio of two independent ratios, without the assumption of equal variances
+    (Welch's t).
 
-    Welch, "The generalization of Student's problem when several different population variances are involved",
-    Biometrika 34, 1947.
+    Welch, "The generalization of Student's problem when several different population variances are
+    involved", Biometrika 34, 1947.
     """
     count = 1 / (1 / one.count + 1 / other.count) if one.count and other.count else None
     return replace(_sum_of_independent(one.log - other.log, [(1, one), (-1, other)]), count=count)
 
 
 def p_value(estimate: Estimate) -> float | None:
-    """How often chance alone gives a mean at least so far from 0 on either side, by Student's t; None: no variance."""
+    """How often chance alone gives a mean at least so far from 0 on either side, by Student's t;
+    None: no variance.
+    """
     tail = _tail(estimate, abs(estimate.log))
     return None if tail is None else 2 * tail
 
 
 def equivalence_p_value(estimate: Estimate, margin: float) -> float | None:
-    """The larger p of two one-sided tests, that the mean is above -margin and that it is below margin (TOST).
+    """The larger p of two one-sided tests, that the mean is above -margin and that it is below
+    margin (TOST).
 
-    Schuirmann, "A comparison of the two one-sided tests procedure and the power approach for assessing the equivalence
-    of average bioavailability", J. Pharmacokinetics and Biopharmaceutics 15(6), 1987. None without a variance.
+    Schuirmann, "A comparison of the two one-sided tests procedure and the power approach for
+    assessing the equivalence of average bioavailability", J. Pharmacokinetics and Biopharmaceutics
+    15(6), 1987. None without a variance.
     """
     return _tail(estimate, margin - abs(estimate.log))
 
 
 def _tail(estimate: Estimate, distance: float) -> float | None:
-    """Share of the estimate's t distribution beyond `distance` from its mean; with a variance of 0 all or nothing."""
+    """Share of the estimate's t distribution beyond `distance` from its mean; with a variance of 0
+    all or nothing.
+    """
     if estimate.variance is None or estimate.degrees is None:
         return None
     if estimate.variance == 0:
@@ -150,8 +167,8 @@ def _tail(estimate: Estimate, distance: float) -> float | None:
 def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     """Adjusted p-values in the same order: of the findings up to q, a share of q at most is false.
 
-    Benjamini and Hochberg, "Controlling the false discovery rate", J. R. Statist. Soc. B 57(1), 1995. Where there is
-    nothing to be found, the chance of any finding is q at most.
+    Benjamini and Hochberg, "Controlling the false discovery rate", J. R. Statist. Soc. B 57(1),
+    1995. Where there is nothing to be found, the chance of any finding is q at most.
     """
     count = len(p_values)
     falling = sorted(range(count), key=p_values.__getitem__, reverse=True)
@@ -163,8 +180,9 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
 def holm(p_values: Sequence[float]) -> list[float]:
     """p-values adjusted for their number, in the same order.
 
-    Holm, "A simple sequentially rejective multiple test procedure", Scand. J. Statist. 6(2), 1979: the k-th smallest
-    of m is multiplied by m - k + 1, and none may lie below the adjusted value of a smaller one.
+    Holm, "A simple sequentially rejective multiple test procedure", Scand. J. Statist. 6(2), 1979:
+    the k-th smallest of m is multiplied by m - k + 1, and none may lie below the adjusted value of
+    a smaller one.
     """
     count = len(p_values)
     rising = sorted(range(count), key=p_values.__getitem__)
@@ -174,12 +192,13 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def pool_estimates(estimates: Sequence[Estimate]) -> Estimate:
-    """The mean over all values behind several estimates of one quantity, as if they had been one sample.
+    """The mean over all values behind several estimates of one quantity, as if they had been one
+    sample.
 
-    Squares within the estimates and between their means add up to those of the whole sample (analysis of variance, as
-    in `mean_within`), on one degree of freedom less than it has values or, for values within groups, than is left.
-    Estimates must have a count. Where one of several values has no variance, since host noise allows it none, the mean
-    has none either.
+    Squares within the estimates and between their means add up to those of the whole sample
+    (analysis of variance, as in `mean_within`), on one degree of freedom less than it has values
+    or, for values within groups, than is left. Estimates must have a count. Where one of several
+    values has no variance, since host noise allows it none, the mean has none either.
     """
     counts = [estimate.count or 1 for estimate in estimates]
     total = sum(counts)
@@ -203,9 +222,11 @@ def pool_estimates(estimates: Sequence[Estimate]) -> Estimate:
 
 
 def prediction(logs: Sequence[float]) -> Estimate:
-    """Where one more log ratio of the same normal population will lie: `variance` is that of mean minus new value.
+    """Where one more log ratio of the same normal population will lie: `variance` is that of mean
+    minus new value.
 
-    s^2 * (1 + 1/n) on n - 1 degrees of freedom: Hahn and Meeker, Statistical Intervals, 1991, chapter 4.
+    s^2 * (1 + 1/n) on n - 1 degrees of freedom: Hahn and Meeker, Statistical Intervals, 1991,
+    chapter 4.
     """
     mean = mean_of_logs(logs)
     return Estimate(
@@ -224,15 +245,17 @@ def geomean(ratios: Sequence[float]) -> float:
 def geomean_of_these_models(estimates: Sequence[Estimate]) -> Estimate:
     """Geometric mean over fixed models, whose own measurement errors are the only ones.
 
-    The variances of the means add up; degrees of freedom after Satterthwaite, Biometrics Bulletin 2(6), 1946.
-    Without a variance when any model has none.
+    The variances of the means add up; degrees of freedom after Satterthwaite, Biometrics Bulletin
+    2(6), 1946. Without a variance when any model has none.
     """
     log = fmean(estimate.log for estimate in estimates)
     return _sum_of_independent(log, [(1 / len(estimates), estimate) for estimate in estimates])
 
 
 def weighted(amp: float, fp32: float) -> float:
-    """0.75 AMP + 0.25 fp32, an arithmetic mean of two geometric means, as the PyTorch 2.0 announcement has it."""
+    """0.75 AMP + 0.25 fp32, an arithmetic mean of two geometric means, as the PyTorch 2.0
+    announcement has it.
+    """
     return AMP_SHARE * amp + FP32_SHARE * fp32
 
 
@@ -247,10 +270,11 @@ def weighted_of_these_models(amp: Estimate, fp32: Estimate) -> Estimate:
 
 
 def weighted_new_model(amp_logs: Sequence[float], fp32_logs: Sequence[float]) -> Estimate:
-    """The `weighted` value that one more model would get, if the models at hand are a sample of its kind.
+    """The `weighted` value that one more model would get, if the models at hand are a sample of its
+    kind.
 
-    `amp_logs` and `fp32_logs` [models] belong to the same models in the same order. Each model has its own weighted
-    value; one more is predicted from their logs.
+    `amp_logs` and `fp32_logs` [models] belong to the same models in the same order. Each model has
+    its own weighted value; one more is predicted from their logs.
     """
     pairs = zip(amp_logs, fp32_logs, strict=True)
     return prediction([math.log(weighted(math.exp(amp), math.exp(fp32))) for amp, fp32 in pairs])
@@ -258,20 +282,24 @@ def weighted_new_model(amp_logs: Sequence[float], fp32_logs: Sequence[float]) ->
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """What many variances say about one more: `variance`, as sure as a sample with `degrees` degrees of freedom."""
+    """What many variances say about one more: `variance`, as sure as a sample with `degrees`
+    degrees of freedom.
+    """
 
     variance: float
     degrees: float  # infinite when the variances differ no more than by chance
 
 
 def moderate_variances(estimates: Sequence[Estimate]) -> list[Estimate]:
-    """Draw the variances of estimates towards what all of them have in common: the moderated t. Means stay.
+    """Draw the variances of estimates towards what all of them have in common: the moderated t.
+    Means stay.
 
-    The variance s^2 of one value, on d degrees of freedom, becomes (d0 * s0^2 + d * s^2) / (d0 + d) on d0 + d, where
-    the prior s0^2, d0 is fitted to all variances: Smyth, "Linear models and empirical Bayes methods for assessing
-    differential expression in microarray experiments", Stat. Appl. Genet. Mol. Biol. 3(1), 2004, sections 3 and 6.2.
-    Degrees stop at the sum of all estimates' degrees, as in limma, or an infinite d0 would promise too much.
-    Estimates without a variance stay as they are, and so do all of them where every variance is 0.
+    The variance s^2 of one value, on d degrees of freedom, becomes (d0 * s0^2 + d * s^2) / (d0 + d)
+    on d0 + d, where the prior s0^2, d0 is fitted to all variances: Smyth, "Linear models and
+    empirical Bayes methods for assessing differential expression in microarray experiments", Stat.
+    Appl. Genet. Mol. Biol. 3(1), 2004, sections 3 and 6.2. Degrees stop at the sum of all
+    estimates' degrees, as in limma, or an infinite d0 would promise too much. Estimates without a
+    variance stay as they are, and so do all of them where every variance is 0.
     """
     singles = [_single(estimate) for estimate in estimates]
     known = list(filter(None, singles))
@@ -319,7 +347,9 @@ def fit_prior(variances: Sequence[float], degrees: Sequence[float]) -> Prior:
 
 
 def inverse_trigamma(value: float) -> float:
-    """The y with trigamma(y) = value > 0, by Newton's method on 1 / trigamma (Smyth 2004, appendix)."""
+    """The y with trigamma(y) = value > 0, by Newton's method on 1 / trigamma (Smyth 2004,
+    appendix).
+    """
     from scipy.special import polygamma
 
     y = 0.5 + 1 / value
@@ -333,7 +363,9 @@ def inverse_trigamma(value: float) -> float:
 
 
 def _sum_of_independent(log: float, parts: Sequence[tuple[float, Estimate]]) -> Estimate:
-    """Build the estimate of a sum of independent parts, each with its factor; it has a variance if all of them have."""
+    """Build the estimate of a sum of independent parts, each with its factor; it has a variance if
+    all of them have.
+    """
     known = [
         (factor**2 * one.variance, one.degrees) for factor, one in parts if one.variance is not None
     ]

@@ -1,9 +1,9 @@
 """`python -m sweeper.compare BASE HEAD`: did the upgrade make models slower, or break them?
 
-Exit codes: 0 no regression; 1 a compiled step is SLOWER by wall clock or by device time, a trial BROKE, or with
---fail-unresolved is UNRESOLVED; 2 no such sweep, nothing in common, other devices, records that cannot be read, or a
-store that does not answer; 3 nothing could be judged. The first of 1, 2 and 3 that applies.
-Try: `python -m sweeper.compare torch-2.12 torch-2.13`
+Exit codes: 0 no regression; 1 a compiled step is SLOWER by wall clock or by device time, a trial
+BROKE, or with --fail-unresolved is UNRESOLVED; 2 no such sweep, nothing in common, other devices,
+records that cannot be read, or a store that does not answer; 3 nothing could be judged. The first
+of 1, 2 and 3 that applies. Try: `python -m sweeper.compare torch-2.12 torch-2.13`
 """
 
 from __future__ import annotations
@@ -52,12 +52,18 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="python -m sweeper.compare",
-        usage="%(prog)s BASE HEAD [options]\n       %(prog)s SWEEP --by AXIS [BASE_VALUE HEAD_VALUE] [options]",
-        description="Compare two sweeps, or two values of an axis of one: which compiled steps got slower, what broke. "
-        "Small changes need several processes on both sides, and three draws (measure=published) where the compiled "
-        "code is not the same; a large one is SLOWER from one process on, and its size is uncertain.",
-        epilog="exit code: 0 no regression, 1 a compiled step is SLOWER or a trial BROKE (or, with --fail-unresolved, "
-        "is UNRESOLVED), 2 bad input, records that cannot be read, or no answer from MLflow, 3 nothing could be judged "
+        usage="%(prog)s BASE HEAD [options]\n       %(prog)s SWEEP --by AXIS [BASE_VALUE "
+        "HEAD_VALUE] [options]",
+        description="Compare two sweeps, or two values of an axis of one: which compiled steps got "
+        "slower, what broke. "
+        "Small changes need several processes on both sides, and three draws (measure=published) "
+        "where the compiled "
+        "code is not the same; a large one is SLOWER from one process on, and its size is "
+        "uncertain.",
+        epilog="exit code: 0 no regression, 1 a compiled step is SLOWER or a trial BROKE (or, with "
+        "--fail-unresolved, "
+        "is UNRESOLVED), 2 bad input, records that cannot be read, or no answer from MLflow, 3 "
+        "nothing could be judged "
         "(0 with --allow-unresolved)",
     )
     add, switch = parser.add_argument, partial(parser.add_argument, action="store_true")
@@ -137,7 +143,9 @@ def _choose_exit_code(document: Document, parsed: argparse.Namespace) -> int:
 
 
 def _write(file: Path, text: str) -> None:
-    """Raises ConfigError on failure: the system's message names a temporary file, which nobody has typed."""
+    """Raises ConfigError on failure: the system's message names a temporary file, which nobody has
+    typed.
+    """
     try:
         write_text(file, text)
     except OSError as error:
@@ -147,7 +155,8 @@ def _write(file: Path, text: str) -> None:
 def compare(parsed: argparse.Namespace) -> Document:
     """Read the sweeps and judge what they have in common.
 
-    Raises ConfigError for sweeps, axes and values that are not there, nothing in common, and different devices.
+    Raises ConfigError for sweeps, axes and values that are not there, nothing in common, and
+    different devices.
     """
     names, axis = parsed.names, parsed.by
     if axis is None and len(names) != 2:
@@ -175,7 +184,10 @@ def compare(parsed: argparse.Namespace) -> Document:
         raise ConfigError("\n".join([f"{base} and {head} have no trial in common", *problems]))
     devices = list_device_changes(pairs)
     if devices and not parsed.allow_different_devices:
-        hint = "times on different devices say nothing of an upgrade; --allow-different-devices compares them anyway"
+        hint = (
+            "times on different devices say nothing of an upgrade; --allow-different-devices "
+            "compares them anyway"
+        )
         raise ConfigError("\n".join([*devices, hint]))
     facts = [
         *devices,

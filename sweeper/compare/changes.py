@@ -1,4 +1,5 @@
-"""What else changed between BASE and HEAD: devices, versions, switches and how trials were measured.
+"""What else changed between BASE and HEAD: devices, versions, switches and how trials were
+measured.
 
 Only facts that both sides have are compared.
 """
@@ -44,7 +45,8 @@ def list_device_changes(pairs: Iterable[Pair]) -> list[str]:
 def list_version_changes(pairs: Sequence[Pair], *sweeps: Source) -> list[VersionChange]:
     """Find versions that differ, of libraries, CUDA and the driver.
 
-    They are those in the records of rows or, where no row has any on both sides, of the last commands of `sweeps`.
+    They are those in the records of rows or, where no row has any on both sides, of the last
+    commands of `sweeps`.
     """
     both = _with_records(pairs)
     known = [(_versions(base), _versions(head)) for base, head in both]
@@ -73,7 +75,9 @@ def describe_versions(pair: Pair) -> str | None:
 
 
 def list_environment_changes(pairs: Sequence[Pair]) -> list[str]:
-    """A line for each switch or other fact that differs, with the number of rows unless it is all of them."""
+    """A line for each switch or other fact that differs, with the number of rows unless it is all
+    of them.
+    """
     both = _with_records(pairs)
     found = _count_changes((_facts(base), _facts(head)) for base, head in both)
     return [_line(*change, count if count < len(both) else None) for change, count in found]

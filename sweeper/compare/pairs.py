@@ -1,7 +1,8 @@
 """Sides, what `verdicts` needs of a trial's record, and pairs: one trial in BASE and in HEAD.
 
-The sides of a pair come from two sweeps, or from two values of an axis of one sweep. Trials match by their ids. A
-trial's own interpreter is part of its id and is what an upgrade changes, so trials that are left over match without it.
+The sides of a pair come from two sweeps, or from two values of an axis of one sweep. Trials match
+by their ids. A trial's own interpreter is part of its id and is what an upgrade changes, so trials
+that are left over match without it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Side:
-    """A trial and what was measured of it. Only an `ok` trial has samples: a wrong program has no speed."""
+    """A trial and what was measured of it. Only an `ok` trial has samples: a wrong program has no
+    speed.
+    """
 
     trial: Trial
     status: str  # of the record, or one of `LOST` where no record can be read
@@ -82,7 +85,9 @@ class SweepSides(NamedTuple):
 
 
 def read_sides(source: Source) -> SweepSides:
-    """Read every trial of a sweep; of several records of one trial the last counts, which is reported."""
+    """Read every trial of a sweep; of several records of one trial the last counts, which is
+    reported.
+    """
     sides: dict[str, Side] = {}
     lost: dict[str, tuple[str, Trial | None]] = {}
     problems = []
@@ -102,7 +107,9 @@ def read_sides(source: Source) -> SweepSides:
 
 
 def _identify(found: FoundRecord) -> tuple[str, Trial | None]:
-    """The id in the folder's name or of `trial.json`, empty where neither has one, and the trial if it is known."""
+    """The id in the folder's name or of `trial.json`, empty where neither has one, and the trial if
+    it is known.
+    """
     trial: Trial | None = None
     with suppress(OSError, ValueError):
         trial = Trial.from_json(get_mapping(read_json(TrialPaths(found.folder).trial), "trial"))
@@ -181,7 +188,9 @@ class Pair:
 
 
 class Axis(NamedTuple):
-    """An axis of a trial that leaves its eager step alone, so that eager can be the control of a comparison."""
+    """An axis of a trial that leaves its eager step alone, so that eager can be the control of a
+    comparison.
+    """
 
     value: Callable[[Trial], str]
     without: Callable[[Trial], Trial]
@@ -246,8 +255,8 @@ def _match(base: Sequence[Side], head: Sequence[Side], key: Callable[[Trial], st
 def choose_values(sides: Sequence[Side], axis: str, asked: Sequence[str]) -> tuple[str, str]:
     """Choose BASE's and HEAD's value of an axis: those asked for, or the only two.
 
-    Values are listed with modes from mild to aggressive, null first and the rest in alphabetical order. Raises
-    ConfigError for an axis that is not in `AXES`, and for values that no trial has.
+    Values are listed with modes from mild to aggressive, null first and the rest in alphabetical
+    order. Raises ConfigError for an axis that is not in `AXES`, and for values that no trial has.
     """
     if axis not in AXES:
         raise ConfigError(

@@ -1,4 +1,5 @@
-"""Quantities that are compared: how each is read from a process, and from which difference on it counts.
+"""Quantities that are compared: how each is read from a process, and from which difference on it
+counts.
 
 A new quantity is a `Quantity` here and, for people to read, a column in `text`.
 """
@@ -25,7 +26,9 @@ SLOWER_FASTER = ("SLOWER", "FASTER")
 
 @dataclass(frozen=True)
 class Quantity:
-    """What is compared. `floor` is the smallest difference that counts, in the unit that the name ends in."""
+    """What is compared. `floor` is the smallest difference that counts, in the unit that the name
+    ends in.
+    """
 
     name: str
     value: Callable[[Process], float | None]

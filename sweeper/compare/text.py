@@ -1,7 +1,7 @@
 """A comparison as text: for a terminal, as Markdown for a pull request, as CSV or as JSON.
 
-`COLUMNS` is what CSV and JSON have; units are in the names. A new column is one `Column`. Text from records is escaped
-for the format that it goes into.
+`COLUMNS` is what CSV and JSON have; units are in the names. A new column is one `Column`. Text from
+records is escaped for the format that it goes into.
 """
 
 from __future__ import annotations
@@ -50,8 +50,10 @@ FORMATS = ("text", "md", "csv", "json")
 FILE_WIDTH = 160  # columns of a text file
 MIN_WIDTH = 140  # columns of a console that is no terminal
 LEGEND = (
-    "The verdict is on the compiled step, by wall clock or, where that shows no change, by device time. It makes up "
-    "for the number of rows and of clocks; intervals are 95 % ones of a row alone. Size uncertain: the change "
+    "The verdict is on the compiled step, by wall clock or, where that shows no change, by device "
+    "time. It makes up "
+    "for the number of rows and of clocks; intervals are 95 % ones of a row alone. Size uncertain: "
+    "the change "
     "is beyond what too few draws or processes leave open."
 )
 MIB = 2**20
@@ -129,7 +131,9 @@ COLUMNS: tuple[Column[Judged], ...] = (
 
 
 def make_table(comparison: Comparison) -> Table:
-    """Every row: regressions, then what broke, then the rest; the largest change of the compiled step first."""
+    """Every row: regressions, then what broke, then the rest; the largest change of the compiled
+    step first.
+    """
     table = Table.make(COLUMNS, comparison.rows)
 
     def order(row: Row) -> tuple[int, float, str]:
@@ -151,7 +155,9 @@ def is_worth_showing(row: Row) -> bool:
 
 
 def choose_columns(rows: Sequence[Row], every: bool = False) -> tuple[TextColumn, ...]:
-    """What people read. Without `every`, compile time and memory have a column only where one of them changed."""
+    """What people read. Without `every`, compile time and memory have a column only where one of
+    them changed.
+    """
     costs = {
         COMPILE: TextColumn("compile s", lambda row: _with_verdict(row, COMPILE, figure)),
         MEMORY: TextColumn(
@@ -246,7 +252,10 @@ def describe_controls(comparison: Comparison) -> list[str]:
                 else "fall where only eager got faster"
             )
             why = f"a shift of the whole machine does not touch them, but they {moved}"
-            wall += f"; beyond {100 * control.max_shift:.0f} % step times are not tested, only speedups: {why}"
+            wall += (
+                f"; beyond {100 * control.max_shift:.0f} % step times are not tested, only "
+                f"speedups: {why}"
+            )
     names = {COMPILED_DEVICE: "device step time", COMPILED_BUSY: "device busy time"}
     by_device = ((names[item], comparison.controls[item.control]) for item in DEVICE_TIMES)
     return [
@@ -284,7 +293,10 @@ def advise_if_nothing_is_judged(comparison: Comparison) -> str | None:
         if row.changes and row.changes[COMPILED.name].estimate
     ]
     if not measured:
-        return "nothing could be judged: no trial was measured alike on both sides, and each row says why"
+        return (
+            "nothing could be judged: no trial was measured alike on both sides, and each row "
+            "says why"
+        )
     device = any(
         (found := choose_device_time(changes)) and found.verdict != "UNRESOLVED"
         for _, changes in measured
@@ -303,7 +315,9 @@ def advise_if_nothing_is_judged(comparison: Comparison) -> str | None:
 
 
 def explain_rows(rows: Sequence[Row]) -> list[str]:
-    """A line for each row that broke or has a note, and one for each reason that several rows share."""
+    """A line for each row that broke or has a note, and one for each reason that several rows
+    share.
+    """
     axes = formatting.find_varying(rows, AXES)
     lines, shared = [], dict[str, list[str]]()
     for row in rows:

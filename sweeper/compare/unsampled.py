@@ -1,7 +1,8 @@
 """How far two measurements of one program lie apart for reasons that a comparison has not sampled.
 
-Processes of one draw do not show what autotuning does, and few processes do not show what a host does. Both have been
-measured. A step time that changed by more is a regression, though nobody knows its size.
+Processes of one draw do not show what autotuning does, and few processes do not show what a host
+does. Both have been measured. A step time that changed by more is a regression, though nobody knows
+its size.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ HOST_NOISES: Mapping[str, float] = {"cuda": HOST_NOISE, "cpu": 1.32}
 def find_unsampled_logs(
     sides: tuple[Side, Side], quantity: Quantity, moved: bool
 ) -> tuple[float, float]:
-    """Return the logs by which draws and the host may change a step time; 0 for a host that was sampled.
+    """Return the logs by which draws and the host may change a step time; 0 for a host that was
+    sampled.
 
-    `moved`: eager's step times say that the sessions differ, so that no number of processes samples the host.
+    `moved`: eager's step times say that the sessions differ, so that no number of processes samples
+    the host.
     """
     kind = "cpu" if sides[0].trial.device == "cpu" else "cuda"
     is_sampled = count_fewest(sides, quantity) >= _needed_processes(sides, quantity) and not moved
@@ -48,7 +51,9 @@ def is_host_bound(sides: tuple[Side, Side], quantity: Quantity) -> bool:
 
 
 def _needed_processes(sides: tuple[Side, Side], quantity: Quantity) -> int:
-    """How many processes a side needs to show what its host does to a quantity; no host disturbs device times."""
+    """How many processes a side needs to show what its host does to a quantity; no host disturbs
+    device times.
+    """
     if not quantity.arms:
         return 1
     if is_host_bound(sides, quantity):

@@ -1,8 +1,9 @@
 """Verdicts: whether a difference between two sides is a change, is none, or cannot be told.
 
-Values in, values out. The row's verdict is about the compiled step alone, since a speedup also falls when eager gets
-faster: by wall clock, and by device time where that alone shows a regression. Where no test finds a change of the step,
-its size may decide (`unsampled`). The rules and what they miss: docs/decisions/what-is-a-regression.md.
+Values in, values out. The row's verdict is about the compiled step alone, since a speedup also
+falls when eager gets faster: by wall clock, and by device time where that alone shows a regression.
+Where no test finds a change of the step, its size may decide (`unsampled`). The rules and what they
+miss: docs/decisions/what-is-a-regression.md.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ REGRESSIONS = ("SLOWER", "BROKE")
 
 @dataclass(frozen=True)
 class Change:
-    """One quantity of a pair. `estimate` is of the log of HEAD / BASE, None where a side has no figure."""
+    """One quantity of a pair. `estimate` is of the log of HEAD / BASE, None where a side has no
+    figure.
+    """
 
     verdict: str  # empty while it is still to be judged
     reason: str | None = None  # why it is UNRESOLVED, or its size is uncertain
@@ -62,7 +65,9 @@ class Change:
 
 @dataclass(frozen=True)
 class Row:
-    """A pair with its verdict; `changes` by name of quantity, None where a side was not measured."""
+    """A pair with its verdict; `changes` by name of quantity, None where a side was not
+    measured.
+    """
 
     pair: Pair
     verdict: str
@@ -73,11 +78,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Control:
-    """How far eager moved between two sessions by one clock: `shift` is the median log of HEAD / BASE over `rows` rows.
+    """How far eager moved between two sessions by one clock: `shift` is the median log of HEAD /
+    BASE over `rows` rows.
 
-    The eager step does not depend on the compiler. `max_shift` is how far the eager times of one sweep may lie apart
-    (the flag eager_moved). Beyond it the machine or all of torch changed, and only a change beyond what hosts differ by
-    says anything about the compiler.
+    The eager step does not depend on the compiler. `max_shift` is how far the eager times of one
+    sweep may lie apart (the flag eager_moved). Beyond it the machine or all of torch changed, and
+    only a change beyond what hosts differ by says anything about the compiler.
     """
 
     shift: float | None = None  # None: no row has this time of eager on both sides
@@ -92,7 +98,9 @@ class Control:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Rows in the order of the pairs, and a control for each clock by the name of eager's quantity."""
+    """Rows in the order of the pairs, and a control for each clock by the name of eager's
+    quantity.
+    """
 
     rows: tuple[Row, ...]
     controls: Mapping[str, Control]
@@ -113,7 +121,9 @@ class Comparison:
 
 
 def judge(pairs: Sequence[Pair], min_effect: float | None = None) -> Comparison:
-    """Judge every quantity of every pair, then every pair. Without `min_effect` each quantity has its own."""
+    """Judge every quantity of every pair, then every pair. Without `min_effect` each quantity has
+    its own.
+    """
     measured = [pair for pair in pairs if pair.ok]
     raw = {
         quantity.name: [compare_quantity(pair, quantity) for pair in measured]
@@ -151,7 +161,9 @@ def judge(pairs: Sequence[Pair], min_effect: float | None = None) -> Comparison:
 
 
 def _count_clocks(raw: Mapping[str, Sequence[Change]], controls: Mapping[str, Control]) -> int:
-    """Count the clocks by which the step of any row is tested, since the false alarms of both add up."""
+    """Count the clocks by which the step of any row is tested, since the false alarms of both add
+    up.
+    """
     wall, *device = (
         not controls[quantity.control].moved
         and any(not change.verdict for change in raw[quantity.name])
@@ -161,7 +173,9 @@ def _count_clocks(raw: Mapping[str, Sequence[Change]], controls: Mapping[str, Co
 
 
 def _measure_control(pairs: Sequence[Pair], eager: Sequence[Change], quantity: Quantity) -> Control:
-    """Measure how far a time of eager moved, from the rows whose host does not spoil it where there are any."""
+    """Measure how far a time of eager moved, from the rows whose host does not spoil it where there
+    are any.
+    """
     known = [
         (pair, change.log) for pair, change in zip(pairs, eager, strict=True) if change.estimate
     ]
@@ -196,7 +210,9 @@ def compare_quantity(pair: Pair, quantity: Quantity) -> Change:
 
 
 def explain_incomparable(sides: tuple[Side, Side], quantity: Quantity) -> str | None:
-    """Explain why two figures cannot be compared, not even as a ratio; None where they can be compared."""
+    """Explain why two figures cannot be compared, not even as a ratio; None where they can be
+    compared.
+    """
     base, head = sides
     if base.batch_size != head.batch_size:
         return f"out of memory: batch {base.batch_size} in BASE, {head.batch_size} in HEAD"
@@ -206,7 +222,9 @@ def explain_incomparable(sides: tuple[Side, Side], quantity: Quantity) -> str | 
 
 
 def explain_unjudged(sides: tuple[Side, Side], quantity: Quantity, over_draws: bool) -> str | None:
-    """Why the samples of two sides allow no verdict, whatever they say; None where they allow one."""
+    """Why the samples of two sides allow no verdict, whatever they say; None where they allow
+    one.
+    """
     fewest = count_fewest(sides, quantity)
     if fewest < 2:
         return (
@@ -219,12 +237,17 @@ def explain_unjudged(sides: tuple[Side, Side], quantity: Quantity, over_draws: b
     if fewest < MIN_PROCESSES_IF_HOST_BOUND and is_host_bound(sides, quantity):
         return f"host-bound, with fewer than {MIN_PROCESSES_IF_HOST_BOUND} processes on a side"
     if quantity.of_artifact and not over_draws and not _same_artifact(sides):
-        return f"fewer than {MIN_DRAWS_FOR_INTERVAL} draws on a side, and compiled code or autotuning may differ"
+        return (
+            f"fewer than {MIN_DRAWS_FOR_INTERVAL} draws on a side, and compiled code or "
+            "autotuning may differ"
+        )
     return None
 
 
 def _same_artifact(sides: tuple[Side, Side]) -> bool:
-    """Whether all processes of both sides ran one compiled program, so that autotuning cannot differ between them."""
+    """Whether all processes of both sides ran one compiled program, so that autotuning cannot
+    differ between them.
+    """
     if all(
         side.trial.mode == "eager" or side.trial.backend in WITHOUT_AUTOTUNING for side in sides
     ):
@@ -267,9 +290,10 @@ def judge_quantity(
 def _moderate(quantity: Quantity, pairs: Sequence[Pair], changes: Sequence[Change]) -> list[Change]:
     """Draw variances over processes towards those of similar rows, where there are enough of them.
 
-    Host-bound rows are pooled only with each other. Variances over draws are not moderated: how much autotuning varies
-    differs from model to model, and moderating would flag up to 17 % of simulated sweeps. Neither are variances of two
-    processes: where models differ in noise, moderating would flag half of the sweeps.
+    Host-bound rows are pooled only with each other. Variances over draws are not moderated: how
+    much autotuning varies differs from model to model, and moderating would flag up to 17 % of
+    simulated sweeps. Neither are variances of two processes: where models differ in noise,
+    moderating would flag half of the sweeps.
     """
     over_processes = (
         (place, any(side.host_bound_arms is not None for side in pair.both or ()), change.estimate)
@@ -306,7 +330,9 @@ def _find_margin(quantity: Quantity, change: Change, min_effect: float | None) -
 def _judge_change(
     quantity: Quantity, change: Change, test: Estimate, shift: float, min_effect: float | None
 ) -> Change:
-    """A change needs significance and size, with and without the shift; SAME needs a test of its own."""
+    """A change needs significance and size, with and without the shift; SAME needs a test of its
+    own.
+    """
     margin = _find_margin(quantity, change, min_effect)
     if (
         change.adjusted_p is not None
@@ -332,10 +358,12 @@ def judge_by_size(
     control: Control,
     min_effect: float | None,
 ) -> Change:
-    """Judge a step time that no test could judge, by whether it changed by more than what was not sampled explains.
+    """Judge a step time that no test could judge, by whether it changed by more than what was not
+    sampled explains.
 
-    The change must hold as measured, without the session's shift, and beside the eager arm of its own trial, which took
-    turns with it. Beyond what was not sampled it must exceed what its own processes (or draws) show as noise.
+    The change must hold as measured, without the session's shift, and beside the eager arm of its
+    own trial, which took turns with it. Beyond what was not sampled it must exceed what its own
+    processes (or draws) show as noise.
     """
     if change.verdict != "UNRESOLVED" or change.estimate is None:
         return change
@@ -401,7 +429,8 @@ def choose_device_time(changes: Mapping[str, Change]) -> Change | None:
 
 
 def _judge_step(wall: Change, device: Change | None) -> tuple[str, str | None, str | None]:
-    """Return verdict, reason and note of the compiled step; a slower device decides where wall clock shows no change.
+    """Return verdict, reason and note of the compiled step; a slower device decides where wall
+    clock shows no change.
 
     A faster device does not: the host may have become slower.
     """
@@ -415,14 +444,18 @@ def _judge_step(wall: Change, device: Change | None) -> tuple[str, str | None, s
 
 
 def _name_unverified(pair: Pair) -> str | None:
-    """Name the side whose result is verified no more, or was not yet: its speed may be that of another computation."""
+    """Name the side whose result is verified no more, or was not yet: its speed may be that of
+    another computation.
+    """
     sides = {"BASE": pair.base, "HEAD": pair.head}
     unverified = [name for name, side in sides.items() if side and UNVERIFIED in side.flags]
     return f"not verified in {unverified[0]} ({UNVERIFIED})" if len(unverified) == 1 else None
 
 
 def _explain_speedup(changes: Mapping[str, Change]) -> str | None:
-    """Say when the speedup changed mostly because eager did, and the compiled step was not found to do the same."""
+    """Say when the speedup changed mostly because eager did, and the compiled step was not found to
+    do the same.
+    """
     eager, compiled, speedup = (changes[item.name] for item in (EAGER, COMPILED, SPEEDUP))
     if (
         not eager.estimate

@@ -1,1 +1,3 @@
-"""YAML and the command line to trials: `reader.read` turns Hydra's configuration into a `Trial` and `Settings`."""
+"""YAML and the command line to trials: `reader.read` turns Hydra's configuration into a `Trial` and
+`Settings`.
+"""

@@ -1,7 +1,8 @@
 """Shell completion: the words that can stand at the end of a command line.
 
-Hydra has the code for the shells (`sweeper -sc install=bash`); that code asks `sweeper -sc query=bash`. Hydra's own
-answer takes a second and knows neither our commands nor flags between overrides, so we give it.
+Hydra has the code for the shells (`sweeper -sc install=bash`); that code asks `sweeper -sc
+query=bash`. Hydra's own answer takes a second and knows neither our commands nor flags between
+overrides, so we give it.
 
 Try: `COMP_LINE='sweeper mode=' python -m sweeper -sc query=bash`
 """

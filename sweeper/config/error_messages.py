@@ -1,4 +1,6 @@
-"""Exceptions of Hydra, OmegaConf and YAML as a few lines that say what came, what is allowed and what to type."""
+"""Exceptions of Hydra, OmegaConf and YAML as a few lines that say what came, what is allowed and
+what to type.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,16 @@ MAX_LINES = 6
 # What OmegaConf says of a value that a key does not take; the group is the value, where it says
 # that.
 WRONG_TYPE = re.compile(
-    r"Value '(?P<value>.*)' (?:of type '\w+' could not be converted to|is not a valid|\(\w+\) is not).*"
-    r"|Invalid (?:value|type) assigned: .*|Cannot merge .*|Cannot assign .*|field '.*' is not Optional",
+    r"Value '(?P<value>.*)' (?:of type '\w+' could not be converted to|is not a valid|\(\w+\) is "
+    r"not).*"
+    r"|Invalid (?:value|type) assigned: .*|Cannot merge .*|Cannot assign .*|field '.*' is not "
+    r"Optional",
     re.DOTALL,
 )
 # How to install an option of `hydra/launcher` that ours build on.
 PLUGINS = {
-    "submitit_slurm": "hydra/launcher=slurm needs hydra-submitit-launcher: pip install hydra-submitit-launcher"
+    "submitit_slurm": "hydra/launcher=slurm needs hydra-submitit-launcher: pip install "
+    "hydra-submitit-launcher"
 }
 
 
@@ -32,10 +37,12 @@ def explain(
     nested: Iterable[str] = (),
     types: Mapping[str, str] | None = None,
 ) -> str:
-    """Return the few lines that a user needs of an exception raised while the configuration is read.
+    """Return the few lines that a user needs of an exception raised while the configuration is
+    read.
 
-    For suggestions: `keys` are the dotted keys that exist, `nested` the options in folders of a group, with the group,
-    e.g. `model/timm/dla102`. `types` says what each key takes, e.g. `a whole number or null`.
+    For suggestions: `keys` are the dotted keys that exist, `nested` the options in folders of a
+    group, with the group, e.g. `model/timm/dla102`. `types` says what each key takes, e.g. `a whole
+    number or null`.
     """
     from hydra.errors import HydraException, MissingConfigException
     from omegaconf.errors import OmegaConfBaseException
@@ -57,18 +64,30 @@ def explain(
         return _explain_value(ValueError(match[2]), match[1], list(keys), types or {})
     if match := re.match(r"Ambiguous value for argument '(.+)'", text):
         one = match[1].startswith("experiment=")
-        return f"{match[1]}: {'one experiment per command' if one else 'several values make a grid; add -m'}"
+        return (
+            f"{match[1]}: "
+            f"{'one experiment per command' if one else 'several values make a grid; add -m'}"
+        )
     if text.startswith("LexerNoViableAlt"):
-        return f"{_first_lines(text)}\nquote a value with unusual characters twice, e.g. \"model.name='a+b'\""
+        return (
+            f"{_first_lines(text)}\nquote a value with unusual characters twice, e.g. "
+            "\"model.name='a+b'\""
+        )
     if match := re.match(r"no viable alternative at input '(.*)'", text):
         return f"{match[1]}: it cannot be read; close each bracket and each quotation mark"
     if match := re.match(r"Config group override must be a string or a list\. Got (\w+)", text):
         came = {"NoneType": "null", "int": "a number", "float": "a number", "bool": "true or false"}
-        return f"a group takes the name of an option, e.g. measure=quick, not {came.get(match[1], match[1])}"
+        return (
+            "a group takes the name of an option, e.g. measure=quick, not "
+            f"{came.get(match[1], match[1])}"
+        )
     if match := re.match(r"Multiple values for (\S+)\.", text):
         return f"{match[1]}: the group has an option already; write {match[1]}=OPTION without +"
     if match := re.match(r"Could not delete from config\. '(.+)' does not exist", text):
-        return f"~{match[1]}: only what was added with + can be taken away; write {match[1]}=null for none"
+        return (
+            f"~{match[1]}: only what was added with + can be taken away; write {match[1]}=null "
+            "for none"
+        )
     return _first_lines(text) or type(error).__name__
 
 
@@ -84,7 +103,10 @@ def _explain_option(error: Exception, nested: Iterable[str]) -> str:
     if name in PLUGINS:
         return PLUGINS[name]
     inside = [path.removeprefix(f"{group}/") for path in nested if path.startswith(f"{group}/")]
-    return f"{group}={name}: no such {group}; {_nearest_option(name, [*options, *inside])}\n{LIST_OPTIONS}"
+    return (
+        f"{group}={name}: no such {group}; "
+        f"{_nearest_option(name, [*options, *inside])}\n{LIST_OPTIONS}"
+    )
 
 
 def _nearest_option(name: str, options: list[str]) -> str:

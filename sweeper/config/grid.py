@@ -1,10 +1,11 @@
-"""A grid of overrides to configurations: groups are composed option by option, plain values are set on copies.
+"""A grid of overrides to configurations: groups are composed option by option, plain values are set
+on copies.
 
-Hydra composes one configuration in some 80 ms, so a grid of a thousand points would take minutes. An option usually
-fills only the node of its own group, whatever is chosen elsewhere. So every option is composed once, together with the
-first option of the other groups, and the points of the grid are put together from the nodes. Where that could give
-another result (options that reach into each other's nodes, or have defaults lists of their own), Hydra composes every
-point.
+Hydra composes one configuration in some 80 ms, so a grid of a thousand points would take minutes.
+An option usually fills only the node of its own group, whatever is chosen elsewhere. So every
+option is composed once, together with the first option of the other groups, and the points of the
+grid are put together from the nodes. Where that could give another result (options that reach into
+each other's nodes, or have defaults lists of their own), Hydra composes every point.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from omegaconf import MISSING, DictConfig, OmegaConf, open_dict, read_write
 
 @dataclass(frozen=True)
 class Axis:
-    """One key of the command line with an override for each of its values; a key with one value is constant."""
+    """One key of the command line with an override for each of its values; a key with one value is
+    constant.
+    """
 
     key: str
     overrides: tuple[str, ...]
@@ -32,7 +35,9 @@ class Axis:
 
 @dataclass(frozen=True)
 class Composed:
-    """A configuration without its `hydra` node, the options chosen in it, and the overrides that give it."""
+    """A configuration without its `hydra` node, the options chosen in it, and the overrides that
+    give it.
+    """
 
     config: DictConfig
     choices: Mapping[str, Any]
@@ -41,14 +46,18 @@ class Composed:
 
 @dataclass(frozen=True)
 class _Changes:
-    """What an option changes against the first of its group: top-level nodes by key, choices by group."""
+    """What an option changes against the first of its group: top-level nodes by key, choices by
+    group.
+    """
 
     nodes: Mapping[str, Any]
     choices: Mapping[str, Any]
 
 
 class Composer:
-    """Composes the configurations that `loader` gives for a command whose own configuration is `master`."""
+    """Composes the configurations that `loader` gives for a command whose own configuration is
+    `master`.
+    """
 
     def __init__(self, loader: ConfigLoaderImpl, master: DictConfig) -> None:
         self._loader, self._master = loader, master
@@ -57,7 +66,9 @@ class Composer:
         self._is_option = functools.cache(self._find_out_if_option)
 
     def points(self, axes: Sequence[Axis]) -> Iterator[Composed]:
-        """Every point of a grid, the last axis changing fastest. Raises what Hydra raises for a bad override."""
+        """Every point of a grid, the last axis changing fastest. Raises what Hydra raises for a bad
+        override.
+        """
         groups = [axis for axis in axes if self._is_option(axis.overrides[0])]
         first = self.compose([axis.overrides[0] for axis in groups])
         changes = self._find_changes(groups, first)
@@ -79,7 +90,9 @@ class Composer:
         return self.repository.group_exists(self._parse(override).key_or_group)
 
     def _find_changes(self, groups: Sequence[Axis], first: Composed) -> dict[str, _Changes] | None:
-        """What each override of a group changes against `first`; None where one option depends on another."""
+        """What each override of a group changes against `first`; None where one option depends on
+        another.
+        """
         files = [f"{group.partition('@')[0]}/{option}" for group, option in first.choices.items()]
         defaults = [
             entry
@@ -146,7 +159,9 @@ def list_choices(hydra_cfg: Any) -> dict[str, Any]:
 
 
 def make_repository(loader: Any, hydra_cfg: Any) -> IConfigRepository:
-    """The files of options, with those in folders that a `hydra.searchpath` on the command line adds."""
+    """The files of options, with those in folders that a `hydra.searchpath` on the command line
+    adds.
+    """
     name, overrides = hydra_cfg.job.config_name, list(hydra_cfg.overrides.hydra)
     return cast(
         IConfigRepository, loader._parse_overrides_and_create_caching_repo(name, overrides)[1]

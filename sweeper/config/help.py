@@ -1,6 +1,8 @@
-"""`--help` and `--version`: what can be typed, with the values that are allowed and a line about each.
+"""`--help` and `--version`: what can be typed, with the values that are allowed and a line about
+each.
 
-Try: `python -m sweeper --help`, `python -m sweeper --help models`, `python -m sweeper --help backend`
+Try: `python -m sweeper --help`, `python -m sweeper --help models`, `python -m sweeper --help
+backend`
 """
 
 from __future__ import annotations
@@ -87,7 +89,8 @@ def write_help(topics: Sequence[str], config_dir: str | None = None) -> str:
             *commands,
             "\nGroups: write GROUP=OPTION; with -m several, separated by commas; * is the default:",
             *groups,
-            "\nKeys: write KEY=VALUE; with -m several, separated by commas; each is shown with its default:",
+            "\nKeys: write KEY=VALUE; with -m several, separated by commas; each is shown with its "
+            "default:",
             *lines,
             "",
             FLAGS,
@@ -116,12 +119,17 @@ def _describe_topic(topic: str, folders: Sequence[Path], keys: dict[str, Key]) -
 
 
 def _summarise_group(group: str, folders: Sequence[Path]) -> Iterator[str]:
-    """Write what a group chooses and its options; of models those that need no folder, or none of them all."""
+    """Write what a group chooses and its options; of models those that need no folder, or none of
+    them all.
+    """
     options, default = list_options(group, folders), list_default_options().get(group)
     if group == "model":
         suites = sorted({option.partition("/")[0] for option in options if "/" in option})
         num_suite = sum("/" in option for option in options)
-        text = f"{len(options) - num_suite} options (default {default}), and {num_suite} in {', '.join(suites)}"
+        text = (
+            f"{len(options) - num_suite} options (default {default}), and {num_suite} in "
+            f"{', '.join(suites)}"
+        )
         yield _line(group, f"{PURPOSES[group]}: {text}: sweeper --help models")
         return
     gone = [option for option in options if option in GONE] if group == "backend" else []
@@ -138,7 +146,9 @@ def _describe_key(key: Key) -> str:
 
 
 def _line(head: str, text: str) -> str:
-    """Put a head of up to 30 characters and its text side by side, in lines as wide as the terminal."""
+    """Put a head of up to 30 characters and its text side by side, in lines as wide as the
+    terminal.
+    """
     width = min(shutil.get_terminal_size((MAX_WIDTH, 0)).columns, MAX_WIDTH)
     start = f"  {head:<30}" if len(head) <= 30 else f"  {head}"
     return textwrap.fill(

@@ -1,7 +1,8 @@
-"""The command line before Hydra sees it: flags last, one checked sweep name, new keys of dictionaries allowed.
+"""The command line before Hydra sees it: flags last, one checked sweep name, new keys of
+dictionaries allowed.
 
-Hydra 1.3 takes its flags only before or after all overrides, reads `sweep=007` as a number, and adds a new key to a
-dictionary only after `+`. Users should not have to know.
+Hydra 1.3 takes its flags only before or after all overrides, reads `sweep=007` as a number, and
+adds a new key to a dictionary only after `+`. Users should not have to know.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ OPEN_DICTIONARY = re.compile(rf"({OPEN_DICTIONARIES})(\.[^=]+=|=\{{)")
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read Hydra's flags and the overrides, which may stand among each other. Raises ConfigError for other flags."""
+    """Read Hydra's flags and the overrides, which may stand among each other. Raises ConfigError
+    for other flags.
+    """
     from hydra._internal.utils import get_args_parser
 
     def refuse(message: str) -> NoReturn:
@@ -40,7 +43,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def _advise_without_dashes(message: str) -> str:
-    """Say what to write for `--dry-run` and `--model`, which are a key and a group with dashes before them."""
+    """Say what to write for `--dry-run` and `--model`, which are a key and a group with dashes
+    before them.
+    """
     from sweeper.config.reference import PURPOSES, read_keys
 
     words = [flag.replace("-", "_") for flag in re.findall(r" --([\w./-]+)", message)]
@@ -74,7 +79,9 @@ def normalise(arguments: Sequence[str]) -> list[str]:
 
 
 def quote_arguments(override: str) -> str:
-    """Quote the arguments of a script, in which Hydra would read `=` and `[` as its own: `model.args=--lr=1e-3`."""
+    """Quote the arguments of a script, in which Hydra would read `=` and `[` as its own:
+    `model.args=--lr=1e-3`.
+    """
     match = ARGUMENTS.fullmatch(override)
     if not match or not match["value"] or QUOTED.fullmatch(match["value"]):
         return override
@@ -88,7 +95,9 @@ def quote_arguments(override: str) -> str:
 
 
 def _check_words(overrides: Sequence[str]) -> None:
-    """Raises ConfigError for a word without `=`: `model resnet18`, `vit_b16` alone, or a command that is not first."""
+    """Raises ConfigError for a word without `=`: `model resnet18`, `vit_b16` alone, or a command
+    that is not first.
+    """
     from sweeper.config.reference import COMMANDS, PURPOSES, read_keys
     from sweeper.config.schema import conf_folder
 
@@ -109,10 +118,13 @@ def _check_words(overrides: Sequence[str]) -> None:
                 f"{word}: write {' or '.join(options)}; several with -m and a comma, without spaces"
             )
         raise ConfigError(
-            f"{word}: write KEY=VALUE, or a command; {nearest(word, [*COMMANDS, *PURPOSES])}\n{LIST_ALL}"
+            f"{word}: write KEY=VALUE, or a command; "
+            f"{nearest(word, [*COMMANDS, *PURPOSES])}\n{LIST_ALL}"
         )
 
 
 def allow_new_keys(override: str) -> str:
-    """Allow new keys where any key is allowed: `compile.options.x=1` becomes `++compile.options.x=1`."""
+    """Allow new keys where any key is allowed: `compile.options.x=1` becomes
+    `++compile.options.x=1`.
+    """
     return f"++{override}" if OPEN_DICTIONARY.match(override) else override

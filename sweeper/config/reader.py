@@ -1,4 +1,5 @@
-"""The step from a composed `DictConfig` to a `Trial` and `Settings`; `schema` says what may be in it.
+"""The step from a composed `DictConfig` to a `Trial` and `Settings`; `schema` says what may be in
+it.
 
 Try: `python -m sweeper --cfg job model=vit_b16 precision=amp`
 """
@@ -79,8 +80,9 @@ class Point:
 def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> Point:
     """Turn a composed configuration into a trial and settings.
 
-    `choices` maps a group to the option chosen (`hydra.runtime.choices`), `own` a group to what that option's file
-    says, `gpu` is what `device=null` means. Raises ConfigError for values that make no sense.
+    `choices` maps a group to the option chosen (`hydra.runtime.choices`), `own` a group to what
+    that option's file says, `gpu` is what `device=null` means. Raises ConfigError for values that
+    make no sense.
     """
     if unknown := next(_list_unknown(cfg, Config()), None):
         raise ConfigError(f"{unknown}: there is no such key; {nearest(unknown, keys())}")
@@ -106,7 +108,9 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> Point:
 
 
 def _copy_fields(cls: type[T], conf: Any, **changes: Any) -> T:
-    """Build a `cls` from the fields of the same names in `conf`, with `changes` in place of some."""
+    """Build a `cls` from the fields of the same names in `conf`, with `changes` in place of
+    some.
+    """
     return cls(**{entry.name: getattr(conf, entry.name) for entry in fields(cls)} | changes)  # type: ignore[arg-type]
 
 
@@ -135,7 +139,8 @@ def _check_rung(config: Config) -> None:
         if (value := attrgetter(key)(config)) != plain:
             given = f"{key.removesuffix('.name')}={show_value(value)}"
             raise ConfigError(
-                f"rung={config.rung.name} chooses {key.removesuffix('.name')} itself: leave {given} out"
+                f"rung={config.rung.name} chooses {key.removesuffix('.name')} itself: leave "
+                f"{given} out"
             )
 
 
@@ -152,7 +157,8 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
         optimizer, impl = "none", "default"
     elif optimizer == "none" and impl != "default":
         raise ConfigError(
-            f"optimizer.impl={impl}: with optimizer=none there is nothing to choose; take optimizer=adam"
+            f"optimizer.impl={impl}: with optimizer=none there is nothing to choose; take "
+            "optimizer=adam"
         )
     vary = _read_vary(config)
     largest: dict[str, Any] = {key: max(sizes) for key, sizes in vary.items()}
@@ -204,13 +210,16 @@ def _read_compile(conf: CompileConf) -> Compile:
         )
     if conf.precision_casts and PRECISION_CASTS in options:
         raise ConfigError(
-            f"compile.precision_casts and compile.options.{PRECISION_CASTS} are one switch: give one"
+            f"compile.precision_casts and compile.options.{PRECISION_CASTS} are one switch: "
+            "give one"
         )
     return _copy_fields(Compile, conf, options=options)
 
 
 def _read_vary(config: Config) -> dict[str, list[int]]:
-    """The key whose sizes the steps go through, and these sizes; empty when all steps have one size."""
+    """The key whose sizes the steps go through, and these sizes; empty when all steps have one
+    size.
+    """
     given = {key: list(sizes) for key, sizes in asdict(config.vary).items() if sizes is not None}
     if len(given) > 1:
         raise ConfigError(f"vary: one of {', '.join(given)} at a time")
@@ -232,13 +241,16 @@ def _read_vary(config: Config) -> dict[str, list[int]]:
             )
     if "batch_size" in given and config.batch_size is not None:
         raise ConfigError(
-            "batch_size and vary.batch_size: give one of them; the largest of vary.batch_size is taken"
+            "batch_size and vary.batch_size: give one of them; the largest of vary.batch_size is "
+            "taken"
         )
     return given
 
 
 def _read_dropout(config: Config) -> bool:
-    """Whether dropout is on: by default where the model trains, as everyone's is; evaluation has none."""
+    """Whether dropout is on: by default where the model trains, as everyone's is; evaluation has
+    none.
+    """
     return config.workload.name == "train" if config.model.dropout is None else config.model.dropout
 
 
@@ -254,7 +266,8 @@ def _read_text(config: Config) -> Text:
     rows = config.model.sequence_length
     if rows is not None and form in ("padded", "words") and max(lengths, default=0) > rows:
         raise ConfigError(
-            f"text.lengths: the longest has {max(lengths)} tokens, and model.sequence_length is {rows}"
+            f"text.lengths: the longest has {max(lengths)} tokens, and model.sequence_length is "
+            f"{rows}"
         )
     return Text(form, lengths, labels=config.text.labels or config.workload.name == "train")
 
@@ -278,7 +291,9 @@ def _read_lengths(given: Any) -> tuple[int, ...]:
 
 
 def _read_decode_position(config: Config) -> int | None:
-    """The fill level of workload=decode; None for others. Raises ConfigError for a model or sizes without a cache."""
+    """The fill level of workload=decode; None for others. Raises ConfigError for a model or sizes
+    without a cache.
+    """
     workload, library, rows = (
         config.workload.name,
         config.model.library,
@@ -288,7 +303,8 @@ def _read_decode_position(config: Config) -> int | None:
         return None
     if config.vary.batch_size is not None:
         raise ConfigError(
-            f"vary.batch_size: workload={workload} has a cache of one batch size; sweep batch_size=8,16"
+            f"vary.batch_size: workload={workload} has a cache of one batch size; sweep "
+            "batch_size=8,16"
         )
     if workload != "decode":
         return None
@@ -304,7 +320,8 @@ def _read_decode_position(config: Config) -> int | None:
     position = rows - 1 if config.decode.position is None else config.decode.position
     if position >= rows:
         raise ConfigError(
-            f"decode.position={position}: the cache has model.sequence_length={rows} rows, so it must be below {rows}"
+            f"decode.position={position}: the cache has model.sequence_length={rows} rows, so it "
+            f"must be below {rows}"
         )
     return position
 
@@ -356,7 +373,9 @@ def _read_interpreter(config: Config) -> str | None:
 
 
 def _find_interpreter(python: str) -> str:
-    """Return its absolute path; links stay, since the interpreter of a virtual environment is a link."""
+    """Return its absolute path; links stay, since the interpreter of a virtual environment is a
+    link.
+    """
     path = Path(python).expanduser().absolute()
     if not (path.is_file() and os.access(path, os.X_OK)):
         raise ConfigError(
@@ -396,7 +415,9 @@ def _list_changes(group: str, composed: Any, own: OwnValues) -> list[str]:
 
 
 def read_device_type(device: str | None, gpu: bool) -> str:
-    """`cpu` or `cuda` for what the user wrote. Raises ConfigError for anything but cpu, cuda, cuda:N."""
+    """`cpu` or `cuda` for what the user wrote. Raises ConfigError for anything but cpu, cuda,
+    cuda:N.
+    """
     if device is None:
         return "cuda" if gpu else "cpu"
     kind, _, index = device.partition(":")
@@ -406,13 +427,15 @@ def read_device_type(device: str | None, gpu: bool) -> str:
         or device.endswith(":")
     ):
         raise ConfigError(
-            f"device={device}: allowed are cpu, cuda (every visible GPU) and cuda:N, e.g. device=cuda:1"
+            f"device={device}: allowed are cpu, cuda (every visible GPU) and cuda:N, e.g. "
+            "device=cuda:1"
         )
     return kind
 
 
 def flatten(options: Mapping[str, Any], prefix: str = "") -> dict[str, Json]:
-    """Nested options with their keys joined by `.`, as Inductor names them: `triton: {cudagraphs: true}`.
+    """Nested options with their keys joined by `.`, as Inductor names them: `triton: {cudagraphs:
+    true}`.
 
     Raises ConfigError for NaN and infinity, which JSON cannot hold.
     """

@@ -1,6 +1,8 @@
-"""What a command line can say: commands, groups with their options, keys with what each takes, and a line about each.
+"""What a command line can say: commands, groups with their options, keys with what each takes, and
+a line about each.
 
-The lines are the comments of `schema` and `core.settings`, and those at the head of the files in `conf/`.
+The lines are the comments of `schema` and `core.settings`, and those at the head of the files in
+`conf/`.
 """
 
 from __future__ import annotations
@@ -59,7 +61,9 @@ class Key:
 
 
 def read_keys() -> dict[str, Key]:
-    """Read every key of the schema, by its dotted name; keys that only name a group's option are left out."""
+    """Read every key of the schema, by its dotted name; keys that only name a group's option are
+    left out.
+    """
     chosen = {f"{group}.name" for group in PURPOSES} - {"model.name"}
     found = {key.name: key for key in _read_keys(Config, "", _read_defaults())}
     return {name: key for name, key in found.items() if name not in chosen}
@@ -113,7 +117,9 @@ def _describe_type(name: str, kinds: set[Any]) -> str:
 
 
 def _read_comments(schema: type) -> dict[str, str]:
-    """Read the comment of each field from the source: at the end of its line, else in the lines above it."""
+    """Read the comment of each field from the source: at the end of its line, else in the lines
+    above it.
+    """
     comments: dict[str, str] = {}
     above: list[str] = []
     for line in inspect.getsource(schema).splitlines():
@@ -164,7 +170,9 @@ def _read_yaml(file: Path) -> dict[str, Any]:
 
 
 def list_options(group: str, folders: Sequence[Path]) -> dict[str, str]:
-    """List the options of a group in folders of YAML files, each with the line about it, those in subfolders last."""
+    """List the options of a group in folders of YAML files, each with the line about it, those in
+    subfolders last.
+    """
     found = (
         {} if group != "hydra/launcher" else {"local": "trials run on this machine, the default"}
     )
@@ -178,7 +186,9 @@ def list_options(group: str, folders: Sequence[Path]) -> dict[str, str]:
 
 
 def _read_line(file: Path) -> str:
-    """Read the words in parentheses after the example command at the head of an option's file, or its main values."""
+    """Read the words in parentheses after the example command at the head of an option's file, or
+    its main values.
+    """
     text = file.read_text(encoding="utf-8", errors="replace")
     if match := re.search(r"^# python -m sweeper .* {3}\((.+)\)$", text, re.MULTILINE):
         return match[1]

@@ -1,6 +1,8 @@
-"""The schema of the configuration: the groups of `conf/` as typed fields, and where these files are.
+"""The schema of the configuration: the groups of `conf/` as typed fields, and where these files
+are.
 
-Hydra checks every YAML file against `Config`, so an unknown key or a wrong type fails before anything runs.
+Hydra checks every YAML file against `Config`, so an unknown key or a wrong type fails before
+anything runs.
 """
 
 from __future__ import annotations
@@ -120,7 +122,9 @@ class TextConf:
 
 @dataclass
 class VaryConf:
-    """Sizes that the steps of both arms go through in turn, e.g. vary.sequence_length=[64,96,128]; one key of these."""
+    """Sizes that the steps of both arms go through in turn, e.g. vary.sequence_length=[64,96,128];
+    one key of these.
+    """
 
     batch_size: list[int] | None = None  # batches of these sizes in turn; null: of one size
     image_size: list[int] | None = None  # images of these sizes in turn
@@ -136,7 +140,9 @@ class DecodeConf:
 
 @dataclass
 class RungConf:
-    """`conf/rung/*.yaml`: a rung of the ladder, which chooses mode, backend and the free one-liners."""
+    """`conf/rung/*.yaml`: a rung of the ladder, which chooses mode, backend and the free
+    one-liners.
+    """
 
     name: str | None = None
 
@@ -211,7 +217,9 @@ def keys(schema: Any = Config, prefix: str = "") -> list[str]:
 
 
 def conf_folder() -> Path:
-    """Return the folder of YAML groups: beside the package in a checkout, inside it when installed from a wheel."""
+    """Return the folder of YAML groups: beside the package in a checkout, inside it when installed
+    from a wheel.
+    """
     package = Path(__file__).resolve().parents[1]
     packaged = package / "conf"
     return packaged if packaged.is_dir() else package.parent / "conf"

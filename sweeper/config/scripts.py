@@ -68,7 +68,8 @@ def read_script(
 ) -> Trial:
     """Turn the options of a script into a trial, whose device and interpreter the caller sets.
 
-    Raises ConfigError for a script that is not there, and for options that the script itself decides.
+    Raises ConfigError for a script that is not there, and for options that the script itself
+    decides.
     """
     for group, usual in DECIDED.items():
         if (given := choices.get(group)) != usual:
@@ -78,7 +79,8 @@ def read_script(
             raise ConfigError(f"{key}={show_value(found)}: {WHY.get(key, DECIDES)}; leave it out")
     if config.backend.name in WITHOUT_DYNAMO and config.mode.name != "eager":
         raise ConfigError(
-            f"backend={config.backend.name} converts a model by hand, which a script's own loop does not"
+            f"backend={config.backend.name} converts a model by hand, which a script's own loop "
+            "does not"
         )
     model = config.model
     if not model.path:

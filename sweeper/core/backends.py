@@ -1,6 +1,8 @@
-"""Names of backends: what each needs beside torch, which no longer exist, and which do without `torch.compile`.
+"""Names of backends: what each needs beside torch, which no longer exist, and which do without
+`torch.compile`.
 
-torch is not imported. `sweeper.worker.compilation.backends` finds out whether a name works on this machine.
+torch is not imported. `sweeper.worker.compilation.backends` finds out whether a name works on this
+machine.
 """
 
 from __future__ import annotations
@@ -57,7 +59,10 @@ NEEDS = {
     **dict.fromkeys(("openxla", "openxla_eval"), _XLA),
 }
 
-_NVFUSER = "nvFuser left torch after 2.0 and is a package of its own; take inductor, or thunder, which can use it"
+_NVFUSER = (
+    "nvFuser left torch after 2.0 and is a package of its own; take inductor, or thunder, "
+    "which can use it"
+)
 _NVFUSER_NAMES = ("nvfuser", "aot_nvfuser", "aot_ts_nvfuser", "nvprims_nvfuser")
 _XLA_NAMES = ("torchxla_trace_once", "aot_torchxla_trace_once")
 
@@ -68,11 +73,13 @@ GONE = {
     "nvprims_aten": "its primitives left torch together with nvFuser; take aot_eager",
     "aot_cudagraphs": "it was renamed to cudagraphs; take cudagraphs",
     # torch/_dynamo/backends/ of torch 2.0 has neither any more
-    "ofi": "torch.jit.optimize_for_inference left TorchDynamo before torch 2.0; take jit_script or inductor",
+    "ofi": "torch.jit.optimize_for_inference left TorchDynamo before torch 2.0; take jit_script or "
+    "inductor",
     "fx2trt": "it became Torch-TensorRT; take tensorrt",
     # https://github.com/pytorch/pytorch/pull/158262; torch/_dynamo/backends/onnxrt.py of torch 2.13
     # is a placeholder
-    "onnxrt": "torch has taken it out, and nothing to install brings it back; export with torch.onnx instead",
+    "onnxrt": "torch has taken it out, and nothing to install brings it back; export with "
+    "torch.onnx instead",
     # https://github.com/intel/intel-extension-for-pytorch/issues/867
     "ipex": "Intel ended its extension with torch 2.8, its work went into torch; take inductor",
     **dict.fromkeys(_XLA_NAMES, "it was renamed to openxla; take openxla, of torch-xla"),

@@ -1,7 +1,8 @@
-"""How files of a sweep are written, read, moved and removed where somebody else may have put anything in their place.
+"""How files of a sweep are written, read, moved and removed where somebody else may have put
+anything in their place.
 
-A file is written under a temporary name and then renamed. No link is followed. `docs/security.md` says who is trusted
-with what.
+A file is written under a temporary name and then renamed. No link is followed. `docs/security.md`
+says who is trusted with what.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ READ_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace `path` as a whole or not at all, so that a reader never sees half a file. A link is replaced, too."""
+    """Replace `path` as a whole or not at all, so that a reader never sees half a file. A link is
+    replaced, too.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{make_prefix(f'.{path.name}')}{secrets.token_hex(8)}")
     try:
@@ -41,10 +44,11 @@ def write_text(path: Path, text: str) -> None:
 
 
 def open_inside(folder: Path, name: str | Path, max_bytes: int) -> BinaryIO:
-    """Open a regular file under `folder` for reading. No link is followed below `folder`, which itself may be one.
+    """Open a regular file under `folder` for reading. No link is followed below `folder`, which
+    itself may be one.
 
-    Raises OSError, whose `strerror` says why, for a name outside of `folder`, a file that is missing, too large or not
-    regular, and a link.
+    Raises OSError, whose `strerror` says why, for a name outside of `folder`, a file that is
+    missing, too large or not regular, and a link.
     """
     path, parts = folder / name, Path(name).parts
     if not parts or ".." in parts or Path(name).is_absolute():
@@ -82,12 +86,16 @@ def read_text(path: Path, max_bytes: int) -> str:
 
 
 def read_json(path: Path) -> Any:
-    """Read a regular file of JSON. Raises OSError as `open_inside` does, and ValueError as `parse_json` does."""
+    """Read a regular file of JSON. Raises OSError as `open_inside` does, and ValueError as
+    `parse_json` does.
+    """
     return parse_json(read_text(path, MAX_JSON_BYTES))
 
 
 def move_aside(path: Path) -> Path:
-    """Rename a file that cannot be read to `NAME.unreadable-TIME`, which replaces nothing, and return its new path."""
+    """Rename a file that cannot be read to `NAME.unreadable-TIME`, which replaces nothing, and
+    return its new path.
+    """
     moved = path.with_name(f"{path.name}.unreadable-{time.strftime('%Y%m%d-%H%M%S')}")
     number = 1
     while os.path.lexists(
@@ -98,7 +106,9 @@ def move_aside(path: Path) -> Path:
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder with everything in it, or a link in its place, through which workers would write elsewhere."""
+    """Remove a folder with everything in it, or a link in its place, through which workers would
+    write elsewhere.
+    """
     if folder.is_symlink():
         folder.unlink()
     shutil.rmtree(folder, ignore_errors=True)

@@ -1,7 +1,8 @@
-"""The ladder: eager as built, with free one-liners, with a CUDA graph recorded by hand, and compiled on top of these.
+"""The ladder: eager as built, with free one-liners, with a CUDA graph recorded by hand, and
+compiled on top of these.
 
-A rung is a trial. It has the one-liners of the rungs before it, as far as they apply to its model. The compiled rungs
-do without the graph by hand, since their modes decide about graphs.
+A rung is a trial. It has the one-liners of the rungs before it, as far as they apply to its model.
+The compiled rungs do without the graph by hand, since their modes decide about graphs.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def climb(plain: Trial, rung: str) -> Trial:
 
 
 def _list_one_liners(plain: Trial, rung: str) -> Iterator[str]:
-    """Yield the one-liners of a rung: its own, also where it makes no sense, and those before it that apply."""
+    """Yield the one-liners of a rung: its own, also where it makes no sense, and those before it
+    that apply.
+    """
     for name in ONE_LINERS:
         if name == rung or (
             RUNGS.index(name) < RUNGS.index(rung) and not explain_not_for(plain, name)
@@ -76,7 +79,10 @@ def explain_not_for(trial: Trial, rung: str) -> str | None:
         known = f"{trial.labels.model} has model.family={trial.labels.family}"
         return f"rung={rung} is for convolutional networks, and {known}: later rungs go without it"
     if rung == "cudnn_benchmark" and trial.device == "cpu":
-        return f"rung={rung} is for a GPU, with device=cpu no operation runs in cuDNN: later rungs go without it"
+        return (
+            f"rung={rung} is for a GPU, with device=cpu no operation runs in cuDNN: later rungs "
+            "go without it"
+        )
     if rung == "fused" and trial.optimizer == "none":
         return f"rung={rung} is for a step with an optimizer: later rungs go without it"
     if rung == GRAPHED and trial.device == "cpu":
@@ -85,15 +91,25 @@ def explain_not_for(trial: Trial, rung: str) -> str | None:
 
 
 def _has_convolutions(trial: Trial) -> bool:
-    """Whether a model is a convolutional network: by its family, and of unknown families where it reads images."""
+    """Whether a model is a convolutional network: by its family, and of unknown families where it
+    reads images.
+    """
     family, sizes = trial.labels.family, LIBRARIES[trial.model.library].input_sizes
     return family in ("cnn", "diffusion") or (family == "other" and "image_size" in sizes)
 
 
 def explain_no_graph(trial: Trial) -> str | None:
-    """Say why a CUDA graph of a trial's model cannot be recorded by hand; None where that may be tried."""
+    """Say why a CUDA graph of a trial's model cannot be recorded by hand; None where that may be
+    tried.
+    """
     if trial.vary:
-        return f"backend={GRAPHED} records a graph of one size, and vary.{next(iter(trial.vary))} gives several"
+        return (
+            f"backend={GRAPHED} records a graph of one size, and vary.{next(iter(trial.vary))} "
+            "gives several"
+        )
     if trial.workload in CACHED:
-        return f"backend={GRAPHED} runs the model to record it, which moves the cache of workload={trial.workload} on"
+        return (
+            f"backend={GRAPHED} runs the model to record it, which moves the cache of "
+            f"workload={trial.workload} on"
+        )
     return None

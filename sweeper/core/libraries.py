@@ -1,7 +1,7 @@
 """The libraries of models: everything that is known of one without importing it.
 
-To add a library, write a builder module, for which `sweeper.worker.models.Builder` is the pattern, and put a
-`LibrarySpec` into `LIBRARIES`. No other module names a library.
+To add a library, write a builder module, for which `sweeper.worker.models.Builder` is the pattern,
+and put a `LibrarySpec` into `LIBRARIES`. No other module names a library.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LibrarySpec:
-    """What the configuration, the checks, the worker and doctor need to know about a library of models."""
+    """What the configuration, the checks, the worker and doctor need to know about a library of
+    models.
+    """
 
     builder: str  # the module that builds its models; only the worker imports it
     example: str  # a setting that names one of its models
@@ -38,7 +40,8 @@ LIBRARIES: Mapping[str, LibrarySpec] = {
     "torchvision": LibrarySpec(
         builder="sweeper.worker.models.torchvision_models",
         example="model.name=densenet121",
-        all_models="python -c 'import torchvision; print(*torchvision.models.list_models(), sep=\"\\n\")'",
+        all_models="python -c 'import torchvision; print(*torchvision.models.list_models(), "
+        'sep="\\n")\'',
         packages=("torchvision",),
         input_sizes=("image_size",),
     ),

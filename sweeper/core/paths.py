@@ -19,8 +19,10 @@ def check_sweep_name(name: str) -> str:
     """Return `name` if a folder can have it. Raises ConfigError otherwise."""
     if not SWEEP_NAME.fullmatch(name) or len(name) > 100 or name in RESERVED:
         raise ConfigError(
-            f"sweep={name}: a sweep's name starts with a letter or digit, goes on with letters, digits, '.', '_' or "
-            "'-', has at most 100 characters and is none of the names that MLflow's store has; e.g. sweep=resnets-h200"
+            f"sweep={name}: a sweep's name starts with a letter or digit, goes on with letters, "
+            "digits, '.', '_' or "
+            "'-', has at most 100 characters and is none of the names that MLflow's store has; "
+            "e.g. sweep=resnets-h200"
         )
     return name
 
@@ -38,7 +40,9 @@ class TrialPaths:
         return self.folder / f"worker-{process}.log"
 
     def cache(self, draw: int | str) -> Path:
-        """The private compile cache of a draw, or of an inspection; it exists while the trial runs."""
+        """The private compile cache of a draw, or of an inspection; it exists while the trial
+        runs.
+        """
         return self.folder / f"cache-{draw}"
 
     def clear_caches(self) -> None:

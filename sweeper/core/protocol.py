@@ -1,8 +1,9 @@
 """Messages between driver and worker.
 
-The driver writes a `Job` to `trial.json`. The worker answers on a pipe, in JSON lines: a `Phase` for each phase that it
-enters, a `LeaseRequest` when it wants the device or gives it back, and one `Outcome` at its end. The driver answers
-each request for the device with a `LeaseGrant` on the worker's standard input.
+The driver writes a `Job` to `trial.json`. The worker answers on a pipe, in JSON lines: a `Phase`
+for each phase that it enters, a `LeaseRequest` when it wants the device or gives it back, and one
+`Outcome` at its end. The driver answers each request for the device with a `LeaseGrant` on the
+worker's standard input.
 """
 
 from __future__ import annotations
@@ -72,7 +73,9 @@ class LeaseGrant:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The worker's last message. `process` holds what was measured before a failure, if anything."""
+    """The worker's last message. `process` holds what was measured before a failure, if
+    anything.
+    """
 
     status: Annotated[str, STATUSES]
     phase: Annotated[str, PHASES] | None = None
@@ -94,7 +97,9 @@ def encode(message: Message) -> str:
 
 
 def decode(line: str) -> Message:
-    """The inverse of `encode`. Raises ValueError for anything else, as `parse_json` and `from_json` do."""
+    """The inverse of `encode`. Raises ValueError for anything else, as `parse_json` and `from_json`
+    do.
+    """
     data = parse_json(line)
     kind = str(data.pop("kind", None)) if isinstance(data, dict) else ""
     if kind not in _KINDS:

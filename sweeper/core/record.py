@@ -1,4 +1,5 @@
-"""A record: everything that came out of a trial, whatever happened. MLflow runs and tables are views of records.
+"""A record: everything that came out of a trial, whatever happened. MLflow runs and tables are
+views of records.
 
 `docs/formats.md` names every key.
 """
@@ -60,7 +61,9 @@ READ_LOADER, SAVED_FILE = "the script read another loader", "the script saved a 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """Two blocks, one per arm. Times are wall seconds of a whole block of `Process.steps_per_block` steps."""
+    """Two blocks, one per arm. Times are wall seconds of a whole block of `Process.steps_per_block`
+    steps.
+    """
 
     order: str  # AB: eager first; BA: compiled first
     eager_s: Duration | None
@@ -83,7 +86,9 @@ PERCENTILES = ("p50", "p90", "p99")
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Percentiles of the wall seconds of single steps, each waited for, over the rounds that count."""
+    """Percentiles of the wall seconds of single steps, each waited for, over the rounds that
+    count.
+    """
 
     p50_s: Duration
     p90_s: Duration
@@ -103,8 +108,8 @@ class Latencies:
 class Accuracy:
     """How the compiled step compares with a reference in all that a step changes, in several cases.
 
-    A case is a state of the model and a batch. Errors are root mean squares against the reference; those kept belong to
-    the tensor that comes nearest to its bound, or goes furthest beyond it.
+    A case is a state of the model and a batch. Errors are root mean squares against the reference;
+    those kept belong to the tensor that comes nearest to its bound, or goes furthest beyond it.
     """
 
     reference: str | None  # float64, or float32 where that does not fit or run; None: there is none
@@ -226,9 +231,11 @@ class Training:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """Whether compiled code trains a script's model as eager does: differences of many steps, each from one state.
+    """Whether compiled code trains a script's model as eager does: differences of many steps, each
+    from one state.
 
-    The figures belong to the tensor that comes nearest to its limit, or goes furthest beyond it, as shares of its size.
+    The figures belong to the tensor that comes nearest to its limit, or goes furthest beyond it, as
+    shares of its size.
     """
 
     samples: Count  # calls of modules that were compared
@@ -349,7 +356,9 @@ class Process:
         return sum(took_s for phase, took_s in self.phases_s.items() if phase != "compiling")
 
     def read_arm(self, name: str, arm: str) -> float | None:
-        """One arm of a field that holds both, such as `energy_j`, in the field's unit; None where it is missing."""
+        """One arm of a field that holds both, such as `energy_j`, in the field's unit; None where
+        it is missing.
+        """
         per_arm: PerArm | None = getattr(self, name)
         return getattr(per_arm, arm) if per_arm else None
 
@@ -375,7 +384,9 @@ class Process:
 
     @property
     def beyond_steady_s(self) -> float | None:
-        """Wall seconds that the first n compiled steps took beyond n steady ones; None where none are steady yet."""
+        """Wall seconds that the first n compiled steps took beyond n steady ones; None where none
+        are steady yet.
+        """
         steady_s = self.step_s("compiled")
         return (
             None
@@ -412,7 +423,9 @@ class Diagnostics:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """The result of the process that `inspect=true` adds to a trial; it does not change the trial's figures."""
+    """The result of the process that `inspect=true` adds to a trial; it does not change the trial's
+    figures.
+    """
 
     folder: str | None = None  # with its files, relative to the trial's; None: it has left none
     missing: str | None = None  # why there is nothing, or not all
@@ -471,7 +484,9 @@ class Record:
 
     @property
     def may_end_differently(self) -> bool:
-        """Whether the trial may end otherwise when the same command runs it again on the same machine."""
+        """Whether the trial may end otherwise when the same command runs it again on the same
+        machine.
+        """
         # torch's message lists the processes that it sees on the GPU, its own among them
         if self.status == "oom":
             seen = len(re.findall(r"\b(?:this process|Process \d+) has\b", self.message or ""))
@@ -492,7 +507,9 @@ class Record:
 
     @property
     def cudagraph_skips(self) -> tuple[str, ...]:
-        """Why graphs were not recorded as CUDA graphs. For graphs on a CPU torch gives no reason."""
+        """Why graphs were not recorded as CUDA graphs. For graphs on a CPU torch gives no
+        reason.
+        """
         skips = self.diagnostics.cudagraph_skips if self.diagnostics else ()
         known = NO_CUDA_GRAPHS if self.trial.device == "cpu" else NO_REASON
         return tuple(reason.replace(NO_REASON, known) for reason in skips)
@@ -529,9 +546,11 @@ class Record:
 
     @staticmethod
     def loads(text: str) -> Record:
-        """Read what `dumps` wrote, wherever it comes from: the one boundary that every reader of records goes through.
+        """Read what `dumps` wrote, wherever it comes from: the one boundary that every reader of
+        records goes through.
 
-        Raises NewerRecordError for a record of a newer schema, RecordError for everything else that is none.
+        Raises NewerRecordError for a record of a newer schema, RecordError for everything else that
+        is none.
         """
         try:
             if len(text) > MAX_JSON_BYTES:

@@ -1,7 +1,9 @@
-"""Frozen dataclasses to plain JSON values and back, so that every value between two stages can be saved and read.
+"""Frozen dataclasses to plain JSON values and back, so that every value between two stages can be
+saved and read.
 
-`parse_json` and `from_json` are the boundary to files and programs that may hold anything: what they return has the
-types of its dataclass, finite numbers, bounded nesting, and text that a terminal and UTF-8 can take.
+`parse_json` and `from_json` are the boundary to files and programs that may hold anything: what
+they return has the types of its dataclass, finite numbers, bounded nesting, and text that a
+terminal and UTF-8 can take.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ MAX_DEPTH = 20  # of values of any shape, such as an environment
 
 
 class Between(NamedTuple):
-    """The range of a number, or of each field of a dataclass: `Annotated[float, Between(0, 1)]`, both ends included."""
+    """The range of a number, or of each field of a dataclass: `Annotated[float, Between(0, 1)]`,
+    both ends included.
+    """
 
     low: float
     high: float
@@ -41,7 +45,9 @@ LIMITS: Mapping[Any, Between] = {float: Between(-1e100, 1e100), int: Between(-(2
 
 
 def parse_json(text: str) -> Any:
-    """Parse JSON, and clean its text as `clean_text` does. Raises ValueError for NaN and infinity, and deep nesting."""
+    """Parse JSON, and clean its text as `clean_text` does. Raises ValueError for NaN and infinity,
+    and deep nesting.
+    """
     try:
         data = _DECODER.decode(text)
         # `json.dumps` writes as an escape what is not ASCII, so most records have nothing to look
@@ -72,7 +78,9 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def to_json(value: Any) -> Any:
-    """Convert dataclasses, mappings and sequences to dicts and lists; everything else stays as it is."""
+    """Convert dataclasses, mappings and sequences to dicts and lists; everything else stays as it
+    is.
+    """
     if type(value) in PLAIN:
         return value
     if defaults := _defaults(type(value)):  # type: ignore[arg-type]
@@ -86,7 +94,9 @@ def to_json(value: Any) -> Any:
 
 @functools.cache
 def _defaults(cls: type) -> dict[str, Any]:
-    """The default of each field of a dataclass, MISSING where it has none; empty for any other class."""
+    """The default of each field of a dataclass, MISSING where it has none; empty for any other
+    class.
+    """
     known = fields(cls) if is_dataclass(cls) else ()
     return {
         one.name: one.default if one.default_factory is MISSING else one.default_factory()
@@ -105,15 +115,17 @@ def drop_defaults(value: Any) -> Any:
 def from_json(cls: type[T], data: Any) -> T:
     """Build the dataclass `cls` from what `to_json` gave.
 
-    Raises ValueError when `data` is no mapping, has a key that `cls` does not know, lacks one that it needs, or has a
-    value of the wrong type or out of range.
+    Raises ValueError when `data` is no mapping, has a key that `cls` does not know, lacks one that
+    it needs, or has a value of the wrong type or out of range.
     """
     return typing.cast(T, _reader_of(cls)(data))  # type: ignore[arg-type]
 
 
 @functools.cache
 def _reader_of(cls: type) -> Callable[[Any], Any]:
-    """Return a function that makes a `cls` from JSON; cached, since resolving type hints costs more than reading."""
+    """Return a function that makes a `cls` from JSON; cached, since resolving type hints costs more
+    than reading.
+    """
     hints = typing.get_type_hints(cls, include_extras=True)
     known = {name: (_plain(hint), _reader(name, hint)) for name, hint in hints.items()}
     # Reading a record would spend half of its time in the `__init__` of frozen classes. Classes
@@ -147,7 +159,9 @@ def _reader_of(cls: type) -> Callable[[Any], Any]:
 
 
 def _plain(hint: Any) -> frozenset[type]:
-    """The types of which a value is taken as it is; many values are. Numbers have a range to be in."""
+    """The types of which a value is taken as it is; many values are. Numbers have a range to be
+    in.
+    """
     if typing.get_origin(hint) in (typing.Union, types.UnionType):
         return frozenset().union(*map(_plain, typing.get_args(hint))) - LIMITS.keys()
     return frozenset(ALLOWED.get(hint, ())) - LIMITS.keys()
@@ -186,7 +200,9 @@ def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
 
 
 def _reader_within(name: str, hint: Any, limits: Between) -> Callable[[Any], Any]:
-    """Return a reader of numbers, or of a dataclass of numbers, that raises for one that is out of range."""
+    """Return a reader of numbers, or of a dataclass of numbers, that raises for one that is out of
+    range.
+    """
     low, high = limits
     if is_dataclass(hint):
         whole, parts = _reader(name, hint), [field.name for field in fields(hint)]
@@ -225,7 +241,9 @@ def _reader_among(name: str, allowed: Collection[str]) -> Callable[[Any], str]:
 
 
 def _check_json(name: str, value: Any, depth: int = 0) -> Any:
-    """Return a JSON value of any shape as it is. Raises ValueError for infinite numbers and deep nesting."""
+    """Return a JSON value of any shape as it is. Raises ValueError for infinite numbers and deep
+    nesting.
+    """
     if depth > MAX_DEPTH:
         raise ValueError(f"{name}: nested too deeply")
     if type(value) in LIMITS:

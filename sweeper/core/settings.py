@@ -1,6 +1,7 @@
 """Settings: everything about a sweep that does not change what a trial is.
 
-The dataclasses are not frozen, because Hydra's schema uses `Measure`, `Tracking` and `Scheduler` as they are.
+The dataclasses are not frozen, because Hydra's schema uses `Measure`, `Tracking` and `Scheduler` as
+they are.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from sweeper.core.record import PHASES
 MIN_PROCESSES_FOR_TARGET = 5
 MAX_TARGET = 0.5
 POSITIVE = (
-    "processes", "draws", "max_processes", "rounds", "rounds_s", "target", "timeout_s", "warmup_s", "block_s",
+    "processes", "draws", "max_processes", "rounds", "rounds_s", "target", "timeout_s", "warmup_s",
+    "block_s",
     "block_steps",
 )  # fmt: skip
 CLOCKS = ("block", "step")
@@ -29,7 +31,9 @@ RETRIES = ("failed", "changed", "none", "all")
 
 @dataclass
 class Measure:
-    """How long and how often to measure. None: chosen by the kind of device, see `sweeper.worker.measurement.bench`."""
+    """How long and how often to measure. None: chosen by the kind of device, see
+    `sweeper.worker.measurement.bench`.
+    """
 
     processes: int = 3  # fresh worker processes per draw
     draws: int = 1  # private compile caches, each compiled cold once
@@ -68,7 +72,9 @@ class Measure:
         )
 
     def figure_settings(self) -> dict[str, object]:
-        """The settings that change figures, by name; without a target there is no maximum of processes."""
+        """The settings that change figures, by name; without a target there is no maximum of
+        processes.
+        """
         unused = ("max_processes",) if self.target is None else ()
         return {name: getattr(self, name) for name in (*SAMPLING, *TIMING) if name not in unused}
 
@@ -134,6 +140,7 @@ def check_settings(settings: Settings) -> Settings:
         raise ConfigError(f"{target}: it wants {wanted}, {why}")
     if prepare is not None and prepare < 1:
         raise ConfigError(
-            f"scheduler.prepare={prepare}: a whole number of at least 1; 1 is one trial after the other"
+            f"scheduler.prepare={prepare}: a whole number of at least 1; 1 is one trial after the "
+            "other"
         )
     return settings

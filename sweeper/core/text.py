@@ -7,7 +7,8 @@ import re
 # Escape sequences of a terminal; control characters but tab and line feed; marks that change the
 # direction of text; and surrogates, which UTF-8 cannot encode.
 _UNSAFE = re.compile(
-    r"\x1b\[[0-?]*[ -/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+    r"\x1b\[[0-?]*[ "
+    r"-/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 # Characters that Markdown gives a meaning in the middle of a line.
 _ESCAPES = str.maketrans(
@@ -19,9 +20,11 @@ _LINKS = re.compile(r"(?i)(:)(?=//)|(?<=\bwww)(\.)|(?<=mailto)(:)|(?<=xmpp)(:)|(
 
 
 def clean_text(text: str) -> str:
-    """Return `text` with its lines and tabs, and without what would change a terminal; U+FFFD for what is no character.
+    """Return `text` with its lines and tabs, and without what would change a terminal; U+FFFD for
+    what is no character.
 
-    For text that is kept, such as the message of an exception; `printable` is for what is shown on a line.
+    For text that is kept, such as the message of an exception; `printable` is for what is shown on
+    a line.
     """
     if text.isascii() and text.isprintable():
         return text
@@ -31,12 +34,16 @@ def clean_text(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Return `text` on one line, with a space for each line feed, tab, and invisible or unknown character."""
+    """Return `text` on one line, with a space for each line feed, tab, and invisible or unknown
+    character.
+    """
     if not text.isprintable():
         text = "".join(character if character.isprintable() else " " for character in text)
     return text.strip()
 
 
 def escape_markdown(text: str) -> str:
-    """Return `text` for the middle of a line of Markdown: it ends no cell, starts no HTML and makes no link."""
+    """Return `text` for the middle of a line of Markdown: it ends no cell, starts no HTML and makes
+    no link.
+    """
     return _LINKS.sub(r"\\\g<0>", text.translate(_ESCAPES))

@@ -52,7 +52,9 @@ ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flex_attention")
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What to build: `library` is a key of `LIBRARIES`, `name` the library's own name, or `package.module:function`."""
+    """What to build: `library` is a key of `LIBRARIES`, `name` the library's own name, or
+    `package.module:function`.
+    """
 
     library: Annotated[str, tuple(LIBRARIES)]
     name: str
@@ -72,7 +74,9 @@ class Model:
 
     @property
     def key(self) -> Hashable:
-        """A key that only equal models share; a model is not hashable, because its arguments are a dict."""
+        """A key that only equal models share; a model is not hashable, because its arguments are a
+        dict.
+        """
         return _read_plain_fields(self), json.dumps(self.arguments, sort_keys=True)
 
 
@@ -82,7 +86,9 @@ def name_module(path: str) -> str | None:
 
 
 def find_script(model: Model) -> Path | None:
-    """The file of a user's own script; None for other models, and for a module, of which only Python knows the file."""
+    """The file of a user's own script; None for other models, and for a module, of which only
+    Python knows the file.
+    """
     if model.library != SCRIPT or name_module(model.name) is not None:
         return None
     return Path(str(model.arguments.get("cwd", "."))).absolute() / Path(model.name).expanduser()
@@ -93,7 +99,9 @@ _read_plain_fields = attrgetter(*(item.name for item in fields(Model) if item.na
 
 @dataclass(frozen=True, slots=True)
 class Precision:
-    """Number formats of a step. `autocast="auto"` is bfloat16 where the device supports it, else float16."""
+    """Number formats of a step. `autocast="auto"` is bfloat16 where the device supports it, else
+    float16.
+    """
 
     parameters: str = "float32"
     autocast: str | None = None
@@ -119,7 +127,9 @@ class Compile:
 
     @property
     def has_optimizer(self) -> bool:
-        """Whether the optimizer's step is in what is compiled; then each arm needs an optimizer of its own."""
+        """Whether the optimizer's step is in what is compiled; then each arm needs an optimizer of
+        its own.
+        """
         return self.scope in ("step", "optimizer")
 
 
@@ -161,7 +171,9 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One experiment. `mode="eager"` times eager against eager and has neither backend nor options."""
+    """One experiment. `mode="eager"` times eager against eager and has neither backend nor
+    options.
+    """
 
     model: Model
     batch_size: Size
@@ -193,7 +205,9 @@ class Trial:
 
     @property
     def known_batch_size(self) -> int | None:
-        """The batch size; None for a user's own script, which decides it: `batch_size` says nothing there."""
+        """The batch size; None for a user's own script, which decides it: `batch_size` says nothing
+        there.
+        """
         return None if self.workload == SCRIPT else self.batch_size
 
     @property
@@ -202,7 +216,9 @@ class Trial:
         return fmean(self.vary.get("batch_size", (self.batch_size,)))
 
     def replace_batch_size(self, size: int) -> Trial:
-        """Return the trial with another batch size; varying sizes keep their share of the largest."""
+        """Return the trial with another batch size; varying sizes keep their share of the
+        largest.
+        """
         varied = [max(1, one * size // self.batch_size) for one in self.vary.get("batch_size", ())]
         vary = {**self.vary, "batch_size": varied} if varied else self.vary
         return replace(self, batch_size=size, vary=vary)
@@ -213,7 +229,9 @@ class Trial:
 
     @property
     def label(self) -> str:
-        """A name for people and folders: letters, digits, `.`, `_` and `-` only, at most 100 characters."""
+        """A name for people and folders: letters, digits, `.`, `_` and `-` only, at most 100
+        characters.
+        """
         backend = [self.backend] if self.backend not in (None, "inductor") else []
         how = ["rung", self.labels.rung] if self.labels.rung else [self.mode, *backend]
         parts = [
@@ -237,7 +255,8 @@ class Trial:
     def step(self) -> tuple[str, str]:
         """Dropout in training, and how texts come, as overrides; empty where there is none of it.
 
-        `variant` has neither, since the defaults of earlier versions were others: see `name_variants`.
+        `variant` has neither, since the defaults of earlier versions were others: see
+        `name_variants`.
         """
         dropout = (
             f"model.dropout={str(self.model.dropout).lower()}" if self.workload == "train" else ""
@@ -247,7 +266,9 @@ class Trial:
 
     @property
     def variant(self) -> str:
-        """Every axis without a column of its own that is not at its default, e.g. `compile.scope=step`."""
+        """Every axis without a column of its own that is not at its default, e.g.
+        `compile.scope=step`.
+        """
         usual_optimizer = "adam" if self.workload == "train" else "none"
         # which ones these are differs from model to model
         has_all = self.labels.rung in BUNDLED_RUNGS
@@ -293,9 +314,11 @@ class Trial:
 
 
 def name_variants(trials: Sequence[Trial]) -> list[str]:
-    """The variant of each trial, with what a step is where trials differ in it, e.g. `model.dropout=false; text=auto`.
+    """The variant of each trial, with what a step is where trials differ in it, e.g.
+    `model.dropout=false; text=auto`.
 
-    Sweeps of earlier versions trained without dropout and fed texts without a mask; they share no mean with later ones.
+    Sweeps of earlier versions trained without dropout and fed texts without a mask; they share no
+    mean with later ones.
     """
     steps = [trial.step for trial in trials]
     differ = [len({part for part in parts if part}) > 1 for parts in zip(*steps, strict=True)]

@@ -1,4 +1,6 @@
-"""Addresses of stores without the passwords and tokens in them, so that they can be printed and kept in files."""
+"""Addresses of stores without the passwords and tokens in them, so that they can be printed and
+kept in files.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ _SECRET = re.compile(
 
 
 def remove_credentials(uri: str) -> str:
-    """Remove the user name, the password and every parameter that looks like a secret from an address."""
+    """Remove the user name, the password and every parameter that looks like a secret from an
+    address.
+    """
     uri = re.sub(r"[\t\r\n]", "", uri.strip())  # as urllib.parse does
     match = _PARTS.fullmatch(uri)
     assert match is not None  # every part may be empty
@@ -42,7 +46,8 @@ def remove_credentials(uri: str) -> str:
 
 
 def remove_passwords(text: str, *uris: str | None) -> str:
-    """Remove what `remove_credentials` removes from a text with addresses; `uris` are those that are known to be in it.
+    """Remove what `remove_credentials` removes from a text with addresses; `uris` are those that
+    are known to be in it.
 
     An address that is not known ends at a space or a quotation mark.
     """

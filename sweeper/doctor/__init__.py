@@ -1,1 +1,3 @@
-"""`python -m sweeper.doctor`: says what this machine can do, and how far its clock can be trusted."""
+"""`python -m sweeper.doctor`: says what this machine can do, and how far its clock can be
+trusted.
+"""

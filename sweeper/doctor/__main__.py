@@ -1,11 +1,12 @@
 """`python -m sweeper.doctor`: says what this machine can do, and how far its clock can be trusted.
 
-It prints versions and the state of GPU and host, and tries every backend of torch.compile in a process of its own. With
-`--noise` it also measures eager against eager. Nothing of torch is imported here.
+It prints versions and the state of GPU and host, and tries every backend of torch.compile in a
+process of its own. With `--noise` it also measures eager against eager. Nothing of torch is
+imported here.
 
-Exit codes: 0 a training step compiled by Inductor works on the device; 1 it does not, or the noise could not be
-measured; 2 bad arguments; 130 interrupted.
-Try: `python -m sweeper.doctor --device cpu --json doctor.json`
+Exit codes: 0 a training step compiled by Inductor works on the device; 1 it does not, or the noise
+could not be measured; 2 bad arguments; 130 interrupted. Try: `python -m sweeper.doctor --device cpu
+--json doctor.json`
 """
 
 from __future__ import annotations
@@ -61,7 +62,10 @@ class Findings:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    purpose = "Say what this machine can do: versions, backends of torch.compile, state of GPU and host, noise."
+    purpose = (
+        "Say what this machine can do: versions, backends of torch.compile, state of GPU and "
+        "host, noise."
+    )
     codes = "exit code: 0 a compiled training step works, 1 it does not, 2 bad arguments"
     parser = argparse.ArgumentParser(
         "python -m sweeper.doctor", description=purpose, epilog=codes, allow_abbrev=False
@@ -226,7 +230,8 @@ def ask_software(device: Device, timeout_s: float) -> Software:
 
 
 def list_questions(software: Software, device: Device) -> list[tuple[str, str]]:
-    """List the backends and modes to probe, those of conf/backend first; none without a torch that works.
+    """List the backends and modes to probe, those of conf/backend first; none without a torch that
+    works.
 
     A backend that torch has removed needs no process to say so, unless this torch has it after all.
     """
@@ -269,7 +274,9 @@ def probe_backends(
 
 
 def report_removed_backends(software: Software, console: Console) -> tuple[Verdict, ...]:
-    """Print the names of PyTorch 2.0 that this torch does not have, each with what to take instead."""
+    """Print the names of PyTorch 2.0 that this torch does not have, each with what to take
+    instead.
+    """
     reasons = {
         name: f"backend {name} is no more: {why}"
         for name, why in GONE.items()

@@ -12,7 +12,9 @@ from sweeper.core.protocol import Part
 
 
 def find_cpp_compiler(environment: Mapping[str, str] = os.environ) -> Part:
-    """Find the compiler that Inductor takes, `CXX` or the platform's own, and ask for its version."""
+    """Find the compiler that Inductor takes, `CXX` or the platform's own, and ask for its
+    version.
+    """
     named = environment.get("CXX")
     name = named or ("clang++" if sys.platform == "darwin" else "g++")
     path = shutil.which(name, path=environment.get("PATH"))

@@ -1,4 +1,6 @@
-"""The noise of this machine: a sweep of eager against eager, where every speedup other than 1 is noise."""
+"""The noise of this machine: a sweep of eager against eager, where every speedup other than 1 is
+noise.
+"""
 
 from __future__ import annotations
 
@@ -102,9 +104,11 @@ def compute_noise(record: Record) -> Noise:
 
 
 def count_processes_needed(spread: float, half_width: float = HALF_WIDTH) -> int | None:
-    """Find the smallest n for which t(n - 1) * spread / sqrt(n) <= half_width; None when `MAX_PROCESSES` are too few.
+    """Find the smallest n for which t(n - 1) * spread / sqrt(n) <= half_width; None when
+    `MAX_PROCESSES` are too few.
 
-    The half width of Student's t interval of a mean of n log ratios with standard deviation `spread`.
+    The half width of Student's t interval of a mean of n log ratios with standard deviation
+    `spread`.
     """
     fitting = (
         n

@@ -1,4 +1,5 @@
-"""Questions to torch, each asked in a process of its own: a backend may hang, crash or break the interpreter.
+"""Questions to torch, each asked in a process of its own: a backend may hang, crash or break the
+interpreter.
 
 `sweeper.worker.probe` answers with one line of JSON on its standard output.
 """
@@ -32,9 +33,11 @@ class Answer:
 def ask_all(
     questions: Sequence[Sequence[str]], device: Device, timeout_s: float, at_once: int = 1
 ) -> Generator[Answer, None, None]:
-    """Give the answers in the order of the questions, each as soon as it and those before it are there.
+    """Give the answers in the order of the questions, each as soon as it and those before it are
+    there.
 
-    Every probe has `timeout_s` from its own start. None is left running when the iterator is closed.
+    Every probe has `timeout_s` from its own start. None is left running when the iterator is
+    closed.
     """
     stop = threading.Event()
     with ThreadPoolExecutor(at_once) as pool:
@@ -49,7 +52,9 @@ def ask_all(
 def ask(
     question: Sequence[str], device: Device, timeout_s: float, stop: threading.Event | None = None
 ) -> Answer:
-    """Ask one question: the arguments of `python -m sweeper.worker.probe`. Its caches are removed with its folder."""
+    """Ask one question: the arguments of `python -m sweeper.worker.probe`. Its caches are removed
+    with its folder.
+    """
     with (
         tempfile.TemporaryDirectory(
             prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True

@@ -1,1 +1,3 @@
-"""Runs trials on devices, each in worker processes of its own; `execute.execute` gives what happens as events."""
+"""Runs trials on devices, each in worker processes of its own; `execute.execute` gives what happens
+as events.
+"""

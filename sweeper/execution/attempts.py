@@ -13,7 +13,8 @@ NOT_KEPT = ("ok", "interrupted", "unavailable")
 
 
 def read_attempts(path: Path) -> tuple[Attempt, ...]:
-    """List the attempts up to the record at `path`, the oldest first; none where it is missing or no record.
+    """List the attempts up to the record at `path`, the oldest first; none where it is missing or
+    no record.
 
     Raises OSError where it cannot be read at the moment: a new record in its place would lose them.
     """

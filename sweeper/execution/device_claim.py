@@ -1,4 +1,6 @@
-"""Device claim: a GPU has one owner, the sweep that holds its lock and whose workers alone compute on it."""
+"""Device claim: a GPU has one owner, the sweep that holds its lock and whose workers alone compute
+on it.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,11 @@ POLL_S = 0.5
 
 @contextmanager
 def claim_devices(devices: Sequence[Device], locks: bool = True) -> Iterator[tuple[Device, ...]]:
-    """Claim the devices that no other driver of this machine has, as long as the body runs. A CPU has no owner.
+    """Claim the devices that no other driver of this machine has, as long as the body runs. A CPU
+    has no owner.
 
-    Without `locks`, only those are left out on which a worker of another driver is seen. Raises ConfigError that says
-    who has them, when none is free.
+    Without `locks`, only those are left out on which a worker of another driver is seen. Raises
+    ConfigError that says who has them, when none is free.
     """
     taken: list[ConfigError] = []
     with ExitStack() as held:
@@ -49,7 +52,8 @@ def claim_devices(devices: Sequence[Device], locks: bool = True) -> Iterator[tup
 
 
 def _lock_file(uuid: str) -> Path:
-    """The lock of a GPU, in a folder that is the same for every user, and where nobody removes the files of others.
+    """The lock of a GPU, in a folder that is the same for every user, and where nobody removes the
+    files of others.
 
     Raises ConfigError where there is no such folder.
     """
@@ -67,7 +71,8 @@ def _lock_file(uuid: str) -> Path:
 
 
 def _require_no_worker(gpu: Gpu) -> None:
-    """Raise ConfigError when NVML lists another driver's worker, whose lock may lie where this process cannot see it.
+    """Raise ConfigError when NVML lists another driver's worker, whose lock may lie where this
+    process cannot see it.
 
     A worker whose driver was killed needs a moment to free the device.
     """
@@ -76,7 +81,8 @@ def _require_no_worker(gpu: Gpu) -> None:
         if time.monotonic() > deadline:
             where = "whose lock cannot be seen from here"
             raise ConfigError(
-                f"GPU {gpu.uuid} is in use by process {workers[0]}, a worker of another sweep, {where}"
+                f"GPU {gpu.uuid} is in use by process {workers[0]}, a worker of another sweep, "
+                f"{where}"
             )
         time.sleep(POLL_S)
 

@@ -1,8 +1,9 @@
 """Device lease: which worker may compute on a device, and which workers are stopped meanwhile.
 
-Several workers of a device prepare at once. Compiling on the CPU needs no lease; computing on the device does. A worker
-that measures has the device alone: until it is done, every other worker is stopped (SIGSTOP) with its process group.
-Only workers without a lease are stopped, and a worker without a lease has no work on the device.
+Several workers of a device prepare at once. Compiling on the CPU needs no lease; computing on the
+device does. A worker that measures has the device alone: until it is done, every other worker is
+stopped (SIGSTOP) with its process group. Only workers without a lease are stopped, and a worker
+without a lease has no work on the device.
 """
 
 from __future__ import annotations
@@ -36,7 +37,9 @@ class Tenant:
 
 
 class DeviceLease:
-    """Grants one device to workers in the order of their requests; the holder can have it alone at once."""
+    """Grants one device to workers in the order of their requests; the holder can have it alone at
+    once.
+    """
 
     def __init__(self, reaper: Reaper | None = None) -> None:
         self._reaper = reaper
@@ -48,7 +51,8 @@ class DeviceLease:
 
     @contextmanager
     def register(self, group: int, send: Callable[[LeaseGrant], bool]) -> Iterator[Tenant]:
-        """Register a worker as long as the body runs; the device goes to the next worker afterwards.
+        """Register a worker as long as the body runs; the device goes to the next worker
+        afterwards.
 
         The body has to end the worker.
         """
@@ -72,7 +76,9 @@ class DeviceLease:
                     self._reaper.forget(group)
 
     def request(self, tenant: Tenant, wants: str) -> None:
-        """Queue a worker for the device or the device alone, or release it; `send` is called when it has the lease."""
+        """Queue a worker for the device or the device alone, or release it; `send` is called when
+        it has the lease.
+        """
         with self._lock:
             tenant.wants = wants
             if self._holder is tenant and wants == ALONE:

@@ -1,4 +1,6 @@
-"""What would disturb a measurement now: other work on the host or the GPU, and a GPU that lowers its clock."""
+"""What would disturb a measurement now: other work on the host or the GPU, and a GPU that lowers
+its clock.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ MAX_MEMORY_UNEXPLAINED_BYTES = 2**30  # an idle GPU has some hundred MiB in use
 def find_disturbances(machine: Host, gpu: GpuReading | None) -> Iterator[str]:
     """Describe what would disturb a measurement now, one line each."""
     if _is_busy(machine):
-        yield f"{machine.load:.1f} of {machine.cores} cores are busy; stop the other processes, or wait"
+        yield (
+            f"{machine.load:.1f} of {machine.cores} cores are busy; stop the other processes, "
+            "or wait"
+        )
     if gpu is None:
         return
     if gpu.pids:
@@ -37,7 +42,9 @@ def _is_busy(machine: Host) -> bool:
 
 
 def discount_past_load(machine: Host) -> Host:
-    """Lower the load, an average over a minute, to the cores that are busy now: the last sweep may have ended."""
+    """Lower the load, an average over a minute, to the cores that are busy now: the last sweep may
+    have ended.
+    """
     if (
         machine.load is None
         or not _is_busy(machine)
@@ -48,7 +55,9 @@ def discount_past_load(machine: Host) -> Host:
 
 
 def read_disturbances(devices: Sequence[Device]) -> list[str]:
-    """Read what would disturb measurements on the devices now; of several GPUs, the line names the one it is about."""
+    """Read what would disturb measurements on the devices now; of several GPUs, the line names the
+    one it is about.
+    """
     if not devices:
         return []
     machine = discount_past_load(host.read())

@@ -1,7 +1,8 @@
-"""Run trials: `execute` in this process, for a whole sweep and for a cluster's job; a cluster's launcher as jobs.
+"""Run trials: `execute` in this process, for a whole sweep and for a cluster's job; a cluster's
+launcher as jobs.
 
-Every record is on disk before anything else happens to it. A job is this program again with the overrides of one trial.
-Its record comes back through the folder that both see.
+Every record is on disk before anything else happens to it. A job is this program again with the
+overrides of one trial. Its record comes back through the folder that both see.
 """
 
 from __future__ import annotations
@@ -45,16 +46,20 @@ WRITE_AGAIN_S = (1.0, 2.0, 4.0, 8.0)
 
 
 class NoSpaceError(Exception):
-    """The machine lacks what another trial needs: disk, memory, file handles. The text ends with how to go on."""
+    """The machine lacks what another trial needs: disk, memory, file handles. The text ends with
+    how to go on.
+    """
 
 
 def execute(
     trials: Sequence[Trial], settings: Settings, placement: Placement
 ) -> Generator[Event, None, None]:
-    """Run the trials on the devices of the placement, and yield the events. Closing the generator ends what still runs.
+    """Run the trials on the devices of the placement, and yield the events. Closing the generator
+    ends what still runs.
 
-    After an interruption the last records are those of interrupted trials. Raises ConfigError when another driver has
-    every device, NoSpaceError when the machine lacks disk, memory or file handles for another trial.
+    After an interruption the last records are those of interrupted trials. Raises ConfigError when
+    another driver has every device, NoSpaceError when the machine lacks disk, memory or file
+    handles for another trial.
     """
     paths = SweepPaths.of(settings.sweep)
     with ExitStack() as running:
@@ -75,7 +80,9 @@ def execute(
 def _run_and_write(
     settings: Settings, trial: Trial, slot: DeviceSlot, on_phase: OnPhase, stop: threading.Event
 ) -> Finished:
-    """Run a trial and write its record to disk, where there is space for all trials in flight on the device."""
+    """Run a trial and write its record to disk, where there is space for all trials in flight on
+    the device.
+    """
     paths = SweepPaths.of(settings.sweep)
     try:
         paths.folder.mkdir(parents=True, exist_ok=True)
@@ -106,7 +113,8 @@ def _run_and_write(
 
 
 def _write_record(own: TrialPaths, record: Record, stop: threading.Event) -> None:
-    """Write a record, and try again for a while where that fails: it may have taken hours to measure.
+    """Write a record, and try again for a while where that fails: it may have taken hours to
+    measure.
 
     Raises NoSpaceError.
     """
@@ -128,7 +136,8 @@ def _write_record(own: TrialPaths, record: Record, stop: threading.Event) -> Non
 class Launcher:
     """How trials are run; `name` is None where this process runs them itself.
 
-    `prepare` joins the cluster, and raises ConfigError where there is none. It is called where there are trials to run.
+    `prepare` joins the cluster, and raises ConfigError where there is none. It is called where
+    there are trials to run.
     """
 
     name: str | None
@@ -145,7 +154,8 @@ def make_cluster_launcher(
     overrides: Mapping[str, Sequence[str]],
     prepare: Callable[[], object] | None = None,
 ) -> Launcher:
-    """Make a launcher that runs each trial as a job; `overrides` are those of the trials by their ids.
+    """Make a launcher that runs each trial as a job; `overrides` are those of the trials by their
+    ids.
 
     `launch` raises ConfigError when it can start no job, anything else when some job is lost.
     """
@@ -171,7 +181,8 @@ def make_cluster_launcher(
 
 
 def _read_record(trial: Trial, settings: Settings, name: str, begin: float) -> Record:
-    """Read the record that a job has written since `begin`, seconds since the epoch, or make one that says it is lost.
+    """Read the record that a job has written since `begin`, seconds since the epoch, or make one
+    that says it is lost.
 
     The record of a lost job replaces no earlier record on disk.
     """
@@ -180,7 +191,10 @@ def _read_record(trial: Trial, settings: Settings, name: str, begin: float) -> R
         try:
             return Record.read(path)
         except RecordError as error:
-            message = f"the record of the job of {name} cannot be used: {error}; it is now {move_aside(path).name}"
+            message = (
+                f"the record of the job of {name} cannot be used: {error}; it is now "
+                f"{move_aside(path).name}"
+            )
     else:
         message = f"the job of {name} ended without a record; its own log says why"
     record = Record(

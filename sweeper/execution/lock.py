@@ -1,7 +1,8 @@
 """Locks between processes of one machine or of one shared folder; the file says who holds it.
 
-The kernel releases a lock when its holder ends, however it ends; a file that is left behind holds nothing. The folder
-of a lock may be open to others, so its file may be theirs: links are not followed, and no file is ever truncated.
+The kernel releases a lock when its holder ends, however it ends; a file that is left behind holds
+nothing. The folder of a lock may be open to others, so its file may be theirs: links are not
+followed, and no file is ever truncated.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ from pathlib import Path
 from sweeper.core.errors import ConfigError
 from sweeper.core.text import printable
 
-GO_ON = "scheduler.locks=false goes on without locks; then no second driver may run the sweep or use its devices"
+GO_ON = (
+    "scheduler.locks=false goes on without locks; then no second driver may run the sweep or "
+    "use its devices"
+)
 OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # nor waits for the other end of a pipe
 MAX_HOLDER_BYTES = 200
 
@@ -28,8 +32,8 @@ MAX_HOLDER_BYTES = 200
 def hold_lock(path: Path, what: str, enabled: bool = True) -> Iterator[None]:
     """Hold the lock `path` as long as the body runs; where it is not enabled, only run the body.
 
-    Raises ConfigError that names the holder, if somebody else holds it, when the file cannot be written or is not a
-    regular one, and when its file system has no locks.
+    Raises ConfigError that names the holder, if somebody else holds it, when the file cannot be
+    written or is not a regular one, and when its file system has no locks.
     """
     if not enabled:
         yield
@@ -53,7 +57,9 @@ def hold_lock(path: Path, what: str, enabled: bool = True) -> Iterator[None]:
 
 
 def _open_lock(path: Path) -> tuple[int, bool]:
-    """Open the file, for reading alone where it is another user's: it can be locked all the same."""
+    """Open the file, for reading alone where it is another user's: it can be locked all the
+    same.
+    """
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | OPEN, 0o644)
         os.fchmod(handle, 0o644)  # whatever the umask: other users have to be able to lock it

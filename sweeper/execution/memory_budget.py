@@ -1,7 +1,8 @@
 """Memory budget: how many trials the memory of a device holds side by side.
 
-The first trial of a model and batch size shows how much memory the others need; a trial with unknown needs reserves
-nothing. If memory runs out on a shared device, the trial runs again alone on it: only then it is out of memory."""
+The first trial of a model and batch size shows how much memory the others need; a trial with
+unknown needs reserves nothing. If memory runs out on a shared device, the trial runs again alone on
+it: only then it is out of memory."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ POLL_S = 0.5
 
 
 class PeakMemory:
-    """Bytes of device memory that eager steps needed at most, by model and batch size; for all devices of a sweep."""
+    """Bytes of device memory that eager steps needed at most, by model and batch size; for all
+    devices of a sweep.
+    """
 
     def __init__(self) -> None:
         self._peaks: dict[Hashable, float] = {}
@@ -47,7 +50,9 @@ class Reservation:
 
 
 class MemoryBudget:
-    """The memory of one device; `total_bytes` is None where it is not known, and nothing is planned then."""
+    """The memory of one device; `total_bytes` is None where it is not known, and nothing is planned
+    then.
+    """
 
     def __init__(self, total_bytes: float | None = None) -> None:
         self._total_bytes = MORE_THAN_ANY if total_bytes is None else USABLE_SHARE * total_bytes
@@ -57,7 +62,9 @@ class MemoryBudget:
 
     @contextmanager
     def reserve(self, needed_bytes: float | None, stop: threading.Event) -> Iterator[Reservation]:
-        """Reserve memory as long as the body runs; wait in the order of requests, at most until `stop` is set."""
+        """Reserve memory as long as the body runs; wait in the order of requests, at most until
+        `stop` is set.
+        """
         own = Reservation(needed_bytes or 0.0)
         with self._changed:
             self._waiting.append(own)

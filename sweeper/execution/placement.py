@@ -1,4 +1,6 @@
-"""Placement: the devices that trials run on, what each has of the host, and what its trials share."""
+"""Placement: the devices that trials run on, what each has of the host, and what its trials
+share.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ class DeviceSlot(DeviceShare):
 
 @dataclass(frozen=True)
 class Placement:
-    """Where the trials of a sweep run. `name` is for people; `shares` is empty where a cluster places the trials."""
+    """Where the trials of a sweep run. `name` is for people; `shares` is empty where a cluster
+    places the trials.
+    """
 
     name: str
     shares: tuple[DeviceShare, ...] = ()
@@ -62,7 +66,9 @@ class Placement:
 
 
 def place_trials(settings: Settings, num_trials: int) -> Placement:
-    """Place trials on the devices of this machine that the settings name. Raises ConfigError when there is none."""
+    """Place trials on the devices of this machine that the settings name. Raises ConfigError when
+    there is none.
+    """
     devices = resolve(settings.device, visible_gpus())
     names = [device.gpu.name if device.gpu else "the CPU" for device in devices]
     name = names[0] if len(names) == 1 else f"{len(names)} GPUs ({', '.join(dict.fromkeys(names))})"
@@ -75,8 +81,8 @@ def share_host(
 ) -> tuple[DeviceShare, ...]:
     """Share cores and memory of the host between devices.
 
-    `concurrency` is the number of trials in flight per device; None: as many as the share is good for. It never exceeds
-    `num_trials`.
+    `concurrency` is the number of trials in flight per device; None: as many as the share is good
+    for. It never exceeds `num_trials`.
     """
     host_bytes, quota = free_memory_bytes(), read().quota_cores or math.inf
     bytes_per_device = math.inf if host_bytes is None else host_bytes / len(devices)
@@ -93,9 +99,11 @@ def share_host(
 
 
 def divide_cores(devices: Sequence[Device], cores: Sequence[int]) -> list[tuple[int, ...] | None]:
-    """Divide cores between devices. One device has the whole host (None), one of several a part, near to it if known.
+    """Divide cores between devices. One device has the whole host (None), one of several a part,
+    near to it if known.
 
-    Threads of one physical core go to one device: what compiles for another would slow down what measures.
+    Threads of one physical core go to one device: what compiles for another would slow down what
+    measures.
     """
     if len(devices) == 1:
         return [None]
@@ -120,7 +128,9 @@ def divide_cores(devices: Sequence[Device], cores: Sequence[int]) -> list[tuple[
 def make_slots(
     placement: Placement, claimed: Sequence[Device], reaper: Reaper | None = None
 ) -> list[DeviceSlot]:
-    """Make a slot for each claimed device; all slots learn from each other how much memory a trial needs."""
+    """Make a slot for each claimed device; all slots learn from each other how much memory a trial
+    needs.
+    """
     peak_memory, slots = PeakMemory(), []
     for share in placement.shares:
         if share.device in claimed:

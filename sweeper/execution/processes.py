@@ -1,8 +1,9 @@
-"""Starts processes in groups of their own, waits for them, and kills them with everything that they have started.
+"""Starts processes in groups of their own, waits for them, and kills them with everything that they
+have started.
 
-The interpreter is this one, or another that has torch but not sweeper. Another interpreter is shown the package sweeper
-alone, through a folder that holds only a link to it, so it finds nothing else of this interpreter's packages to
-import.
+The interpreter is this one, or another that has torch but not sweeper. Another interpreter is shown
+the package sweeper alone, through a folder that holds only a link to it, so it finds nothing else
+of this interpreter's packages to import.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ POLL_S = 0.05
 
 
 class Group(Popen[bytes]):
-    """The leader of a process group; `mark` is in the environment of everything that it has started."""
+    """The leader of a process group; `mark` is in the environment of everything that it has
+    started.
+    """
 
     def __init__(self, mark: str, command: Sequence[str], **options: Any) -> None:
         self.mark = mark
@@ -47,7 +50,9 @@ def make_command(python: str | None, module: str) -> list[str]:
 
 @contextmanager
 def expose_package(python: str | None) -> Iterator[Mapping[str, str]]:
-    """Give environment variables with which another interpreter finds sweeper; none for this interpreter."""
+    """Give environment variables with which another interpreter finds sweeper; none for this
+    interpreter.
+    """
     if python is None:
         yield {}
         return
@@ -74,10 +79,11 @@ def make_cache_variables(folder: Path) -> Mapping[str, str]:
 def start_group(
     command: Sequence[str], environment: Mapping[str, str], log: Path, **options: Any
 ) -> Group:
-    """Start a program as the leader of a new process group; `environment` is added to the one of this process.
+    """Start a program as the leader of a new process group; `environment` is added to the one of
+    this process.
 
-    Its output goes to `log`, unless the options (of `Popen`) say otherwise: to files in any case, because a child that
-    outlives the program would hold a pipe open.
+    Its output goes to `log`, unless the options (of `Popen`) say otherwise: to files in any case,
+    because a child that outlives the program would hold a pipe open.
     """
     # ours alone
     inherited = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
@@ -94,7 +100,9 @@ def start_group(
 
 
 def kill_group(process: Group) -> None:
-    """Kill every process of the group, and what it has started in sessions of their own, and wait for its leader."""
+    """Kill every process of the group, and what it has started in sessions of their own, and wait
+    for its leader.
+    """
     with suppress(ProcessLookupError):  # every process of the group has already ended
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -102,7 +110,9 @@ def kill_group(process: Group) -> None:
 
 
 def wait_for_end(process: Group, limit_s: float, stop: threading.Event | None = None) -> int | None:
-    """Wait for a program and kill its whole group; its exit code, or None when the limit or `stop` came first."""
+    """Wait for a program and kill its whole group; its exit code, or None when the limit or `stop`
+    came first.
+    """
     stop, deadline = stop or threading.Event(), time.monotonic() + limit_s
     try:
         while process.poll() is None:

@@ -1,12 +1,13 @@
 """The reaper: a small process that kills what is left of a sweep when its driver dies.
 
-Workers end with their driver by themselves. What they have started, and what is stopped with them while another worker
-measures, does not. So the driver tells the reaper which process groups there are. When the pipe between them closes,
-the reaper kills those groups, and what has left them for a session of its own: everything that a driver starts has the
-environment variable `MARK`, whose value begins with the driver's own.
+Workers end with their driver by themselves. What they have started, and what is stopped with them
+while another worker measures, does not. So the driver tells the reaper which process groups there
+are. When the pipe between them closes, the reaper kills those groups, and what has left them for a
+session of its own: everything that a driver starts has the environment variable `MARK`, whose value
+begins with the driver's own.
 
-The reaper runs as a program of its own and imports nothing of sweeper, so that it starts within milliseconds:
-`python -IS reaper.py VALUE`, with lines `+GROUP` and `-GROUP` on standard input.
+The reaper runs as a program of its own and imports nothing of sweeper, so that it starts within
+milliseconds: `python -IS reaper.py VALUE`, with lines `+GROUP` and `-GROUP` on standard input.
 """
 
 from __future__ import annotations
@@ -101,7 +102,8 @@ class Reaper:
 def run_reaper(mark: str) -> Iterator[Reaper]:
     """Run a reaper as long as the body runs; it outlives this process only to do its work.
 
-    `mark` begins the value of `MARK` in all that this process starts. Raises OSError where no process can be started.
+    `mark` begins the value of `MARK` in all that this process starts. Raises OSError where no
+    process can be started.
     """
     reaper = Reaper(mark)
     try:
@@ -111,7 +113,9 @@ def run_reaper(mark: str) -> Iterator[Reaper]:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill every process that has `MARK` with this value, or one that continues it behind a dot, and see it end."""
+    """Kill every process that has `MARK` with this value, or one that continues it behind a dot,
+    and see it end.
+    """
     needle, deadline = f"{MARK}={mark}".encode(), time.monotonic() + LIMIT_S
     while (found := list(_find_marked(needle))) and time.monotonic() < deadline:
         for pid in found:

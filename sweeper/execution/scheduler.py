@@ -1,6 +1,8 @@
-"""Many trials over several devices: a device has several trials in flight and takes the next when one has ended.
+"""Many trials over several devices: a device has several trials in flight and takes the next when
+one has ended.
 
-Each trial in flight has a thread. Events are given in the caller's thread, in the order in which they happened.
+Each trial in flight has a thread. Events are given in the caller's thread, in the order in which
+they happened.
 """
 
 from __future__ import annotations
@@ -55,10 +57,12 @@ WAKE_S = 1.0
 def run_all(
     trials: Sequence[Trial], slots: Sequence[DeviceSlot], run_trial: RunTrial
 ) -> Generator[Event, None, None]:
-    """Run every trial on one of the slots and yield the events. Closing the generator ends what still runs.
+    """Run every trial on one of the slots and yield the events. Closing the generator ends what
+    still runs.
 
-    A KeyboardInterrupt asks running trials to end (the event that `run_trial` gets) and starts no other; the second one
-    is raised. What `run_trial` raises is raised here when the other threads have ended their trials.
+    A KeyboardInterrupt asks running trials to end (the event that `run_trial` gets) and starts no
+    other; the second one is raised. What `run_trial` raises is raised here when the other threads
+    have ended their trials.
     """
     todo, stop = deque(trials), threading.Event()
     # an exception or None: a thread has ended

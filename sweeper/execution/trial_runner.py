@@ -1,7 +1,8 @@
-"""Runs one trial: starts its workers, ends those that exceed a limit, and makes a record of the outcome.
+"""Runs one trial: starts its workers, ends those that exceed a limit, and makes a record of the
+outcome.
 
-Workers are started as `python -m sweeper.worker trial.json ...` in a process group of their own, so that nothing that
-they started outlives them.
+Workers are started as `python -m sweeper.worker trial.json ...` in a process group of their own, so
+that nothing that they started outlives them.
 """
 
 from __future__ import annotations
@@ -46,10 +47,11 @@ GRACE_S = 1.0  # for a busy worker to write its stack to the log before it is ki
 def run_trial(
     trial: Trial, settings: Settings, slot: DeviceSlot, on_phase: OnPhase, stop: threading.Event
 ) -> Finished:
-    """Run a trial; with `measure.back_off`, halve the batch and run it again until it fits in memory.
+    """Run a trial; with `measure.back_off`, halve the batch and run it again until it fits in
+    memory.
 
-    When `stop` is set the running worker is ended, and the record has the status `interrupted`. A record of the trial
-    from an earlier run of the sweep becomes an attempt of the new record.
+    When `stop` is set the running worker is ended, and the record has the status `interrupted`. A
+    record of the trial from an earlier run of the sweep becomes an attempt of the new record.
     """
     with processes.expose_package(trial.python) as variables:
         run = _TrialRun(trial, settings, slot, on_phase, stop, variables, trial.batch_size)
@@ -68,7 +70,9 @@ def run_trial(
 
 @dataclass(frozen=True)
 class _TrialRun:
-    """What running a trial needs, the environment variables of its workers, and the seconds that it was idle."""
+    """What running a trial needs, the environment variables of its workers, and the seconds that it
+    was idle.
+    """
 
     trial: Trial
     settings: Settings
@@ -88,7 +92,9 @@ class _TrialRun:
 
 
 def _attempt_within_memory(run: _TrialRun) -> Record:
-    """Attempt the trial when its memory is free; if memory ran short on a shared device, repeat it alone there."""
+    """Attempt the trial when its memory is free; if memory ran short on a shared device, repeat it
+    alone there.
+    """
     needed_bytes = run.slot.peak_memory.look_up(run.trial, run.batch_size)
     while True:
         waiting_since_s = time.monotonic()
@@ -104,7 +110,9 @@ def _attempt_within_memory(run: _TrialRun) -> Record:
 
 
 def _attempt(run: _TrialRun) -> Record:
-    """Run the worker processes of a trial, one after the other, until there are enough or one is not ok."""
+    """Run the worker processes of a trial, one after the other, until there are enough or one is
+    not ok.
+    """
     if run.stop.is_set():  # keep the files of an earlier run
         return _make_record(run, [_interrupted()])
     paths = run.paths
@@ -134,7 +142,9 @@ def _needs_another(run: _TrialRun, outcomes: Sequence[Outcome]) -> bool:
 
 
 def _run_timed_process(run: _TrialRun, earlier: Sequence[Outcome]) -> Outcome:
-    """Run the next process. It needs no check where an earlier process of its draw verified the same code."""
+    """Run the next process. It needs no check where an earlier process of its draw verified the
+    same code.
+    """
     if run.stop.is_set():  # between two processes; `_run_worker` handles a stop within one
         return _interrupted()
     index, paths, measure = len(earlier), run.paths, run.settings.measure
@@ -168,7 +178,9 @@ def _copy_verdict(outcome: Outcome, verified: Process) -> Outcome:
 
 
 def _inspect(run: _TrialRun, record: Record) -> Inspection:
-    """Run one more process, with a cache of its own, that times nothing and writes what the compiler does."""
+    """Run one more process, with a cache of its own, that times nothing and writes what the
+    compiler does.
+    """
     paths = run.paths
     run.slot.peak_memory.learn(record)
     needed_bytes = run.slot.peak_memory.look_up(run.trial, record.batch_size)
@@ -255,7 +267,9 @@ def _run_worker(
 
 
 def _require_record(run: _TrialRun, outcome: Outcome, index: int, draw: int | None) -> None:
-    """Raise ProtocolError unless a record with this outcome can be written, read again and evaluated."""
+    """Raise ProtocolError unless a record with this outcome can be written, read again and
+    evaluated.
+    """
     process = outcome.process
     if draw is not None and process and (process.index, process.draw) != (index, draw):
         raise ProtocolError(
@@ -272,10 +286,12 @@ def _require_record(run: _TrialRun, outcome: Outcome, index: int, draw: int | No
 def _start_worker(
     run: _TrialRun, arguments: Sequence[str], cache: Path, log: Path
 ) -> Iterator[tuple[processes.Group, int, Tenant]]:
-    """Start a worker in a process group of its own, with the pipe that it answers on; the group is killed afterwards.
+    """Start a worker in a process group of its own, with the pipe that it answers on; the group is
+    killed afterwards.
 
-    The worker holds the other end of `stdin`: when this process dies, the pipe closes and the worker exits. Its
-    lease ends once the worker has exited and its device memory is free. Raises OSError where it cannot be started.
+    The worker holds the other end of `stdin`: when this process dies, the pipe closes and the
+    worker exits. Its lease ends once the worker has exited and its device memory is free. Raises
+    OSError where it cannot be started.
     """
     receive, send = os.pipe()
     cores = ["--cores", ",".join(map(str, run.slot.cores))] if run.slot.cores else []

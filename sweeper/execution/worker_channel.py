@@ -1,6 +1,8 @@
-"""Worker channel: both directions of a worker's messages, and the limits of time and size that the worker has.
+"""Worker channel: both directions of a worker's messages, and the limits of time and size that the
+worker has.
 
-Nothing that a worker does blocks the driver: it writes without waiting, and it reads only what is there.
+Nothing that a worker does blocks the driver: it writes without waiting, and it reads only what is
+there.
 """
 
 from __future__ import annotations
@@ -24,11 +26,14 @@ MAX_ANSWER_BYTES = 2**26  # of everything that a worker says; a usual answer has
 
 
 class ProtocolError(Exception):
-    """The worker does not do what the protocol asks of it; the text says what, as a sentence about the worker."""
+    """The worker does not do what the protocol asks of it; the text says what, as a sentence about
+    the worker.
+    """
 
 
 class WorkerChannel:
-    """The pipe that a worker answers on, what was read from it so far, and the limits of the worker and its phases.
+    """The pipe that a worker answers on, what was read from it so far, and the limits of the worker
+    and its phases.
 
     Seconds in which the worker waited for the device or was stopped count in no limit.
     """
@@ -52,11 +57,11 @@ class WorkerChannel:
     def read(self, process: subprocess.Popen[bytes], stop: threading.Event) -> str | None:
         """Read until the worker has given its outcome or has ended, or `stop` is set.
 
-        Returns the limit that came first, as the user would type it, or None. A limit counts once nothing is left to
-        read: this process itself may have been stopped meanwhile. Besides the end of the pipe, which a child of the
-        worker may hold open, it looks for the end of the process.
-        Raises ProtocolError for what is no message, for too many bytes, and for a worker that closes its pipe and stays
-        or does not read what it is sent.
+        Returns the limit that came first, as the user would type it, or None. A limit counts once
+        nothing is left to read: this process itself may have been stopped meanwhile. Besides the
+        end of the pipe, which a child of the worker may hold open, it looks for the end of the
+        process. Raises ProtocolError for what is no message, for too many bytes, and for a worker
+        that closes its pipe and stays or does not read what it is sent.
         """
         with selectors.DefaultSelector() as selector:
             selector.register(self._pipe, selectors.EVENT_READ)
@@ -109,7 +114,9 @@ class WorkerChannel:
                 return
 
     def _find_limit(self) -> tuple[float, str]:
-        """Find the nearest limit: the seconds that are left until it, and how the user would type it."""
+        """Find the nearest limit: the seconds that are left until it, and how the user would type
+        it.
+        """
         now_s, measure = self._now_s(), self._measure
         limits = [
             (self._begin_s + measure.timeout_s - now_s, f"measure.timeout_s={measure.timeout_s:g}")
@@ -125,7 +132,8 @@ class WorkerChannel:
 
 
 def send_grant(pipe: int, grant: LeaseGrant) -> bool:
-    """Write a grant to a worker's standard input, which does not block; False where the pipe is full.
+    """Write a grant to a worker's standard input, which does not block; False where the pipe is
+    full.
 
     A grant is shorter than PIPE_BUF, so it is written as a whole or not at all.
     """

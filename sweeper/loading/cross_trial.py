@@ -1,4 +1,5 @@
-"""What only other trials can tell of a trial: whether eager held still, and how it compares with the strongest eager.
+"""What only other trials can tell of a trial: whether eager held still, and how it compares with
+the strongest eager.
 
 Also the moderated interval of its speedup.
 """
@@ -23,7 +24,9 @@ T = TypeVar("T")
 
 
 def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """Add `eager_moved`, moderated intervals and speedups over the strongest eager where they apply."""
+    """Add `eager_moved`, moderated intervals and speedups over the strongest eager where they
+    apply.
+    """
     groups: dict[Hashable, dict[Entry, float]] = defaultdict(dict)
     for entry in entries:
         if entry.result.eager_step_s:
@@ -51,7 +54,9 @@ def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
 
 
 def disagree(eager_s: Sequence[float], device: str) -> bool:
-    """Say whether the times that trials on a type of device found for one eager step are different times."""
+    """Say whether the times that trials on a type of device found for one eager step are different
+    times.
+    """
     return len(eager_s) > 1 and max(eager_s) / min(eager_s) - 1 > max_eager_spread(device)
 
 
@@ -61,7 +66,9 @@ def max_eager_spread(device: str) -> float:
 
 
 def moderate_intervals(entries: Iterable[Entry]) -> Mapping[Entry, Interval]:
-    """Compute moderated t intervals of speedups, pooled over trials whose variances have one cause."""
+    """Compute moderated t intervals of speedups, pooled over trials whose variances have one
+    cause.
+    """
     results = ((entry, entry.result) for entry in entries if entry.result.interval != "none")
     found = (
         (entry, _cause_of_variance(entry), result.estimate)
@@ -76,7 +83,9 @@ def moderate_intervals(entries: Iterable[Entry]) -> Mapping[Entry, Interval]:
 
 
 def moderate_groups(found: Iterable[tuple[T, Hashable, Estimate]]) -> dict[T, Estimate]:
-    """Moderate the estimates of things whose variances have one cause, the second of each tuple, if they are enough."""
+    """Moderate the estimates of things whose variances have one cause, the second of each tuple, if
+    they are enough.
+    """
     groups: dict[Hashable, dict[T, Estimate]] = defaultdict(dict)
     for item, cause, estimate in found:
         groups[cause][item] = estimate

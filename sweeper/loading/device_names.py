@@ -1,4 +1,6 @@
-"""Names of devices and torch versions, where records come from several: figures of two are never mixed."""
+"""Names of devices and torch versions, where records come from several: figures of two are never
+mixed.
+"""
 
 from __future__ import annotations
 
@@ -41,9 +43,10 @@ class Device:
 def name_origins(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]]:
     """Name the device and the torch of each record, which comes with the folder of its sweep.
 
-    An origin is e.g. `("device=cuda", "gpu=NVIDIA H200", "torch=2.13.0")`. It holds only what differs: the type of the
-    device, devices of one type, and torch where one trial was run with several versions. An interpreter that the grid
-    asked for (`worker.python`) makes another trial, with a variant of its own.
+    An origin is e.g. `("device=cuda", "gpu=NVIDIA H200", "torch=2.13.0")`. It holds only what
+    differs: the type of the device, devices of one type, and torch where one trial was run with
+    several versions. An interpreter that the grid asked for (`worker.python`) makes another trial,
+    with a variant of its own.
     """
     versions = (
         get_mapping(record.environment, "versions").get("torch", "unknown") for record, _ in records
@@ -59,7 +62,9 @@ def name_origins(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]
 
 
 def _name_devices(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]]:
-    """Name the device of each record. A trial that ended before it saw its device has the only one of its sweep."""
+    """Name the device of each record. A trial that ended before it saw its device has the only one
+    of its sweep.
+    """
     kinds: list[Device] = []  # of devices that are alike, the first
     seen: list[Device | None] = []
     by_sweep: dict[tuple[Path, str], set[Device]] = defaultdict(set)
@@ -85,7 +90,9 @@ def _name_devices(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...
 
 
 def read_device(environment: Mapping[str, Any], type_: str) -> Device | None:
-    """Read the device of a type from the environment in a record. None when the environment does not tell it."""
+    """Read the device of a type from the environment in a record. None when the environment does
+    not tell it.
+    """
     found = get_mapping(environment, "device")
     if found.get("type") != type_ or not found.get("name"):
         return None

@@ -1,4 +1,6 @@
-"""`load` reads sweeps and makes an entry of each record. A record that cannot be read becomes a line for people."""
+"""`load` reads sweeps and makes an entry of each record. A record that cannot be read becomes a
+line for people.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class OverStrongest:
-    """How a compiled step compares with the fastest way to run eager, which other trials of the sweep have shown."""
+    """How a compiled step compares with the fastest way to run eager, which other trials of the
+    sweep have shown.
+    """
 
     eager: str  # the rung of the ladder, e.g. `eager + fused optimizer`
     speedup: Estimate
@@ -52,7 +56,9 @@ class Entry:
 
 
 class Loaded(NamedTuple):
-    """Entries in the order of sweeps and folders, and a line for each trial that could not be read."""
+    """Entries in the order of sweeps and folders, and a line for each trial that could not be
+    read.
+    """
 
     entries: tuple[Entry, ...]
     problems: tuple[str, ...]
@@ -65,7 +71,9 @@ def load(sweeps: Sequence[Path]) -> Loaded:
 
 @contextmanager
 def pause_garbage_collection() -> Iterator[None]:
-    """Pause the search for reference cycles: records and pages have none, and it takes 14 % of a report's CPU time."""
+    """Pause the search for reference cycles: records and pages have none, and it takes 14 % of a
+    report's CPU time.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -77,7 +85,9 @@ def pause_garbage_collection() -> Iterator[None]:
 
 @pause_garbage_collection()
 def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
-    """Read every trial of the sources, large folders in up to `cores` processes, and a repeated sweep only once."""
+    """Read every trial of the sources, large folders in up to `cores` processes, and a repeated
+    sweep only once.
+    """
     entries: list[Entry] = []
     problems: list[str] = []
     shared: dict[str, Any] = {}
@@ -98,7 +108,9 @@ def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
 
 
 def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str]]:
-    """Read one record at a time, since all of them with their samples would need much more memory."""
+    """Read one record at a time, since all of them with their samples would need much more
+    memory.
+    """
     entries: list[Entry] = []
     problems: list[str] = []
     for found in source.records():

@@ -1,7 +1,8 @@
-"""Ladders: the trials of one eager step with one-liners, with a graph recorded by hand, and compiled on top of these.
+"""Ladders: the trials of one eager step with one-liners, with a graph recorded by hand, and
+compiled on top of these.
 
-Step times of different trials are compared as independent means of log times (Welch's t), as modes are for a
-recommendation. A ladder belongs to one sweep and one kind of device.
+Step times of different trials are compared as independent means of log times (Welch's t), as modes
+are for a recommendation. A ladder belongs to one sweep and one kind of device.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class Ladder:
     def strongest(self) -> Step | None:
         """The fastest way to run eager; None unless all ways that apply were tried.
 
-        A graph recorded by hand counts when its result was verified, or when no step of this model can be, and it has
-        not failed before.
+        A graph recorded by hand counts when its result was verified, or when no step of this model
+        can be, and it has not failed before.
         """
         variants = ladder.list_eager_variants(self.plain)
         if not {step.rung for step in self.steps if step.status not in NOT_TRIED}.issuperset(
@@ -82,7 +83,9 @@ class Ladder:
 
 
 def find_ladders(entries: Iterable[Entry]) -> list[Ladder]:
-    """Find the models with eager as built and at least one other way to run eager, in order of appearance."""
+    """Find the models with eager as built and at least one other way to run eager, in order of
+    appearance.
+    """
     by_sweep: dict[Hashable, list[Entry]] = {}
     for entry in entries:
         by_sweep.setdefault(entry.folder.parent, []).append(entry)
@@ -147,7 +150,9 @@ def _build(plain: Trial, origin: tuple[str, ...], group: Sequence[Entry]) -> Lad
 
 
 def _find_steps(plain: Trial, rung: str, group: Sequence[Entry]) -> list[Step]:
-    """Find the trials of a rung: of an eager one its own, or else the trials whose eager arm is that."""
+    """Find the trials of a rung: of an eager one its own, or else the trials whose eager arm is
+    that.
+    """
     if ladder.explain_not_for(plain, rung):
         return []
     expected, title = ladder.climb(plain, rung), ladder.TITLES[rung]
@@ -180,7 +185,9 @@ def _make_step(rung: str, title: str, entry: Entry, time: Estimate | None) -> St
 
 
 def _add_settings(title: str, entry: Entry) -> str:
-    """The title with the compile settings of a trial, e.g. `compile default (compile.scope=step)`."""
+    """The title with the compile settings of a trial, e.g. `compile default
+    (compile.scope=step)`.
+    """
     settings = [part for part in entry.variant.split("; ") if part.startswith("compile.")]
     return f"{title} ({', '.join(settings)})" if settings else title
 
@@ -188,8 +195,8 @@ def _add_settings(title: str, entry: Entry) -> str:
 def _pool_arms(entry: Entry) -> Estimate | None:
     """The mean of both arms of a trial that times eager against eager, each process counted once.
 
-    The variance of the mean of two values is half the sum of theirs, less a quarter of that of their difference; so it
-    is right although the arms of a process are alike.
+    The variance of the mean of two values is half the sum of theirs, less a quarter of that of
+    their difference; so it is right although the arms of a process are alike.
     """
     one, other, apart = (
         entry.result.eager_estimate,

@@ -1,7 +1,7 @@
 """`start` starts work of a report in a forked process, which has everything that was made before.
 
-That is safe only in `python -m sweeper.report`, which has nothing open that a fork could spoil, on Linux and without
-other Python threads. Elsewhere the work is done when its result is asked for.
+That is safe only in `python -m sweeper.report`, which has nothing open that a fork could spoil, on
+Linux and without other Python threads. Elsewhere the work is done when its result is asked for.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ def count_cores() -> int:
 def start(work: Callable[[], T], cores: int) -> Callable[[], T]:
     """Start some work in a process of its own, if there are several cores.
 
-    Returns a function that waits for the work, and returns or raises what the work does. The process never outlives
-    this one.
+    Returns a function that waits for the work, and returns or raises what the work does. The
+    process never outlives this one.
     """
     if cores == 1 or threading.active_count() > 1:
         return work

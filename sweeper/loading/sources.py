@@ -1,4 +1,6 @@
-"""`find_sources` finds sweeps by name, in their folders or in an MLflow store, where their records can be read."""
+"""`find_sources` finds sweeps by name, in their folders or in an MLflow store, where their records
+can be read.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,9 @@ class SweepFolder:
     names: tuple[str, ...] | None = None  # of the folders in it to read; None: all
 
     def split(self, count: int) -> list[SweepFolder]:
-        """Split the trials, in order, into at most `count` sources that can be read at the same time."""
+        """Split the trials, in order, into at most `count` sources that can be read at the same
+        time.
+        """
         names = self._names()
         size = max(math.ceil(len(names) / count), MIN_OF_A_PART)
         return [
@@ -53,7 +57,9 @@ class SweepFolder:
         ]
 
     def records(self) -> Iterator[FoundRecord]:
-        """Yield the record of every trial, one at a time, ordered by the names of the trials' folders."""
+        """Yield the record of every trial, one at a time, ordered by the names of the trials'
+        folders.
+        """
         for trial in self._trials():
             if _is_there(trial.record):
                 yield FoundRecord(
@@ -97,7 +103,9 @@ class SweepInStore:
     runs: StoredSweep
 
     def split(self, _count: int) -> list[SweepInStore]:
-        """Return the sweep whole: its server needs longer to answer than we to read, and is asked concurrently."""
+        """Return the sweep whole: its server needs longer to answer than we to read, and is asked
+        concurrently.
+        """
         return [self]
 
     def records(self) -> Iterator[FoundRecord]:
@@ -126,12 +134,16 @@ class SweepInStore:
 
 
 def read_settings(source: Source, group: str) -> Mapping[str, Any]:
-    """Read a group of settings of the sweep's last run; empty for a folder of records that is no sweep of ours."""
+    """Read a group of settings of the sweep's last run; empty for a folder of records that is no
+    sweep of ours.
+    """
     return get_mapping(read_last_run(source, "settings"), group)
 
 
 def read_last_run(source: Source, key: str) -> Mapping[str, Any]:
-    """Read what `sweep.json` says of the sweep's last run; empty for a folder of records that is no sweep of ours."""
+    """Read what `sweep.json` says of the sweep's last run; empty for a folder of records that is no
+    sweep of ours.
+    """
     try:
         return get_mapping(parse_json(source.read_manifest())["invocations"][-1], key)
     except (OSError, ValueError, LookupError, TypeError):
@@ -139,7 +151,9 @@ def read_last_run(source: Source, key: str) -> Mapping[str, Any]:
 
 
 def find_sweep(name: str) -> Path:
-    """Find the folder of a sweep, `runs/NAME` or a path. Raises ConfigError when there is none or it holds no trial."""
+    """Find the folder of a sweep, `runs/NAME` or a path. Raises ConfigError when there is none or
+    it holds no trial.
+    """
     named = paths.RUNS / name
     folder = named if SWEEP_NAME.fullmatch(name) and named.is_dir() else Path(name)
     if not folder.is_dir():
@@ -148,7 +162,8 @@ def find_sweep(name: str) -> Path:
         )
     if not SweepFolder(folder).holds_trials:
         raise ConfigError(
-            f"{folder} holds no trials: expected {folder}/<trial>/record.json; {_known_folders(name)}"
+            f"{folder} holds no trials: expected {folder}/<trial>/record.json; "
+            f"{_known_folders(name)}"
         )
     return folder
 
@@ -203,7 +218,10 @@ def _refuse(problem: str) -> NoReturn:
 
 def add_tracking_uri(parser: argparse.ArgumentParser) -> None:
     """Add the option `--tracking-uri` to a command that reads sweeps."""
-    records = "the records that were sent to this MLflow server or sqlite:/// store, in place of those in runs/"
+    records = (
+        "the records that were sent to this MLflow server or sqlite:/// store, in place of "
+        "those in runs/"
+    )
     parser.add_argument(
         "--tracking-uri", metavar="URI", help=f"read {records}; sweeps are given by NAME"
     )

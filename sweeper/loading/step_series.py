@@ -1,4 +1,6 @@
-"""Step times in the order in which they were measured, small enough to keep for every trial of a large sweep."""
+"""Step times in the order in which they were measured, small enough to keep for every trial of a
+large sweep.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ MAX_PROCESSES = 15  # as many as `measure.target` starts
 
 @dataclass(frozen=True, slots=True)
 class ProcessSeries:
-    """Seconds per step of one process, in arrays of doubles, which take a quarter of a tuple of floats."""
+    """Seconds per step of one process, in arrays of doubles, which take a quarter of a tuple of
+    floats.
+    """
 
     index: int
     cold: bool
@@ -32,7 +36,9 @@ class ProcessSeries:
 
 
 def read_step_series(record: Record) -> tuple[ProcessSeries, ...]:
-    """Read the series of processes that compiled. A trial that is not ok has none, as it has no speed."""
+    """Read the series of processes that compiled. A trial that is not ok has none, as it has no
+    speed.
+    """
     processes = record.processes[:MAX_PROCESSES] if record.status == "ok" else ()
     return tuple(
         series for series in map(_read_process, processes) if series.first_s or series.compiled_s

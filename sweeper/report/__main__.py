@@ -1,7 +1,8 @@
-"""`python -m sweeper.report NAME|FOLDER... [--out DIR] ...`: what sweeps have shown, `--help` has all options.
+"""`python -m sweeper.report NAME|FOLDER... [--out DIR] ...`: what sweeps have shown, `--help` has
+all options.
 
-Exit codes: 0 everything was read; 1 some record could not be; 2 no such sweep, or a store that does not answer.
-Try: `python -m sweeper.report my-sweep`
+Exit codes: 0 everything was read; 1 some record could not be; 2 no such sweep, or a store that does
+not answer. Try: `python -m sweeper.report my-sweep`
 """
 
 from __future__ import annotations
@@ -29,9 +30,11 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="python -m sweeper.report",
-        description="Write speedups.csv, summary.csv, scripts.csv, ladder.csv, failures.csv, recommendations.csv, "
+        description="Write speedups.csv, summary.csv, scripts.csv, ladder.csv, failures.csv, "
+        "recommendations.csv, "
         "causes.csv, report.md and report.html, and print the verdict.",
-        epilog="exit code: 0 everything was read, 1 some record could not be, 2 bad input or no answer from MLflow",
+        epilog="exit code: 0 everything was read, 1 some record could not be, 2 bad input or no "
+        "answer from MLflow",
     )
     parser.add_argument(
         "sweeps",
@@ -41,11 +44,15 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     add_tracking_uri(parser)
     where = (
-        "where to write (default: report/ in the first sweep; of several, report-with-OTHERS/ there; "
+        "where to write (default: report/ in the first sweep; of several, report-with-OTHERS/ "
+        "there; "
         "runs/NAME/ is made for a sweep that did not run here)"
     )
     parser.add_argument("--out", type=Path, metavar="DIR", help=where)
-    steps = "recommend for a job of N steps, compiling included: what has not paid back by then is ruled out"
+    steps = (
+        "recommend for a job of N steps, compiling included: what has not paid back by then is "
+        "ruled out"
+    )
     parser.add_argument("--steps", metavar="N", help=steps)
     memory = "rule out modes whose compiled step needs more device memory at its peak"
     parser.add_argument("--max-memory-gib", metavar="X", help=memory)
@@ -56,7 +63,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def read_limits(steps: str | None, memory_gib: str | None) -> Limits:
-    """Read the limits of the command line. Raises ConfigError for a limit that is not a positive number."""
+    """Read the limits of the command line. Raises ConfigError for a limit that is not a positive
+    number.
+    """
     from sweeper.report.tables.decision import Limits
 
     return Limits(

@@ -1,4 +1,6 @@
-"""Reports on sweeps: `write_report` writes them to files, `print_verdict` prints the answers, `print_report` all."""
+"""Reports on sweeps: `write_report` writes them to files, `print_verdict` prints the answers,
+`print_report` all.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +38,18 @@ def write_report(sweeps: Sequence[Path], out: Path) -> Report:
 
 
 def write_report_of(sources: Sequence[Source], out: Path, limits: Limits = NO_LIMITS) -> Report:
-    """Write the tables of all trials in `sources` to the folder `out`; `limits` are for the recommendations."""
+    """Write the tables of all trials in `sources` to the folder `out`; `limits` are for the
+    recommendations.
+    """
     report = make_report(sources, limits)
     return replace(report, paths=begin_files(report, out)())
 
 
 @pause_garbage_collection()
 def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: int = 1) -> Report:
-    """Make the tables of all trials in `sources`, recommending within `limits`. With several `cores` it forks."""
+    """Make the tables of all trials in `sources`, recommending within `limits`. With several
+    `cores` it forks.
+    """
     loaded = load_from(sources, cores)
     findings = Findings(add_cross_trial_findings(loaded.entries), limits)
     entries = findings.entries
@@ -64,7 +70,8 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
     ]
     if entries and not findings.groups:
         notes.append(
-            "no geometric means: they are taken over compiled trials whose precision has a weight (amp, fp32)"
+            "no geometric means: they are taken over compiled trials whose precision has a weight "
+            "(amp, fp32)"
         )
     notes += locate_inspections(entries)
     made = {spec.name: spec.make(findings) for spec in TABLES if not spec.runs_apart}
@@ -81,13 +88,17 @@ def explain_precedence(sources: Sequence[Source]) -> str:
     if len(names) < 2:
         return ""
     return (
-        f"where several of {', '.join(names)} tried one model, precision, batch and mode, means and recommendations "
-        "take the trial of the sweep named last; recommendations take an earlier one where the last is not ok"
+        f"where several of {', '.join(names)} tried one model, precision, batch and mode, means "
+        "and recommendations "
+        "take the trial of the sweep named last; recommendations take an earlier one where the "
+        "last is not ok"
     )
 
 
 def begin_files(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple[Path, ...]]:
-    """Begin to make the files of a report, and return a function that writes them to `out` and returns their paths."""
+    """Begin to make the files of a report, and return a function that writes them to `out` and
+    returns their paths.
+    """
     made = page.begin_page(report, out, cores)
 
     @pause_garbage_collection()
@@ -118,7 +129,9 @@ def locate_inspections(entries: Sequence[Entry]) -> list[str]:
 
 @pause_garbage_collection()
 def print_report(report: Report, console: Console) -> None:
-    """Print facts, tables and notes. A console that is no terminal is made at least `MIN_WIDTH` columns wide."""
+    """Print facts, tables and notes. A console that is no terminal is made at least `MIN_WIDTH`
+    columns wide.
+    """
     if not console.is_terminal:
         console.width = max(console.width, MIN_WIDTH)
     for fact in report.facts:
@@ -130,7 +143,8 @@ def print_report(report: Report, console: Console) -> None:
 
 @pause_garbage_collection()
 def print_verdict(report: Report, console: Console) -> None:
-    """Print what no answer should hide, the best mode of each model, and at the end the verdict in a few lines.
+    """Print what no answer should hide, the best mode of each model, and at the end the verdict in
+    a few lines.
 
     A console that is no terminal is made at least `MIN_WIDTH` columns wide.
     """
@@ -143,13 +157,16 @@ def print_verdict(report: Report, console: Console) -> None:
 
 
 def suggest_next(report: Report, out: Path, sweep: str | None) -> list[str]:
-    """Say where the files are and what to run again; `sweep` is set where the command of the sweep can run here."""
+    """Say where the files are and what to run again; `sweep` is set where the command of the sweep
+    can run here.
+    """
     page = next((path for path in report.paths if path.suffix == ".html"), None)
     lines = [f"tables: {out}" + (f"; for a browser: {page}" if page else "")]
     again = [entry for entry in report.findings.entries if entry.record.may_end_differently]
     if again and sweep:
         count, them = ("1 trial", "it") if len(again) == 1 else (f"{len(again)} trials", "them")
         lines.append(
-            f"{count} that failed may succeed in another run: the same command with sweep={sweep} runs {them} again"
+            f"{count} that failed may succeed in another run: the same command with sweep={sweep} "
+            f"runs {them} again"
         )
     return lines

@@ -1,4 +1,6 @@
-"""Rows of the CSV tables as text for people: rounded figures, names of trials, and the columns that these need."""
+"""Rows of the CSV tables as text for people: rounded figures, names of trials, and the columns that
+these need.
+"""
 
 from __future__ import annotations
 
@@ -91,14 +93,18 @@ def sentence(line: str) -> str:
 
 
 def trial_name(row: Row, axes: Iterable[str]) -> str:
-    """Name a trial by its model, precision and mode and its values of `axes`, e.g. `resnet50 amp default`."""
+    """Name a trial by its model, precision and mode and its values of `axes`, e.g. `resnet50 amp
+    default`.
+    """
     return " ".join(
         part for name in ("model", "precision", "mode", *axes) if (part := text(row[name]))
     )
 
 
 def shorten_names(names: Sequence[str], count: int | None = None, between: str = ", ") -> str:
-    """Join the first few names and say how many more there are; `count` is their number where some are not given."""
+    """Join the first few names and say how many more there are; `count` is their number where some
+    are not given.
+    """
     more = (len(names) if count is None else count) - MAX_NAMES
     return f"{between.join(names[:MAX_NAMES])}{f' and {more} more' if more > 0 else ''}"
 
@@ -154,7 +160,9 @@ def text_column(name: str, **settings: Any) -> TextColumn:
 def number_column(
     title: str, name: str, shown: Callable[[Row], str] | None = None, **settings: Any
 ) -> TextColumn:
-    """Make a column of the figures in column `name`, with three digits unless `shown` makes other texts of rows."""
+    """Make a column of the figures in column `name`, with three digits unless `shown` makes other
+    texts of rows.
+    """
     return TextColumn(
         title,
         shown or (lambda row: figure(number(row, name))),

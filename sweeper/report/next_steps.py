@@ -1,4 +1,6 @@
-"""What to type next: which trials of a report are worth another run, and the command that runs exactly these."""
+"""What to type next: which trials of a report are worth another run, and the command that runs
+exactly these.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ _OWN_KEYS = ("dry_run", "retry")  # of a command, which would be wrong in the ne
 
 @dataclass(frozen=True)
 class Again:
-    """Trials that are worth another run: why, which models, and what to type; "" where no command is known."""
+    """Trials that are worth another run: why, which models, and what to type; "" where no command
+    is known.
+    """
 
     why: str
     models: tuple[str, ...]
@@ -92,7 +96,9 @@ class _Need(NamedTuple):
 def list_again(
     rows: Sequence[Row], trials: Sequence[Row], sources: Sequence[Source]
 ) -> list[Again]:
-    """List what is worth another run, with one command for several precisions where the same models lack the same."""
+    """List what is worth another run, with one command for several precisions where the same models
+    lack the same.
+    """
     commands = _find_commands(trials, sources)
     # models in order, by precision
     lacking: dict[tuple[_Need, str], dict[ReportedModel, None]] = defaultdict(dict)
@@ -141,7 +147,9 @@ def _read_plans(sources: Sequence[Source]) -> Iterator[tuple[tuple[str, str], ob
 
 
 def _split(command: str) -> tuple[list[str], list[str]] | None:
-    """Split a command that runs a sweep into the program and its arguments; None for any other command."""
+    """Split a command that runs a sweep into the program and its arguments; None for any other
+    command.
+    """
     try:
         words = shlex.split(command)
     except ValueError:
@@ -177,7 +185,9 @@ def narrow(command: str, models: Sequence[ReportedModel], changes: Mapping[str, 
 
 
 def _find_options(given: str | None, models: Sequence[ReportedModel]) -> list[str]:
-    """Find the options of the group `model` for models; none where the command has one, or one is unknown."""
+    """Find the options of the group `model` for models; none where the command has one, or one is
+    unknown.
+    """
     if given and "," not in given and "(" not in given:
         return []
     from sweeper.config.schema import conf_folder  # Hydra takes a quarter of a second to import
@@ -205,7 +215,9 @@ def _find_options(given: str | None, models: Sequence[ReportedModel]) -> list[st
 
 
 def _read_suite(option: Path) -> str | None:
-    """The suite that the file of an option names; None without one, and for a file that is in another folder."""
+    """The suite that the file of an option names; None without one, and for a file that is in
+    another folder.
+    """
     from omegaconf import OmegaConf  # as with Hydra
 
     return OmegaConf.select(OmegaConf.load(option), "suite") if option.exists() else None

@@ -1,6 +1,7 @@
 """Declares a table of the report once, for CSV, Markdown, terminal, page, frames and MLflow.
 
-A new table is one module under `report/tables/` with a `TableSpec`, and one line in `report/registry.py`.
+A new table is one module under `report/tables/` with a `TableSpec`, and one line in
+`report/registry.py`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,9 @@ class Fold:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """A table of the report; `name` is also the name of the CSV file, of the frame and of the section of the page."""
+    """A table of the report; `name` is also the name of the CSV file, of the frame and of the
+    section of the page.
+    """
 
     name: str
     title: str

@@ -25,7 +25,9 @@ FORMULA = re.compile(
 
 @dataclass(frozen=True)
 class Column(Generic[T]):
-    """One column of a table over items of type `T`; `kind` is the type of its values, missing ones aside."""
+    """One column of a table over items of type `T`; `kind` is the type of its values, missing ones
+    aside.
+    """
 
     name: str
     value: Callable[[T], Value]
@@ -95,7 +97,9 @@ class TextColumn:
 
 
 def plain(value: Value) -> str:
-    """Show floats in full precision, lists joined by `;`, and nothing for missing and non-finite values."""
+    """Show floats in full precision, lists joined by `;`, and nothing for missing and non-finite
+    values.
+    """
     if value is None:
         return ""
     if isinstance(value, float):
@@ -125,13 +129,17 @@ def _encodable(text: str) -> str:
 
 
 def cell(value: Value) -> str:
-    """Show a value as `plain` does, with an apostrophe before text that a spreadsheet would take for a formula."""
+    """Show a value as `plain` does, with an apostrophe before text that a spreadsheet would take
+    for a formula.
+    """
     text = plain(value)
     return f"'{text}" if isinstance(value, (str, tuple)) and FORMULA.match(text) else text
 
 
 def quote(text: str) -> str:
-    """Put text in double quotes where CSV needs them; the csv module quotes no bare CR, and no reader takes it."""
+    """Put text in double quotes where CSV needs them; the csv module quotes no bare CR, and no
+    reader takes it.
+    """
     if NEEDS_QUOTES.search(text):
         return '"' + text.replace('"', '""') + '"'
     return text

@@ -1,6 +1,8 @@
-"""The verdict of a report: what to do in plain sentences, what is worth another run, and what failed.
+"""The verdict of a report: what to do in plain sentences, what is worth another run, and what
+failed.
 
-Plain data, made once of the tables, for the end of the terminal, the head of report.md and the head of the page.
+Plain data, made once of the tables, for the end of the terminal, the head of report.md and the head
+of the page.
 """
 
 from __future__ import annotations
@@ -66,7 +68,9 @@ class Verdict:
 def make_verdict(
     tables: Mapping[str, Table], sources: Sequence[Source], limits: Limits = NO_LIMITS
 ) -> Verdict:
-    """Make the verdict of the tables of a report; `tables` has them by name, and modes were chosen within `limits`."""
+    """Make the verdict of the tables of a report; `tables` has them by name, and modes were chosen
+    within `limits`.
+    """
     rows, trials = tables["recommendations"].rows, tables["speedups"].rows
     failed, own = tables["failures"].rows, tables["scripts"].rows
     answers = ladder.read_answers(tables["ladder"].rows)
@@ -104,7 +108,9 @@ def _name_model(row: Row) -> tuple[object, ...]:
 
 
 def _answer_beside_ladder(row: Row, answers: Sequence[ladder.Answer]) -> list[str]:
-    """Name the mode to take where a ladder compares rungs, unless that says that torch.compile adds nothing."""
+    """Name the mode to take where a ladder compares rungs, unless that says that torch.compile adds
+    nothing.
+    """
     adds = any(answer.adds and _name_model(answer.built) == _name_model(row) for answer in answers)
     return (
         [f"which mode: {text(row['recommended'])}{_explain_one(row)}"]
@@ -119,7 +125,8 @@ def _compare_eager(trials: Sequence[Row]) -> list[str]:
     if not measured or any(row["mode"] != "eager" for row in trials):
         return []
     said = [
-        f"{' to '.join(dict.fromkeys(f'{ratio(end)}x' for end in (min(found), max(found))))} by {clock}"
+        f"{' to '.join(dict.fromkeys(f'{ratio(end)}x' for end in (min(found), max(found))))} by "
+        f"{clock}"
         for name, clock in (("speedup", "the wall clock"), ("device_speedup", "device time"))
         if (found := [value for row in measured if (value := finite(row, name))])
     ]
@@ -137,7 +144,9 @@ def _gains(row: Row, more_than: float = NOISE) -> bool:
 
 
 def _answer_whether(rows: Sequence[Row]) -> list[str]:
-    """Answer in a sentence for each workload whether to compile, the precision first in which more models gain."""
+    """Answer in a sentence for each workload whether to compile, the precision first in which more
+    models gain.
+    """
     if len(rows) == 1:
         return [sentence(f"{_describe_one(rows[0])}{_explain_one(rows[0])}")]
     sentences = []
@@ -163,9 +172,11 @@ def _answer_whether(rows: Sequence[Row]) -> list[str]:
 
 
 def _describe_precision(rows: Sequence[Row]) -> str:
-    """Describe the models in one precision, e.g. `compile in AMP: 34 of 42 gain more than 5 %, ...`.
+    """Describe the models in one precision, e.g. `compile in AMP: 34 of 42 gain more than 5 %,
+    ...`.
 
-    The median is over the models with an answer, each in its best mode; where none is taken, the step stays what it is.
+    The median is over the models with an answer, each in its best mode; where none is taken, the
+    step stays what it is.
     """
     precision = _name_precision(rows[0])
     judged = [row for row in rows if row["recommended"] is not None]
@@ -195,7 +206,10 @@ def _describe_one(row: Row) -> str:
     if row["mode"] is None:
         return f"{model}: {text(row['recommended'])}"
     bounds = f" {found}" if (found := interval(row, "speedup")) else ""
-    return f"{model}: {text(row['recommended'])}, {ratio(finite(row, 'speedup'))} times eager's speed{bounds}"
+    return (
+        f"{model}: {text(row['recommended'])}, {ratio(finite(row, 'speedup'))} times eager's "
+        f"speed{bounds}"
+    )
 
 
 def _explain_one(row: Row) -> str:
@@ -223,7 +237,9 @@ def _answer_which(rows: Sequence[Row], trials: Sequence[Row]) -> str:
 
 
 def _answer_how_sure(rows: Sequence[Row], trials: Sequence[Row]) -> str:
-    """Say how many answers rest on several processes and no doubt, what the others lack, and what may be wrong."""
+    """Say how many answers rest on several processes and no doubt, what the others lack, and what
+    may be wrong.
+    """
     right = [row for row in trials if row["status"] == "ok"]
     unverified = [row for row in right if UNVERIFIED in read_texts(row, "flags")]
     if len(rows) > 1:
@@ -277,7 +293,9 @@ def _count_unverified(count: int, noun: str) -> str:
 
 
 def _count_missing(trials: Sequence[Row], sources: Sequence[Source]) -> str:
-    """Count the trials that commands planned and that have no record: not begun, removed or not to be read."""
+    """Count the trials that commands planned and that have no record: not begun, removed or not to
+    be read.
+    """
     missing = list_planned(sources) - {
         (text(row["sweep"]), text(row["trial_id"])) for row in trials
     }

@@ -1,1 +1,3 @@
-"""Runs a whole sweep: `driver.run_sweep` plans, checks, runs, tracks and reports the trials of a grid."""
+"""Runs a whole sweep: `driver.run_sweep` plans, checks, runs, tracks and reports the trials of a
+grid.
+"""

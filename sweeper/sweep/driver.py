@@ -116,7 +116,9 @@ def _plan_and_run(sweep: _Sweep, settings: Settings, launcher: Launcher) -> int:
 
 @contextmanager
 def _translate_shortages() -> Iterator[None]:
-    """Raise ConfigError where the machine lacks what the body takes, before anything has started."""
+    """Raise ConfigError where the machine lacks what the body takes, before anything has
+    started.
+    """
     try:
         yield
     except OSError as error:
@@ -124,7 +126,9 @@ def _translate_shortages() -> Iterator[None]:
 
 
 class _Shown(NamedTuple):
-    """The report as it was printed, None where it could not be made; and whether its files were written."""
+    """The report as it was printed, None where it could not be made; and whether its files were
+    written.
+    """
 
     report: Report | None
     written: bool = True
@@ -144,7 +148,9 @@ class _Sweep:
         return SweepPaths.of(self.settings.sweep)
 
     def require_runnable(self, plan: Plan, placement: Placement) -> None:
-        """Ask the libraries, and print what they say of the trials. Raises ConfigError for what cannot be built."""
+        """Ask the libraries, and print what they say of the trials. Raises ConfigError for what
+        cannot be built.
+        """
         if placement.devices:
             notes = require_runnable(plan.trials, placement.devices[0])
         else:  # jobs may run on other machines, so the check must not ask for a GPU of this one
@@ -157,7 +163,8 @@ class _Sweep:
     def make_plan(self) -> tuple[Plan, Mapping[Path, str]]:
         """Make the plan, and say by path why a record that it counts as none cannot be read.
 
-        Raises ConfigError where a record is newer, or stays and was measured with other settings than this command's.
+        Raises ConfigError where a record is newer, or stays and was measured with other settings
+        than this command's.
         """
         kept, unreadable = self._read_on_disk()
         measure, retry = self.settings.measure, self.settings.retry
@@ -182,13 +189,15 @@ class _Sweep:
         scripts = [trial for trial in plan.trials if trial.workload == SCRIPT]
         if scripts:
             self.console.print(
-                "a process runs its script three times: steps of both arms, the loop in eager, compiled"
+                "a process runs its script three times: steps of both arms, the loop in eager, "
+                "compiled"
             )
         if any(
             trial.model.arguments.get("trajectory") and trial.mode != "eager" for trial in scripts
         ):
             self.console.print(
-                "with model.trajectory the first runs it up to seven times more, to compare trainings"
+                "with model.trajectory the first runs it up to seven times more, to compare "
+                "trainings"
             )
         if any(trial.mode == "reduce-overhead" and trial.device == "cpu" for trial in plan.trials):
             self.console.print(
@@ -196,7 +205,10 @@ class _Sweep:
             )
         if others := find_other_devices(self.paths, plan.trials, placement):
             here = ", ".join(placement.device_names) or placement.name
-            told = f"trials of this sweep ran on {', '.join(others)}, and these run on {here}; no mean mixes them"
+            told = (
+                f"trials of this sweep ran on {', '.join(others)}, and these run on {here}; no "
+                "mean mixes them"
+            )
             self.console.print(f"note: {told}", markup=False)
         for script in find_changed_scripts(self.paths, plan.trials):
             self.console.print(
@@ -211,11 +223,14 @@ class _Sweep:
         asked = "torch and the model libraries have these models and options"
         asked += "" if placement.devices else "; the devices of the jobs were not asked"
         self.console.print(
-            f"{asked}; {describe_estimate(plan, placement, self.settings.measure)}; nothing was started"
+            f"{asked}; {describe_estimate(plan, placement, self.settings.measure)}; nothing was "
+            "started"
         )
 
     def run(self, plan: Plan, placement: Placement, disturbances: Sequence[str]) -> int:
-        """Run the plan, report even after an interruption or on a full disk, and return the exit code."""
+        """Run the plan, report even after an interruption or on a full disk, and return the exit
+        code.
+        """
         sweep = self.settings.sweep
         self.announce(plan, placement)
         for disturbance in disturbances:
@@ -259,7 +274,9 @@ class _Sweep:
         )
 
     def _run_trials(self, plan: Plan, placement: Placement, tracker: Tracker | None) -> bool:
-        """Run the trials under the progress view, and send each record to MLflow; whether the run was interrupted."""
+        """Run the trials under the progress view, and send each record to MLflow; whether the run
+        was interrupted.
+        """
         statuses = []
         progress = Progress(len(plan.trials), self.settings.measure.process_limit, self.console)
         with progress, closing(self.launcher.run(plan.trials, self.settings, placement)) as events:
@@ -277,7 +294,9 @@ class _Sweep:
         self.console.print(f"interrupted; go on with: {make_resume_command()}", markup=False)
 
     def show_report(self) -> _Shown:
-        """Print the answers, write the tables of the whole sweep to files, and print what to do next."""
+        """Print the answers, write the tables of the whole sweep to files, and print what to do
+        next.
+        """
         report, again = None, f"python -m sweeper.report {self.settings.sweep}"
         try:
             report = make_report([SweepFolder(self.paths.folder)])
@@ -296,7 +315,8 @@ class _Sweep:
         return _Shown(report)
 
     def _complete(self, tracker: Tracker, report: Report | None, interrupted: bool) -> bool:
-        """Send MLflow what it lacks, and end its run; False when an interrupt has kept something from it.
+        """Send MLflow what it lacks, and end its run; False when an interrupt has kept something
+        from it.
 
         `interrupted` is what the sweep was so far.
         """
@@ -314,7 +334,9 @@ class _Sweep:
         return complete
 
     def _remember_store(self) -> None:
-        """Remember the store if the command line or the environment names it, so that `sync` may send there."""
+        """Remember the store if the command line or the environment names it, so that `sync` may
+        send there.
+        """
         uri = self.settings.tracking.uri
         if uri and (uri == trusted.environment_uri() or trusted.is_named_by(sys.argv[1:])):
             try:
@@ -327,7 +349,8 @@ class _Sweep:
         console, sweep = self.console, self.settings.sweep
         if tracker.failure:
             console.print(
-                f"MLflow: {tracker.failure}; nothing is lost, send it: python -m sweeper.sync {sweep}"
+                f"MLflow: {tracker.failure}; nothing is lost, send it: python -m sweeper.sync "
+                f"{sweep}"
             )
         elif sqlite_file(tracker.uri):
             python, here = Path(sys.executable), Path.cwd()

@@ -1,4 +1,6 @@
-"""How long a sweep will take, judging by the records of trials that ran on the same kind of device."""
+"""How long a sweep will take, judging by the records of trials that ran on the same kind of
+device.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,8 @@ from sweeper.sweep.resume import read_measure
 class History:
     """How long similar earlier trials took on the same device, in wall seconds per process.
 
-    A trial that ran before is expected to take as long as the last time. Any other is expected to take the median of
-    those with its model, workload, mode, backend and compile settings.
+    A trial that ran before is expected to take as long as the last time. Any other is expected to
+    take the median of those with its model, workload, mode, backend and compile settings.
     """
 
     def __init__(self, earlier: Iterable[tuple[Trial, float]]) -> None:
@@ -45,11 +47,14 @@ class History:
         return [trial for trial in trials if self.expected_s(trial) is not None]
 
     def total_s(self, trials: Iterable[Trial]) -> float:
-        """Seconds of one process of each trial of which something is expected, one after the other."""
+        """Seconds of one process of each trial of which something is expected, one after the
+        other.
+        """
         return sum(self.expected_s(trial) or 0.0 for trial in trials)
 
     def longest_first(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
-        """Sort trials for several devices: a long one that begins last would keep the others waiting.
+        """Sort trials for several devices: a long one that begins last would keep the others
+        waiting.
 
         Trials of which nothing is known go in the middle.
         """
@@ -64,7 +69,9 @@ class History:
 
 
 def _make_likeness(trial: Trial) -> tuple[object, ...]:
-    """What decides how long a process of a trial takes: mostly how much there is to compile, and how hard it tries."""
+    """What decides how long a process of a trial takes: mostly how much there is to compile, and
+    how hard it tries.
+    """
     return (
         trial.model.key,
         trial.workload,
@@ -83,7 +90,8 @@ def estimate_s(
     devices: int = 1,
     concurrency: int = 1,
 ) -> float:
-    """Estimate the seconds of one process of each trial that is known, `concurrency` in flight per device.
+    """Estimate the seconds of one process of each trial that is known, `concurrency` in flight per
+    device.
 
     Only one process at a time works on a device; whatever else processes do goes on beside it.
     """
@@ -92,7 +100,8 @@ def estimate_s(
 
 
 def read_history(placement: Placement, measure: Measure) -> tuple[History, History]:
-    """Read the seconds per process, in total and on the device, of ok trials that were measured alike on such a device.
+    """Read the seconds per process, in total and on the device, of ok trials that were measured
+    alike on such a device.
 
     Empty where a cluster places the trials, since its devices are not known.
     """
@@ -116,7 +125,9 @@ def read_history(placement: Placement, measure: Measure) -> tuple[History, Histo
 
 
 def describe_estimate(plan: Plan, placement: Placement, measure: Measure) -> str:
-    """Say how long a plan will take, judging by similar trials, and for how many of its trials nothing is known."""
+    """Say how long a plan will take, judging by similar trials, and for how many of its trials
+    nothing is known.
+    """
     whole, on_device = read_history(placement, measure)
     known = whole.select_known(plan.trials)
     if not known:
@@ -132,4 +143,7 @@ def describe_estimate(plan: Plan, placement: Placement, measure: Measure) -> str
     if (unknown := len(plan.trials) - len(known)) == 0:
         return f"about {duration} on {where}, judging by similar trials on this kind of device"
     counted = f"{len(known)} trial{'' if len(known) == 1 else 's'}"
-    return f"about {duration} on {where} for {counted}, no estimate yet for {unknown} unlike any earlier one"
+    return (
+        f"about {duration} on {where} for {counted}, no estimate yet for {unknown} unlike any "
+        "earlier one"
+    )

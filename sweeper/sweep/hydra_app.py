@@ -1,7 +1,7 @@
 """`python -m sweeper`: Hydra's entry, and the way from its configurations to trials.
 
-Hydra calls `job` for a single run, and in the jobs of a cluster; for `-m` it calls our sweeper plugin, which calls
-`run_grid`.
+Hydra calls `job` for a single run, and in the jobs of a cluster; for `-m` it calls our sweeper
+plugin, which calls `run_grid`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ def job(cfg: DictConfig) -> str:
 
 
 def read_point(composed: Composed, files: IConfigRepository) -> reader.Point:
-    """Read a configuration as trial and settings; `files` holds what the options say. Raises ConfigError."""
+    """Read a configuration as trial and settings; `files` holds what the options say. Raises
+    ConfigError.
+    """
     choices = composed.choices
     for group in schema.GROUPS:
         if not isinstance(choices.get(group), str):  # a list of options leaves no choice behind
@@ -93,10 +95,11 @@ def run_grid(
     launch: Launch | None = None,
     prepare: Callable[[], object] | None = None,
 ) -> int:
-    """Run every configuration of a grid as one sweep, in this process or as jobs of a cluster; the exit code.
+    """Run every configuration of a grid as one sweep, in this process or as jobs of a cluster; the
+    exit code.
 
-    `prepare` joins the cluster, and raises ConfigError where there is none; it is called where a trial would run.
-    Raises ConfigError before anything has started.
+    `prepare` joins the cluster, and raises ConfigError where there is none; it is called where a
+    trial would run. Raises ConfigError before anything has started.
     """
     trials: list[Trial] = []
     overrides: dict[str, tuple[str, ...]] = {}
@@ -112,7 +115,8 @@ def run_grid(
                 if getattr(point.settings, key) != value
             ]
             raise ConfigError(
-                f"{', '.join(keys)}: cannot be swept, every trial of a sweep shares it; run two sweeps"
+                f"{', '.join(keys)}: cannot be swept, every trial of a sweep shares it; run two "
+                "sweeps"
             )
         trials.append(point.trial)
         overrides[point.trial.id] = item.overrides
@@ -123,6 +127,7 @@ def run_grid(
         return run_sweep(trials, settings)
     if settings.device is None:
         raise ConfigError(
-            f"{launcher}: say device=cuda or device=cpu; this machine's may be another than the jobs'"
+            f"{launcher}: say device=cuda or device=cpu; this machine's may be another than the "
+            "jobs'"
         )
     return run_sweep(trials, settings, make_cluster_launcher(launcher, launch, overrides, prepare))

@@ -1,4 +1,6 @@
-"""The manifest of a sweep, `sweep.json`: what each command was told, what it planned, with which versions."""
+"""The manifest of a sweep, `sweep.json`: what each command was told, what it planned, with which
+versions.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ from sweeper.sweep.plan import Plan
 
 
 def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: str) -> list[str]:
-    """Add this command to the manifest; what differs from the command before, such as `torch 2.12 -> 2.13`.
+    """Add this command to the manifest; what differs from the command before, such as `torch 2.12
+    -> 2.13`.
 
     Raises ConfigError when the folder cannot be written or its sweep.json is not ours.
     """

@@ -35,7 +35,8 @@ class Plan:
 
 
 def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "failed") -> Plan:
-    """Decide what to run of `grid`; `statuses` maps a trial's id to the status of its record that counts.
+    """Decide what to run of `grid`; `statuses` maps a trial's id to the status of its record that
+    counts.
 
     Raises ConfigError when no combination of the grid can run.
     """
@@ -62,7 +63,8 @@ def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "
 
 
 def _check_weights(trials: Iterable[tuple[Trial, str]]) -> None:
-    """Raise ConfigError where two precisions have one weight in one row of the summary, whose mean takes only one.
+    """Raise ConfigError where two precisions have one weight in one row of the summary, whose mean
+    takes only one.
 
     With each trial comes the variant that its row has.
     """
@@ -97,7 +99,10 @@ def explain_incompatible(trial: Trial) -> str | None:
         )
     if trial.model.attention and not library.takes_attention:
         allowed = ", ".join(name for name, spec in LIBRARIES.items() if spec.takes_attention)
-        return f"model.attention is for model.library={allowed}; models of the others have one implementation"
+        return (
+            f"model.attention is for model.library={allowed}; models of the others have one "
+            "implementation"
+        )
     asked, backend, scope = (
         trial.compile,
         f"backend={trial.backend}",
@@ -128,27 +133,41 @@ def explain_incompatible(trial: Trial) -> str | None:
     if asked.scope == "optimizer" and trial.optimizer == "none":
         return f"{scope} with optimizer=none leaves nothing to compile; take optimizer=adam"
     if asked.precision_casts and trial.backend not in (None, "inductor"):
-        return f"{backend} takes no compile.precision_casts, a switch of Inductor: use backend=inductor"
+        return (
+            f"{backend} takes no compile.precision_casts, a switch of Inductor: use "
+            "backend=inductor"
+        )
     if trial.backend == GRAPHED and (reason := explain_no_graph(trial)):
         return reason
     if trial.backend in WITHOUT_DYNAMO and trial.workload in CACHED:
-        return f"{backend} runs the model to convert it, which moves the cache of workload={trial.workload} on"
+        return (
+            f"{backend} runs the model to convert it, which moves the cache of "
+            f"workload={trial.workload} on"
+        )
     return _explain_budget(trial) if asked.memory_budget is not None else None
 
 
 def _explain_budget(trial: Trial) -> str | None:
     """Say why a memory budget would change nothing; None if it may."""
     if trial.workload not in ("train", SCRIPT):
-        return f"compile.memory_budget is for workload=train: {trial.workload} saves nothing for backward"
+        return (
+            f"compile.memory_budget is for workload=train: {trial.workload} saves nothing for "
+            "backward"
+        )
     if trial.compile.scope == "optimizer":
-        return "compile.memory_budget cannot go with compile.scope=optimizer, which saves nothing for backward"
+        return (
+            "compile.memory_budget cannot go with compile.scope=optimizer, which saves nothing "
+            "for backward"
+        )
     if trial.backend in WITHOUT_MEMORY_BUDGET:
         return f"backend={trial.backend} does not heed compile.memory_budget: use backend=inductor"
     return None
 
 
 def describe_plan(plan: Plan) -> list[str]:
-    """Describe a plan for people: one line per trial, its id first, then what is left out and why."""
+    """Describe a plan for people: one line per trial, its id first, then what is left out and
+    why.
+    """
     variants = zip(plan.trials, name_variants(plan.trials), strict=True)
     lines = [
         f"{trial.id}  {trial.label}{f'  [{variant}]' if variant else ''}"

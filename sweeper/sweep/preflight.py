@@ -1,7 +1,8 @@
-"""Preflight: one short process says, before the first trial, what only torch and the model libraries know.
+"""Preflight: one short process says, before the first trial, what only torch and the model
+libraries know.
 
-Whether a library has a model, a factory imports and returns what it should, a compile option exists, torch sees the
-device.
+Whether a library has a model, a factory imports and returns what it should, a compile option
+exists, torch sees the device.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ def require_runnable(trials: Sequence[Trial], device: Device) -> list[str]:
 def _ask(
     trials: Sequence[Trial], python: str | None, device: Device, prefix: str
 ) -> tuple[list[str], list[str]]:
-    """Problems and notes, from a process group of its own: a factory may print, exit or leave children behind."""
+    """Problems and notes, from a process group of its own: a factory may print, exit or leave
+    children behind.
+    """
     temporary = tempfile.TemporaryDirectory(
         prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True
     )

@@ -1,4 +1,5 @@
-"""The progress of a sweep: a line per trial that ends, and on a terminal a live view of phases below.
+"""The progress of a sweep: a line per trial that ends, and on a terminal a live view of phases
+below.
 
 The view is drawn once per second at most: the driver must leave the processor to the workers.
 """
@@ -33,7 +34,9 @@ class _Current:
 
 
 class Progress:
-    """Shows the events of a sweep; a context manager. `processes` is the number of timed processes per trial."""
+    """Shows the events of a sweep; a context manager. `processes` is the number of timed processes
+    per trial.
+    """
 
     def __init__(self, trials: int, processes: int, console: Console) -> None:
         self._total, self._processes, self._console = trials, processes, console
@@ -72,10 +75,15 @@ class Progress:
             self._current[event.trial.id].phase = f"{event.phase}{which}"
 
     def _print(self, current: _Current, event: Finished) -> None:
-        """Print the line of a trial; a log has no live view, so its lines have the time of day and the time left."""
+        """Print the line of a trial; a log has no live view, so its lines have the time of day and
+        the time left.
+        """
         record = event.record
         took = format_duration(time.monotonic() - current.begin)
-        text = f"{current.place} {escape(current.trial.label)}: {_describe_result(record, event.result)}  ({took})"
+        text = (
+            f"{current.place} {escape(current.trial.label)}: "
+            f"{_describe_result(record, event.result)}  ({took})"
+        )
         text += (
             f"; {escape(_describe_inspection(record, record.inspection))}"
             if record.inspection
@@ -99,7 +107,9 @@ class Progress:
         return Group(*lines, Text(", ".join(filter(None, [*parts, self._describe_left()]))))
 
     def _describe_left(self) -> str:
-        """Say how long the rest takes, if each trial takes as long as those that are done; empty where none is left."""
+        """Say how long the rest takes, if each trial takes as long as those that are done; empty
+        where none is left.
+        """
         if not self._done or self._done == self._total or self._first_begin is None:
             return ""
         left_s = (time.monotonic() - self._first_begin) / self._done * (self._total - self._done)

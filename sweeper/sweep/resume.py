@@ -1,4 +1,6 @@
-"""Going on with a sweep: what is on disk of its trials, and whether this command would measure the rest alike."""
+"""Going on with a sweep: what is on disk of its trials, and whether this command would measure the
+rest alike.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ MAX_SHOWN = 5  # records of a newer version
 
 @dataclass(frozen=True)
 class Kept:
-    """What a record on disk says of its trial; `measure` is None where neither it nor `trial.json` tells."""
+    """What a record on disk says of its trial; `measure` is None where neither it nor `trial.json`
+    tells.
+    """
 
     status: str
     measure: Measure | None
@@ -37,7 +41,9 @@ class Kept:
 
 
 class OnDisk(NamedTuple):
-    """The records of a sweep's trials: what they say by trial id, and why others cannot be read by their paths."""
+    """The records of a sweep's trials: what they say by trial id, and why others cannot be read by
+    their paths.
+    """
 
     kept: Mapping[str, Kept]
     unreadable: Mapping[Path, str]
@@ -46,7 +52,8 @@ class OnDisk(NamedTuple):
 def read_on_disk(paths: SweepPaths, trial_ids: Set[str]) -> OnDisk:
     """Read what is on disk of the trials.
 
-    Raises ConfigError where a newer sweeper wrote some of it, OSError where the machine lacks what reading takes.
+    Raises ConfigError where a newer sweeper wrote some of it, OSError where the machine lacks what
+    reading takes.
     """
     kept, unreadable, newer, known = {}, {}, [], paths.trials()
     for trial_id in trial_ids & known.keys():
@@ -80,13 +87,16 @@ def read_on_disk(paths: SweepPaths, trial_ids: Set[str]) -> OnDisk:
 
 
 def move_unreadable(unreadable: Mapping[Path, str]) -> None:
-    """Move records that cannot be read out of the way of new ones. Raises ConfigError where that is impossible."""
+    """Move records that cannot be read out of the way of new ones. Raises ConfigError where that is
+    impossible.
+    """
     for path, problem in unreadable.items():
         try:
             moved = move_aside(path)
         except OSError as error:
             raise ConfigError(
-                f"{path} {problem}, and it cannot be moved out of the way of a new record: {error.strerror}; "
+                f"{path} {problem}, and it cannot be moved out of the way of a new record: "
+                f"{error.strerror}; "
                 "move it away, or give another sweep=NAME"
             ) from error
         print(
@@ -112,18 +122,22 @@ def _hash_script(trial: Trial) -> str | None:
 
 
 def require_same_scripts(sweep: str, trials: Iterable[Trial], kept: Mapping[str, Kept]) -> None:
-    """Raise ConfigError where a script is no longer the one of which the sweep has a record that stays."""
+    """Raise ConfigError where a script is no longer the one of which the sweep has a record that
+    stays.
+    """
     for trial in trials:
         before = kept[trial.id].script_sha256 if trial.id in kept else None
         if before is not None and _hash_script(trial) not in (before, None):
             again = "add retry=all to measure it again, or give another sweep=NAME"
             raise ConfigError(
-                f"sweep={sweep}: {trial.model.name} has changed since it was measured; nothing was started; {again}"
+                f"sweep={sweep}: {trial.model.name} has changed since it was measured; nothing was "
+                f"started; {again}"
             )
 
 
 def keep_total_steps(paths: SweepPaths, stay: Iterable[Trial]) -> None:
-    """Write the length of the training that a command names into records that stay, whose figures it does not change.
+    """Write the length of the training that a command names into records that stay, whose figures
+    it does not change.
 
     Raises RecordError for a record that cannot be read, OSError where it cannot be written.
     """
@@ -179,7 +193,9 @@ def find_other_devices(
 
 
 def read_measure(of_record: Mapping[str, Any], trial: TrialPaths) -> Measure | None:
-    """The settings of a record; an older one has none, and `trial.json` beside it has those of its workers."""
+    """The settings of a record; an older one has none, and `trial.json` beside it has those of its
+    workers.
+    """
     with suppress(OSError, ValueError):
         found = of_record or get_mapping(read_json(trial.trial), "measure")
         return from_json(Measure, found) if found else None
@@ -187,12 +203,16 @@ def read_measure(of_record: Mapping[str, Any], trial: TrialPaths) -> Measure | N
 
 
 def is_alike(kept: Kept, measure: Measure) -> bool:
-    """Whether a record was measured with the same settings that change figures; an unknown one counts as alike."""
+    """Whether a record was measured with the same settings that change figures; an unknown one
+    counts as alike.
+    """
     return kept.measure is None or kept.measure.figure_settings() == measure.figure_settings()
 
 
 def require_same_settings(sweep: str, kept: Iterable[Kept], measure: Measure) -> None:
-    """Raise ConfigError when records that stay were measured with other settings that change figures."""
+    """Raise ConfigError when records that stay were measured with other settings that change
+    figures.
+    """
     now = measure.figure_settings()
     before = [
         item.measure.figure_settings()

@@ -37,7 +37,9 @@ R = TypeVar("R")
 
 
 def map_concurrently(call: Callable[[T], R], items: Iterable[T]) -> Iterator[R]:
-    """Yield what a call that waits for a server returns for each item, in order. Raises what a call raises."""
+    """Yield what a call that waits for a server returns for each item, in order. Raises what a call
+    raises.
+    """
     remaining = iter(items)
     with ThreadPoolExecutor(CALLS_AT_ONCE) as pool:
         while batch := list(islice(remaining, MAX_AHEAD)):
@@ -62,7 +64,9 @@ class StoredSweep(NamedTuple):
 
 
 class RunReader:
-    """An MLflow store, which is only read. All methods raise TrackingError when the store does not answer."""
+    """An MLflow store, which is only read. All methods raise TrackingError when the store does not
+    answer.
+    """
 
     def __init__(self, uri: str) -> None:
         file = sqlite_file(uri)
@@ -90,7 +94,9 @@ class RunReader:
         return StoredSweep(parent, tuple(trials.values()))
 
     def read(self, run: StoredRun, name: str) -> str:
-        """Read the text of an artifact. Raises OSError where it is missing or too large, UnicodeDecodeError."""
+        """Read the text of an artifact. Raises OSError where it is missing or too large,
+        UnicodeDecodeError.
+        """
         from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 
         assert self._experiment is not None  # it has a run
@@ -117,7 +123,9 @@ class RunReader:
 
 
 def read_artifact(repository: ArtifactRepository, name: str, max_bytes: int) -> bytes:
-    """Read a file of a run. Raises OSError where it is larger, which whoever writes to the store decides."""
+    """Read a file of a run. Raises OSError where it is larger, which whoever writes to the store
+    decides.
+    """
     from mlflow.store.artifact.http_artifact_repo import HttpArtifactRepository
     from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
     from mlflow.utils.rest_utils import http_request

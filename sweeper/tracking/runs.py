@@ -1,4 +1,6 @@
-"""The runs of sweeper in MLflow: what they show of a record or a sweep, and how they are found. Imports no mlflow."""
+"""The runs of sweeper in MLflow: what they show of a record or a sweep, and how they are found.
+Imports no mlflow.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,9 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Overview:
-    """Everything that the run of a sweep shows besides its artifacts: key figures and a description in Markdown."""
+    """Everything that the run of a sweep shows besides its artifacts: key figures and a description
+    in Markdown.
+    """
 
     metrics: Mapping[str, float]
     note: str
@@ -91,7 +95,9 @@ class Overview:
 
 
 def build_view(record: Record, result: Result, sweep: str, parent_id: str) -> View:
-    """Build the view of a record's run. `sweep` names the record's folder, which may be a renamed copy of a sweep."""
+    """Build the view of a record's run. `sweep` names the record's folder, which may be a renamed
+    copy of a sweep.
+    """
     figures = ((metric.name, metric.value(result)) for metric in METRICS if metric.mlflow)
     numbers = ((name, float(value)) for name, value in figures if isinstance(value, (int, float)))
     tags = {
@@ -114,7 +120,9 @@ def build_view(record: Record, result: Result, sweep: str, parent_id: str) -> Vi
 
 
 def _params(record: Record) -> dict[str, str]:
-    """Collect the axes in the tables, all others that are not at their defaults (`compile.scope`), and the versions."""
+    """Collect the axes in the tables, all others that are not at their defaults (`compile.scope`),
+    and the versions.
+    """
     trial, axes = record.trial, record.trial.axes()
     nested = {part: axes.get(part, {}) for part in ("model", "precision", "compile", "text")}
     nested["version"] = get_mapping(record.environment, "versions")
@@ -161,17 +169,20 @@ def _describe_result(record: Record, result: Result) -> str:
 
 
 def _describe_failure(record: Record) -> str:
-    """Quote the message: the first line as text, the others as an indented block, which no character in them ends."""
+    """Quote the message: the first line as text, the others as an indented block, which no
+    character in them ends.
+    """
     first, *others = (record.message or "").splitlines() or [""]
     line = escape_markdown(f"{record.phase or record.status}: {first}") if first or others else ""
     return "\n".join([line, *(["", *(f"    {other}" for other in others)] if others else [])])
 
 
 def list_points(record: Record) -> tuple[Point, ...]:
-    """List step times and speedups by round, and the first compiled steps by number. A missing value has no point.
+    """List step times and speedups by round, and the first compiled steps by number. A missing
+    value has no point.
 
-    Rounds are numbered on from process to process, so that a process that differs shows as a level of its own. The
-    compiled arm has points only for status `ok`: a wrong program has no speed.
+    Rounds are numbered on from process to process, so that a process that differs shows as a level
+    of its own. The compiled arm has points only for status `ok`: a wrong program has no speed.
     """
     is_ok = record.status == "ok"
     # Milliseconds, of the first process that compiled.
@@ -225,10 +236,12 @@ def build_sweep_filter(sweep: str) -> str:
 
 
 def build_page(sweep: str) -> tuple[str, str]:
-    """Build what the link of a sweep opens in MLflow's pages: the key in the link, and the state of the page as JSON.
+    """Build what the link of a sweep opens in MLflow's pages: the key in the link, and the state of
+    the page as JSON.
 
-    The page nests runs only in the order of time. In the order of speedup it shows every trial without a click. A link
-    cannot carry columns; MLflow's own button "Share" keeps them in a tag of the experiment too.
+    The page nests runs only in the order of time. In the order of speedup it shows every trial
+    without a click. A link cannot carry columns; MLflow's own button "Share" keeps them in a tag of
+    the experiment too.
     """
     state = {
         "searchFilter": build_sweep_filter(sweep),
@@ -241,7 +254,8 @@ def build_page(sweep: str) -> tuple[str, str]:
 
 
 def search_runs(client: MlflowClient, experiment_id: str, filter_: str) -> Iterator[Run]:
-    """Yield every run that the filter finds, oldest first. Keep only what you need: 10,000 runs take 600 MB.
+    """Yield every run that the filter finds, oldest first. Keep only what you need: 10,000 runs
+    take 600 MB.
 
     Delete no run before the search has ended: later runs would move up a page and be missed.
     """

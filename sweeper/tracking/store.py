@@ -79,10 +79,12 @@ def artifact_location(uri: str, runs: Path = paths.RUNS) -> str | None:
 
 
 def check_artifacts(uri: str, experiment: str, artifacts: str) -> None:
-    """Check where a run of the store at `uri` keeps its files. Raises TrackingError if nothing may be sent there.
+    """Check where a run of the store at `uri` keeps its files. Raises TrackingError if nothing may
+    be sent there.
 
-    Whoever can write to a store can give its runs any address: that of another server, which would get records, logs
-    and credentials, or of a folder on this machine. `experiment` is the address that the experiment gives its runs.
+    Whoever can write to a store can give its runs any address: that of another server, which would
+    get records, logs and credentials, or of a folder on this machine. `experiment` is the address
+    that the experiment gives its runs.
     """
     if not f"{artifacts.rstrip('/')}/".startswith(f"{experiment.rstrip('/')}/"):
         reason = f"outside of the experiment's {remove_credentials(experiment)}"
@@ -157,11 +159,13 @@ def connect(uri: str, first: Callable[[MlflowClient], T]) -> tuple[MlflowClient,
 
 @functools.cache
 def _close_connections_after_calls() -> None:
-    """Open a new connection for each call: `mlflow server` answers 40 ms late on one that was used before.
+    """Open a new connection for each call: `mlflow server` answers 40 ms late on one that was used
+    before.
 
-    Sending 100 records takes 24 s this way and 40 s otherwise. The server's uvicorn leaves Nagle's algorithm on when it
-    has several workers, which is the default, and the client delays its acknowledgements:
-    https://github.com/Kludex/uvicorn/issues/3149. A server with TLS stands behind a proxy, which does not do this.
+    Sending 100 records takes 24 s this way and 40 s otherwise. The server's uvicorn leaves Nagle's
+    algorithm on when it has several workers, which is the default, and the client delays its
+    acknowledgements: https://github.com/Kludex/uvicorn/issues/3149. A server with TLS stands behind
+    a proxy, which does not do this.
     """
     try:
         from mlflow.tracking.request_header.abstract_request_header_provider import (
@@ -200,7 +204,9 @@ def _import_client() -> type[MlflowClient]:
 
 @contextmanager
 def translate_errors(uri: str) -> Iterator[None]:
-    """Turn what MLflow raises for a store that is down, wrong or not writable into a TrackingError."""
+    """Turn what MLflow raises for a store that is down, wrong or not writable into a
+    TrackingError.
+    """
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
     from urllib3.exceptions import HTTPError
@@ -232,7 +238,8 @@ def translate_errors(uri: str) -> Iterator[None]:
 def _call_in_time(action: Callable[[], T]) -> T:
     """Call `action`, but wait no longer than one call with its retries may take.
 
-    No setting of MLflow limits the wait for a silent name server, or for a database, which MLflow tries for 100 s.
+    No setting of MLflow limits the wait for a silent name server, or for a database, which MLflow
+    tries for 100 s.
     """
     tries = int(os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]) + 1
     limit_s = float(os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"]) * tries + 1
@@ -244,7 +251,9 @@ def _call_in_time(action: Callable[[], T]) -> T:
 
 
 def _create_database(file: Path) -> None:
-    """Create MLflow's tables under another name: a kill between two tables leaves a file that MLflow cannot open."""
+    """Create MLflow's tables under another name: a kill between two tables leaves a file that
+    MLflow cannot open.
+    """
     from mlflow import MlflowClient
 
     file.parent.mkdir(parents=True, exist_ok=True)

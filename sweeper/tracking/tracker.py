@@ -1,12 +1,14 @@
-"""`Tracker` sends the records of a sweep to MLflow: one experiment, one parent run per sweep, one child run per trial.
+"""`Tracker` sends the records of a sweep to MLflow: one experiment, one parent run per sweep, one
+child run per trial.
 
-Records on disk are the truth and MLflow is a view of them. So an MLflow that does not answer costs seconds, once, and
-loses nothing: `python -m sweeper.sync NAME` sends what is missing.
+Records on disk are the truth and MLflow is a view of them. So an MLflow that does not answer costs
+seconds, once, and loses nothing: `python -m sweeper.sync NAME` sends what is missing.
 
-Runs are found by their tags. A retried trial uses its child run again, unless a param would change, or a metric or a
-point would go: MLflow cannot do that, so the child moves to MLflow's trash and a new one takes its place. The parent of
-a sweep that loses a key figure is replaced in the same way. The tag `sweeper.record` holds the digest of the record
-that a child shows. It is written last: a child that has it is complete, and its record is not sent again.
+Runs are found by their tags. A retried trial uses its child run again, unless a param would change,
+or a metric or a point would go: MLflow cannot do that, so the child moves to MLflow's trash and a
+new one takes its place. The parent of a sweep that loses a key figure is replaced in the same way.
+The tag `sweeper.record` holds the digest of the record that a child shows. It is written last: a
+child that has it is complete, and its record is not sent again.
 
 Try: `mlflow ui --backend-store-uri sqlite:///runs/mlflow.db`
 """
@@ -58,7 +60,9 @@ T = TypeVar("T")
 
 
 class Sent(NamedTuple):
-    """The result of `Tracker.catch_up`: how many records were sent or already there, and a line per problem."""
+    """The result of `Tracker.catch_up`: how many records were sent or already there, and a line per
+    problem.
+    """
 
     sent: int
     unchanged: int
@@ -66,7 +70,9 @@ class Sent(NamedTuple):
 
 
 class Tracker:
-    """Sends the records of one sweep. It never raises: it stops at the first failure and keeps the reason."""
+    """Sends the records of one sweep. It never raises: it stops at the first failure and keeps the
+    reason.
+    """
 
     def __init__(self, uri: str | None, sweep: str, runs: Path = paths.RUNS) -> None:
         self.uri = uri or default_uri(runs)
@@ -80,29 +86,38 @@ class Tracker:
 
     @property
     def page(self) -> str | None:
-        """The path of the sweep's trials in MLflow's pages, with figures. MLflow itself opens with traces."""
+        """The path of the sweep's trials in MLflow's pages, with figures. MLflow itself opens with
+        traces.
+        """
         if self._runs is None:
             return None
-        return f"/#/experiments/{self._runs.experiment_id}/runs?viewStateShareKey={self._runs.page_key}"
+        runs = f"/#/experiments/{self._runs.experiment_id}/runs"
+        return f"{runs}?viewStateShareKey={self._runs.page_key}"
 
     def begin(self) -> None:
-        """Open the store and create the run of a sweep that begins now, so that its page can be looked at."""
+        """Open the store and create the run of a sweep that begins now, so that its page can be
+        looked at.
+        """
         self._running = True
         self._attempt(lambda sweep_runs: sweep_runs.resume())
 
     def log(
         self, record: Record, result: Result | None = None, files: TrialPaths | None = None
     ) -> bool | None:
-        """Send a record as the child run of its trial. False when it is there already, None when MLflow is not reached.
+        """Send a record as the child run of its trial. False when it is there already, None when
+        MLflow is not reached.
 
-        `result` is derived unless it is at hand. Logs come from `files`, by default the folder of the trial.
+        `result` is derived unless it is at hand. Logs come from `files`, by default the folder of
+        the trial.
         """
         self._interrupted |= record.status == "interrupted"
         found = files or self._paths.trial(record.label, record.trial_id)
         return self._attempt(lambda sweep_runs: sweep_runs.send(record, found, result))
 
     def catch_up(self) -> Sent:
-        """Send every record in the sweep's folder that MLflow lacks. An interrupt takes effect between two records."""
+        """Send every record in the sweep's folder that MLflow lacks. An interrupt takes effect
+        between two records.
+        """
         sent: list[bool | None] = []
         problems = []
         for path in self._paths.records():
@@ -120,12 +135,16 @@ class Tracker:
         self._attempt(lambda sweep_runs: sweep_runs.send_overview(overview))
 
     def log_report(self, files: Sequence[Path]) -> None:
-        """Put files and whole folders under `report/` of the parent run, unless they are there already."""
+        """Put files and whole folders under `report/` of the parent run, unless they are there
+        already.
+        """
         if files:
             self._attempt(lambda sweep_runs: sweep_runs.send_report(files))
 
     def finish(self, interrupted: bool = False) -> None:
-        """Send `sweep.json` and end the parent run: KILLED after an interrupted trial or sweep, else FINISHED."""
+        """Send `sweep.json` and end the parent run: KILLED after an interrupted trial or sweep,
+        else FINISHED.
+        """
         if self._runs is not None:
             status = "KILLED" if self._interrupted or interrupted else "FINISHED"
             manifest = _read_public_manifest(self._paths.sweep)
@@ -161,7 +180,9 @@ class Tracker:
 
 
 class _Child(NamedTuple):
-    """The part of a child run that stays in memory; MLflow is asked for the rest when a child has to change."""
+    """The part of a child run that stays in memory; MLflow is asked for the rest when a child has
+    to change.
+    """
 
     run_id: str
     parent_id: str | None
@@ -170,7 +191,9 @@ class _Child(NamedTuple):
 
 @dataclass(frozen=True)
 class _Upload:
-    """Puts files of a sweep's folder among the artifacts of its runs, both of which may be somebody else's work."""
+    """Puts files of a sweep's folder among the artifacts of its runs, both of which may be somebody
+    else's work.
+    """
 
     uri: str
     client: MlflowClient
@@ -185,7 +208,9 @@ class _Upload:
         texts: Mapping[str, str],
         path: str | None = None,
     ) -> None:
-        """Send texts and files, by their names under `path`. What is not a regular file of the sweep stays here."""
+        """Send texts and files, by their names under `path`. What is not a regular file of the
+        sweep stays here.
+        """
         with self.copy(files) as (copies, _):
             for name, text in texts.items():
                 write_text(copies / name, text)
@@ -198,7 +223,8 @@ class _Upload:
 
     @contextmanager
     def copy(self, files: Mapping[Path, Path]) -> Iterator[tuple[Path, dict[str, str]]]:
-        """Copy files by their names to a folder that goes with the body, so that what is sent is what was checked.
+        """Copy files by their names to a folder that goes with the body, so that what is sent is
+        what was checked.
 
         The body also gets the SHA-256 of each.
         """
@@ -301,7 +327,9 @@ class _SweepRuns:
         return True
 
     def send_overview(self, overview: Overview) -> None:
-        """Make the parent show the overview. A description that somebody wrote stays until the overview changes."""
+        """Make the parent show the overview. A description that somebody wrote stays until the
+        overview changes.
+        """
 
         def send() -> None:
             if not self._figures.keys() <= overview.metrics.keys():
@@ -331,7 +359,9 @@ class _SweepRuns:
             )
 
     def finish(self, manifest: str | None, status: str, end_ms: int) -> None:
-        """Put `sweep.json` on the parent, for the head of a report from MLflow, and end it if anything was sent."""
+        """Put `sweep.json` on the parent, for the head of a report from MLflow, and end it if
+        anything was sent.
+        """
         if manifest is not None:
             send = partial(self._upload.send, self._parent, {}, {"sweep.json": manifest})
             self._send_once(runs.MANIFEST, manifest, send)
@@ -340,7 +370,9 @@ class _SweepRuns:
             self._running = False
 
     def _send_once(self, tag: str, text: str, send: Callable[[], object]) -> None:
-        """Send what `text` stands for to the parent, and note the text's digest there, unless the parent has it."""
+        """Send what `text` stands for to the parent, and note the text's digest there, unless the
+        parent has it.
+        """
         digest = hashlib.sha256(text.encode()).hexdigest()
         if self._digests.get(tag) != digest:
             self.resume()
@@ -349,7 +381,9 @@ class _SweepRuns:
             self._digests[tag] = digest
 
     def _replace_parent(self) -> None:
-        """Replace a parent that shows a figure which no longer exists by a new one, and move the children to it."""
+        """Replace a parent that shows a figure which no longer exists by a new one, and move the
+        children to it.
+        """
         old = self._parent_id
         self._use_parent(self._create_parent(self._started_ms))
         for trial_id, child in self._children.items():
@@ -371,8 +405,8 @@ class _SweepRuns:
     def _prepare_child(self, record: Record, child: _Child | None, view: View, end_ms: int) -> Run:
         """Return a run that can show the view: the existing child, or a new run in its place.
 
-        A run can change to another view if no param changes or is lost, and no metric is. Points count as metrics here,
-        so a run that has points is always replaced.
+        A run can change to another view if no param changes or is lost, and no metric is. Points
+        count as metrics here, so a run that has points is always replaced.
         """
         if child is not None:
             run = self._client.get_run(child.run_id)
@@ -425,7 +459,9 @@ def _ensure_experiment(client: MlflowClient, artifacts: str | None) -> Experimen
 
 
 def _read_start_ms(path: Path) -> int | None:
-    """Read when the first command of a sweep began, from its `sweep.json`; None where that does not say."""
+    """Read when the first command of a sweep began, from its `sweep.json`; None where that does not
+    say.
+    """
     try:
         started = read_json(path)["invocations"][0]["started"]
         return int(1000 * dt.datetime.fromisoformat(started).timestamp())
@@ -434,7 +470,8 @@ def _read_start_ms(path: Path) -> int | None:
 
 
 def _read_public_manifest(path: Path) -> str | None:
-    """Read `sweep.json` without passwords in URIs, and without the lists of trials, which every resume repeats.
+    """Read `sweep.json` without passwords in URIs, and without the lists of trials, which every
+    resume repeats.
 
     None when there is no such file, or it is not ours.
     """

@@ -1,7 +1,7 @@
 """Which stores the user has named on this machine.
 
-A sweep's folder may come from somebody else, and MLflow sends the credentials of the environment to whatever server it
-talks to. So an address that only the folder names is no reason to connect.
+A sweep's folder may come from somebody else, and MLflow sends the credentials of the environment to
+whatever server it talks to. So an address that only the folder names is no reason to connect.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ MAX_ADDRESSES = 1000
 
 
 def state_folder() -> Path | None:
-    """Return the folder where sweeper keeps what it knows about the user; None for a user without a home.
+    """Return the folder where sweeper keeps what it knows about the user; None for a user without a
+    home.
 
     https://specifications.freedesktop.org/basedir-spec/latest/
     """
@@ -42,7 +43,9 @@ def is_named_by(arguments: Iterable[str]) -> bool:
 
 
 def normalize(uri: str) -> str:
-    """Return the address by which a store is known: without credentials, and not relative to a folder."""
+    """Return the address by which a store is known: without credentials, and not relative to a
+    folder.
+    """
     file = sqlite_file(uri)
     return f"sqlite:///{file}" if file else remove_credentials(uri).rstrip("/")
 
@@ -54,7 +57,9 @@ def is_trusted(uri: str) -> bool:
 
 
 def remember(uri: str) -> None:
-    """Remember a store that the command line or the environment names. Raises OSError when that is impossible."""
+    """Remember a store that the command line or the environment names. Raises OSError when that is
+    impossible.
+    """
     folder, known, address = state_folder(), _read(), normalize(uri)
     if folder is None or address in known or "\n" in address:
         return

@@ -1,11 +1,13 @@
 """Entry point of a worker process.
 
-    python -m sweeper.worker runs/<sweep>/<trial>/trial.json      measure once, print the outcome (also under pdb)
-    python -m sweeper.worker runs/<sweep>/<trial>/trial.json --inspect FOLDER    write what the compiler does
-    python -m sweeper.worker --check trials.json answer.json      say which trials cannot be built here
+    python -m sweeper.worker runs/<sweep>/<trial>/trial.json
+        measure once, print the outcome (also under pdb)
+    python -m sweeper.worker runs/<sweep>/<trial>/trial.json --inspect FOLDER
+        write what the compiler does
+    python -m sweeper.worker --check trials.json answer.json   say which trials cannot be built here
 
-The driver passes `--answer-fd`; without it the answer goes to standard output. torch is imported after the arguments
-are read, because what it reads of the environment has to be set before.
+The driver passes `--answer-fd`; without it the answer goes to standard output. torch is imported
+after the arguments are read, because what it reads of the environment has to be set before.
 """
 
 from __future__ import annotations
@@ -85,7 +87,10 @@ def _check(question: Path, answer: Path) -> None:
     try:
         import torch  # noqa: F401  # before anything that needs it
     except ImportError as error:
-        problem = f"this Python cannot import torch ({error}); install torch: {sys.executable} -m pip install torch"
+        problem = (
+            f"this Python cannot import torch ({error}); install torch: {sys.executable} -m "
+            "pip install torch"
+        )
         answer.write_text(json.dumps({"problems": [problem], "notes": []}))
         return
     from sweeper.worker.preflight import check
@@ -138,7 +143,9 @@ def _parse() -> argparse.Namespace:
 
 
 def _take_standard_input() -> int:
-    """A descriptor of what was standard input; a model, or a program that it starts, finds nothing to read there."""
+    """A descriptor of what was standard input; a model, or a program that it starts, finds nothing
+    to read there.
+    """
     own = os.dup(0)
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)
@@ -146,7 +153,9 @@ def _take_standard_input() -> int:
 
 
 def _read_grants(driver: int, grants: queue.SimpleQueue[LeaseGrant]) -> None:
-    """The driver holds the other end of standard input; when it dies, however it dies, so do we and all we started."""
+    """The driver holds the other end of standard input; when it dies, however it dies, so do we and
+    all we started.
+    """
     with os.fdopen(driver, "rb", buffering=0) as lines:
         while line := lines.readline():
             grants.put(LeaseGrant.loads(line.decode()))

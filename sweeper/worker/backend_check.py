@@ -70,7 +70,9 @@ def check_backend(backend: str, device: str, mode: str = "default") -> Verdict:
 def _try_out(
     backend: str, mode: str, device: str, workload: str
 ) -> tuple[str | None, float | None]:
-    """What is wrong with the backend, or None, and the seconds of its first step. Raises whatever it raises."""
+    """What is wrong with the backend, or None, and the seconds of its first step. Raises whatever
+    it raises.
+    """
     # torch would only log that it does without
     torch._inductor.config.triton.cudagraph_or_error = True
     tiny, labels = Model("", "tiny"), Labels("tiny", "fp32")  # of no library
@@ -95,7 +97,8 @@ def _try_out(
     if all(torch.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE) for a, b in pairs):
         return None, first_step_s
     return (
-        f"wrong: differs from eager by up to {max(float((a - b).abs().max()) for a, b in pairs):.2g}",
+        "wrong: differs from eager by up to "
+        f"{max(float((a - b).abs().max()) for a, b in pairs):.2g}",
         first_step_s,
     )
 
@@ -103,7 +106,9 @@ def _try_out(
 def _run_steps(
     trial: Trial, counters: CompileCounters | None
 ) -> tuple[dict[str, torch.Tensor], float]:
-    """The tensors of the last of `STEPS` steps, and the wall seconds of the first; eager without counters."""
+    """The tensors of the last of `STEPS` steps, and the wall seconds of the first; eager without
+    counters.
+    """
     device = torch.device(trial.device)
     torch.manual_seed(0)
     # A reduction, elementwise work and matrix products.

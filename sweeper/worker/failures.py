@@ -1,4 +1,6 @@
-"""What can go wrong with a trial: exceptions that know their status, and the status of every other exception."""
+"""What can go wrong with a trial: exceptions that know their status, and the status of every other
+exception.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,8 @@ class Missing:
 
 
 def try_reading(reading: Callable[[], T]) -> T | Missing:
-    """Take a reading outside of the timed blocks; what goes wrong in it becomes a reason, and the trial goes on.
+    """Take a reading outside of the timed blocks; what goes wrong in it becomes a reason, and the
+    trial goes on.
 
     Raises a `Failure`, which says something of the trial.
     """
@@ -99,7 +102,9 @@ def choose_status(error: Exception, phase: str) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """The first lines of an error, after its type unless it is a `Failure`, whose status says as much."""
+    """The first lines of an error, after its type unless it is a `Failure`, whose status says as
+    much.
+    """
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     text = "\n".join(lines[:MESSAGE_LINES])
     return (text if isinstance(error, Failure) and text else f"{type(error).__name__}: {text}")[

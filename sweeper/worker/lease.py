@@ -1,8 +1,10 @@
-"""The worker's side of the device lease: when it may compute on the device, and a clock that leaves out the waiting.
+"""The worker's side of the device lease: when it may compute on the device, and a clock that leaves
+out the waiting.
 
-The device is held from building on, let go while the compiler runs on the CPU, and held alone from the warm-up to the
-last reading. Inductor autotunes kernels on the device while it compiles: it has the device back for one benchmark at a
-time, so that several workers that autotune take turns. Without a driver the device is always ours.
+The device is held from building on, let go while the compiler runs on the CPU, and held alone from
+the warm-up to the last reading. Inductor autotunes kernels on the device while it compiles: it has
+the device back for one benchmark at a time, so that several workers that autotune take turns.
+Without a driver the device is always ours.
 """
 
 from __future__ import annotations
@@ -28,12 +30,16 @@ COMPILES = (CallbackTrigger.DYNAMO, CallbackTrigger.LAZY_BACKWARD)
 
 
 def _not_compiled(method: F) -> F:
-    """Within a compiled step Dynamo would compile what it calls back as well, and wait for itself."""
+    """Within a compiled step Dynamo would compile what it calls back as well, and wait for
+    itself.
+    """
     return torch.compiler.disable(method)  # type: ignore[no-untyped-call, no-any-return]
 
 
 class Lease:
-    """Who computes on the device; `before_leaving` and `after_returning` are called around every time without it."""
+    """Who computes on the device; `before_leaving` and `after_returning` are called around every
+    time without it.
+    """
 
     def __init__(self, ask: Ask = lambda wants: None if wants == NOTHING else LeaseGrant()) -> None:
         self._ask = ask
@@ -47,7 +53,9 @@ class Lease:
         self.after_returning: Callable[[], None] = lambda: None
 
     def clock(self) -> float:
-        """Seconds like `time.perf_counter`, standing still while this process waits or is stopped."""
+        """Seconds like `time.perf_counter`, standing still while this process waits or is
+        stopped.
+        """
         return time.perf_counter() - self.away_s
 
     def take(self, wants: str = DEVICE) -> None:
@@ -65,7 +73,9 @@ class Lease:
                 self.after_returning()
 
     def leave(self) -> None:
-        """Let go of the device when nothing of ours runs on it any more, and of the memory that is kept for later."""
+        """Let go of the device when nothing of ours runs on it any more, and of the memory that is
+        kept for later.
+        """
         with self._lock:
             if self._holds == NOTHING:
                 return
@@ -77,7 +87,9 @@ class Lease:
             self._ask(NOTHING)
 
     def leave_while_compiling(self) -> None:
-        """From now on let go of the device whenever the compiler runs; to be called after `torch._dynamo.reset`."""
+        """From now on let go of the device whenever the compiler runs; to be called after
+        `torch._dynamo.reset`.
+        """
         callback_handler.register_start_callback(self._start_compiling)
         callback_handler.register_end_callback(self._end_compiling)
         _wrap_benchmarks(self._benchmark)
@@ -98,7 +110,9 @@ class Lease:
 
     @contextmanager
     def _benchmark(self) -> Iterator[None]:
-        """Hold the device while Inductor benchmarks a kernel, in the middle of compiling or in a step."""
+        """Hold the device while Inductor benchmarks a kernel, in the middle of compiling or in a
+        step.
+        """
         was_ours = self._start_benchmark()
         try:
             yield
@@ -124,7 +138,9 @@ class Lease:
 
 
 def _wrap_benchmarks(context: Callable[[], Any]) -> None:
-    """Have Inductor time every candidate on the GPU within `context`; torch has a hook for it from 2.13 on."""
+    """Have Inductor time every candidate on the GPU within `context`; torch has a hook for it from
+    2.13 on.
+    """
     if hasattr(benchmarking, "set_gpu_benchmark_lock_context"):
         benchmarking.set_gpu_benchmark_lock_context(context)
         return

@@ -1,4 +1,5 @@
-"""`python -m sweeper.worker --check trials.json answer.json`: what cannot be built here, and notes on the rest.
+"""`python -m sweeper.worker --check trials.json answer.json`: what cannot be built here, and notes
+on the rest.
 
 Only the libraries that the trials need are imported.
 """
@@ -22,7 +23,9 @@ ALL_OPTIONS = "python -c 'import torch; print(*torch._inductor.list_options(), s
 
 
 def check(question: Path, answer: Path) -> None:
-    """Read trials, and write `problems`, and where there are none `notes` about what the trials will do."""
+    """Read trials, and write `problems`, and where there are none `notes` about what the trials
+    will do.
+    """
     trials = [Trial.from_json(data) for data in json.loads(question.read_text())]
     problems, notes = (
         list(dict.fromkeys(lines)) for lines in _examine(trials, question.with_name(AT))
@@ -37,7 +40,8 @@ def _examine(trials: list[Trial], at: Path) -> tuple[list[str], list[str]]:
     """
     if any(trial.device == "cuda" for trial in trials) and not torch.cuda.is_available():
         return [
-            f"torch {torch.__version__} cannot use the GPU: install torch's CUDA build, or take device=cpu"
+            f"torch {torch.__version__} cannot use the GPU: install torch's CUDA build, or take "
+            "device=cpu"
         ], []
     problems, notes = list(_option_problems(trials)), []
     for trial in {

@@ -1,7 +1,9 @@
 """What torch and its backends can do here, tried out in a process that may break.
 
-    python -m sweeper.worker.probe versions cpu           what is installed, and which backends there are to try
-    python -m sweeper.worker.probe backend inductor cpu   run a tiny model with it, and compare with eager
+    python -m sweeper.worker.probe versions cpu
+        what is installed, and which backends there are to try
+    python -m sweeper.worker.probe backend inductor cpu
+        run a tiny model with it, and compare with eager
 
 The answer is one line of JSON on standard output; all that libraries print goes to standard error.
 """
@@ -55,7 +57,9 @@ def main() -> None:
 
 
 def list_software(device: str) -> Software:
-    """List versions of everything; torch is imported to see whether it works, the others are not."""
+    """List versions of everything; torch is imported to see whether it works, the others are
+    not.
+    """
     advice = {**{package: f"pip install {package}" for package in library_packages()}, **ADVICE}
     versions = read_versions(["torch", *advice])
     python = Part("Python", platform.python_version())

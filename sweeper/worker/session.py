@@ -1,8 +1,9 @@
 """One worker process from building to the last reading: `Job -> Outcome`.
 
-The order is fixed: build; eager, with nothing compiled yet; compile; check that it is right; then, with the device
-alone, warm up, measure both arms in turn, and take the readings that belong to no round. Before that, other workers may
-compile on the host, and use the device whenever this process has given its lease back.
+The order is fixed: build; eager, with nothing compiled yet; compile; check that it is right; then,
+with the device alone, warm up, measure both arms in turn, and take the readings that belong to no
+round. Before that, other workers may compile on the host, and use the device whenever this process
+has given its lease back.
 
 A script's loop takes the measurements for which the device is alone, too: see `Setup`.
 """
@@ -83,7 +84,9 @@ class Notes:
 
     @contextmanager
     def enter(self, phase: str) -> Iterator[None]:
-        """Announce a phase and note how long it took, also when it fails; a phase may come several times."""
+        """Announce a phase and note how long it took, also when it fails; a phase may come several
+        times.
+        """
         self.announce(phase)
         start = self.lease.clock()
         try:
@@ -133,7 +136,9 @@ class Setup(Protocol):
 def run(
     job: Job, part: Part, say: Callable[[Phase], None], lease: Lease, task: Task | None = None
 ) -> Outcome:
-    """Run the phases of a measurement, or of `task`. Always returns: any exception in them becomes a status."""
+    """Run the phases of a measurement, or of `task`. Always returns: any exception in them becomes
+    a status.
+    """
     notes = Notes(say, Process(part.index, part.draw, part.cold), lease)
     try:
         (task or _measure)(job, part, notes)
@@ -154,7 +159,9 @@ def begin(job: Job, notes: Notes) -> None:
 
 
 def build(job: Job, notes: Notes) -> TrialSetup:
-    """Put the model on the device. Raises UnavailableError where the trial's backend or mode is not available."""
+    """Put the model on the device. Raises UnavailableError where the trial's backend or mode is not
+    available.
+    """
     device, lease = torch.device(job.trial.device), notes.lease
     # the model's module has been imported: it may register a backend of its own
     if job.trial.backend is not None:
@@ -257,13 +264,17 @@ def describe_mismatch(accuracy: Accuracy) -> str:
         if (found := accuracy.statistic) is None:
             return f"{accuracy.worst} has NaN or infinity over seeds, and is finite in eager"
         both = f"{found.compiled:.3g}, eager's is {found.eager:.3g}"
-        return f"the {accuracy.worst} over seeds is {both}; chance and rounding do not explain the difference"
+        return (
+            f"the {accuracy.worst} over seeds is {both}; chance and rounding do not explain the "
+            "difference"
+        )
     if accuracy.too_small:
         return f"{accuracy.worst} has less than a third of the size that it has in eager"
     error = math.inf if accuracy.compiled_error is None else accuracy.compiled_error
     if accuracy.bound is not None and not error <= accuracy.bound:
         return (
-            f"{accuracy.worst} is off by {error:.3g} (root mean square against {accuracy.reference}); "
+            f"{accuracy.worst} is off by {error:.3g} (root mean square against "
+            f"{accuracy.reference}); "
             f"eager is off by {accuracy.eager_error:.3g}, and {accuracy.bound:.3g} is allowed"
         )
     projection, allowed = accuracy.projection or PerArm(), accuracy.margin or 0.0
@@ -277,7 +288,9 @@ def describe_mismatch(accuracy: Accuracy) -> str:
 
 
 def warm_up(setup: Setup, notes: Notes, steps: int | None = None) -> Steps[None]:
-    """Run each arm until its step time is flat, and choose K unless an earlier process has chosen it."""
+    """Run each arm until its step time is flat, and choose K unless an earlier process has chosen
+    it.
+    """
     bench, measure = setup.bench, setup.measure
     eager_s, eager_flat = yield from bench.warm_up(setup.eager, measure.warmup_s)
     compiled_s, compiled_flat = yield from bench.warm_up(setup.compiled, measure.warmup_s)
@@ -322,9 +335,11 @@ def time_rounds(setup: Setup, notes: Notes) -> Steps[None]:
 
 
 def _require_no_divergence(setup: TrialSetup, check: AccuracyCheck, process: Process) -> None:
-    """Raise when the loss has become NaN or infinite: EagerError when eager alone diverges too, else MismatchError.
+    """Raise when the loss has become NaN or infinite: EagerError when eager alone diverges too,
+    else MismatchError.
 
-    Training on random labels may diverge. The arms share their parameters, so eager restarts from the initial state.
+    Training on random labels may diverge. The arms share their parameters, so eager restarts from
+    the initial state.
     """
     if setup.is_finite(setup.compiled):
         return
@@ -340,7 +355,9 @@ def _require_no_divergence(setup: TrialSetup, check: AccuracyCheck, process: Pro
 
 
 def _measure_memory(setup: TrialSetup, notes: Notes, arm: Arm) -> None:
-    """Measure the device memory of an arm; on a shared GPU the memory in use cannot be attributed to it."""
+    """Measure the device memory of an arm; on a shared GPU the memory in use cannot be attributed
+    to it.
+    """
     setup.monitor.gpu.take_reading("before")
     shared = setup.monitor.gpu.is_shared()
     reading = try_reading(lambda: setup.measure_memory(arm))
@@ -359,7 +376,9 @@ def _measure_memory(setup: TrialSetup, notes: Notes, arm: Arm) -> None:
 
 
 def take_readings(setup: Setup, notes: Notes) -> Steps[None]:
-    """Take the readings of both arms that belong to no round: joules, and seconds of host and device."""
+    """Take the readings of both arms that belong to no round: joules, and seconds of host and
+    device.
+    """
     if setup.measure.energy:
         with notes.enter("energy"):
             yield from _measure_energy(setup, notes)
@@ -372,7 +391,8 @@ def take_readings(setup: Setup, notes: Notes) -> Steps[None]:
 def profile(setup: Setup, notes: Notes) -> Steps[None]:
     """Measure the seconds per step of the host and of the device.
 
-    The host comes first, since launches take longer in a process that has profiled. Whether its time counts comes last.
+    The host comes first, since launches take longer in a process that has profiled. Whether its
+    time counts comes last.
     """
     timed = host_time.time_arms(setup.bench, (setup.eager, setup.compiled), _read_step_s(notes))
     host_s = yield from try_steps(timed)
@@ -425,7 +445,9 @@ def _calibrate_gap_s() -> float:
 
 
 def _note_host_time(setup: Setup, notes: Notes, host_s: dict[str, float] | Missing) -> Steps[None]:
-    """Note the host's seconds per step of each arm where they contain no wait for the device, else the reason."""
+    """Note the host's seconds per step of each arm where they contain no wait for the device, else
+    the reason.
+    """
     if isinstance(host_s, Missing):
         notes.add(host_time_missing=host_s.reason)
         return
@@ -449,7 +471,9 @@ def _note_host_time(setup: Setup, notes: Notes, host_s: dict[str, float] | Missi
 
 
 def _measure_energy(setup: Setup, notes: Notes) -> Steps[None]:
-    """Measure the joules per step of each arm; on a shared GPU they cannot be attributed to this process."""
+    """Measure the joules per step of each arm; on a shared GPU they cannot be attributed to this
+    process.
+    """
     if setup.monitor.gpu.is_shared():
         notes.add(energy_missing=SHARED_GPU_REASON)
         return

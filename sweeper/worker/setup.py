@@ -1,4 +1,6 @@
-"""The setup of a trial in its worker process: the model, both arms, the bench that runs them and the monitors."""
+"""The setup of a trial in its worker process: the model, both arms, the bench that runs them and
+the monitors.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +28,8 @@ FLEX_ATTENTION = "flex_attention"  # compiled by transformers itself at its firs
 class TrialSetup:
     """What the phases of a worker process share.
 
-    Both arms have one optimizer and one scaler; where the optimizer's step is compiled, each arm has its own, because
-    Dynamo changes how an optimizer keeps its state.
+    Both arms have one optimizer and one scaler; where the optimizer's step is compiled, each arm
+    has its own, because Dynamo changes how an optimizer keeps its state.
     """
 
     compiled: Arm
@@ -102,7 +104,9 @@ class TrialSetup:
         )
 
     def compile(self, counters: CompileCounters) -> Arm:
-        """Make the compiled arm, which is eager as well with mode=eager; the compiler itself runs in its first step."""
+        """Make the compiled arm, which is eager as well with mode=eager; the compiler itself runs
+        in its first step.
+        """
         trial, module = self.trial, self.built.module
         if trial.compile.has_optimizer:
             self._add_optimizer()
@@ -124,7 +128,9 @@ class TrialSetup:
         return self.compiled
 
     def forget_eager(self) -> None:
-        """Free what only the eager arm keeps, so that it does not count as the compiled arm's memory."""
+        """Free what only the eager arm keeps, so that it does not count as the compiled arm's
+        memory.
+        """
         if self.trial.compile.has_optimizer and self.optimizers[0] is not None:
             self.optimizers[0].state.clear()
 
@@ -143,12 +149,16 @@ class TrialSetup:
         return self.optimizers[0 if arm is self.eager else -1]
 
     def gradient_factor(self) -> float:
-        """Return the factor by which gradients are still scaled after a step, where no optimizer unscales them."""
+        """Return the factor by which gradients are still scaled after a step, where no optimizer
+        unscales them.
+        """
         scales = self.read_gradient_scales()
         return scales[-1] if scales and self.optimizers[0] is None else 1.0
 
     def settings(self) -> dict[str, Json]:
-        """The settings that are equal in both arms, with the values that they have on this device."""
+        """The settings that are equal in both arms, with the values that they have on this
+        device.
+        """
         return {
             **self.monitor.torch_flags,
             "set_by_model": ", ".join(
@@ -171,7 +181,9 @@ class TrialSetup:
         return self.meter.measure(lambda steps: self.bench.run(arm, self.bench.round_up(steps)))
 
     def is_finite(self, arm: Arm) -> bool:
-        """Whether the loss of a step is finite, or in inference its output has no NaN; infinity may be a mask."""
+        """Whether the loss of a step is finite, or in inference its output has no NaN; infinity may
+        be a mask.
+        """
         wrong = (lambda tensor: ~torch.isfinite(tensor)) if self._trains else torch.isnan
         return not any(wrong(tensor).any() for tensor in find_tensors(self.bench.run_one(arm)))
 

@@ -1,4 +1,6 @@
-"""The 95 % intervals hold the truth in 95 of 100 simulated trials: the fast part of benchmarks/coverage.py."""
+"""The 95 % intervals hold the truth in 95 of 100 simulated trials: the fast part of
+benchmarks/coverage.py.
+"""
 
 from __future__ import annotations
 

@@ -287,7 +287,9 @@ def test_artifacts_are_different_programs() -> None:
 def waiting(
     process: Process, eager: float | None, compiled: float | None, kernels: int = 100
 ) -> Process:
-    """The same with a device that waits for the host for these shares of the arms' steps, usual gaps apart."""
+    """The same with a device that waits for the host for these shares of the arms' steps, usual
+    gaps apart.
+    """
     arms = []
     for share, block_s in (
         (eager, process.rounds[0].eager_s),
@@ -319,7 +321,9 @@ def test_an_arm_is_host_bound_above_five_percent_of_waiting(
 
 
 def test_with_a_device_step_time_an_arm_waits_for_the_rest_of_its_step() -> None:
-    """Of 20 and 10 ms the device needs 19.2 and 9; where an arm lacks that, its busy time and usual gaps count."""
+    """Of 20 and 10 ms the device needs 19.2 and 9; where an arm lacks that, its busy time and usual
+    gaps count.
+    """
     known = replace(make_process(), device_time_s=PerArm(0.001, 0.001), device_kernels=PerArm(0, 0))
     result = derive(record_of(replace(known, device_step_s=PerArm(0.0192, 0.009))))
     assert (result.host_bound_arms, result.host_bound_fraction) == ("compiled", pytest.approx(0.1))
@@ -546,7 +550,9 @@ def test_a_wrong_program_has_no_host_time() -> None:
 def test_a_host_of_half_and_twice_the_time(
     host_s: tuple[float, float], faster: float, slower: float
 ) -> None:
-    """Beside a device that needs 20 and 10 ms: of the first 20 / 10 and 60 / 24, of the second 30 / 20 and 120 / 80."""
+    """Beside a device that needs 20 and 10 ms: of the first 20 / 10 and 60 / 24, of the second 30 /
+    20 and 120 / 80.
+    """
     waiting = make_process(host_s[0] / host_s[1], eager_s=host_s[0])
     process = replace(waiting, host_step_s=PerArm(*host_s), device_step_s=PerArm(0.02, 0.01))
     result = derive(record_of(process))
@@ -612,7 +618,9 @@ def test_device_clock_is_its_step_time_or_else_its_busy_time() -> None:
 
 
 def test_the_loop_of_a_script_is_eager_over_compiled() -> None:
-    """20 ms and 16 ms per step, of which the loader takes 4 ms in eager; without a loader of torch nothing is known."""
+    """20 ms and 16 ms per step, of which the loader takes 4 ms in eager; without a loader of torch
+    nothing is known.
+    """
     eager, compiled = LoopRun(100, 0.020, 0.004, 1.0), LoopRun(100, 0.016, None, 1.0)
     process = replace(make_process(), script=ScriptRun(loop_eager=eager, loop_compiled=compiled))
     result = derive(replace(make_record(), processes=(process,)))

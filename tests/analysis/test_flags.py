@@ -282,7 +282,9 @@ def test_a_smaller_batch_and_a_program_without_kernels_are_flagged() -> None:
 
 
 def test_limits_of_shares_are_still_allowed() -> None:
-    """A tenth of the host, a hundredth of 0.6 s of rounds, four fifths of the device step time, a target as wide."""
+    """A tenth of the host, a hundredth of 0.6 s of rounds, four fifths of the device step time, a
+    target as wide.
+    """
     assert flags(quiet(host=HostState(0.10, 0.10, 0.006)), quiet(1)) == set()
     assert flags(quiet(host=HostState(throttled_s=0.0061)), quiet(1)) == {"host_busy"}
     rounds = (

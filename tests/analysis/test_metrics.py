@@ -42,7 +42,8 @@ def test_metrics_have_the_unit_of_their_column() -> None:
 def test_what_a_wrong_program_was_measured_in_stays_where_it_is_no_speed(name: str) -> None:
     latency = Latency(0.01, 0.02, 0.03, 9)
     process = replace(
-        make_process(), compile_parts_s={"dynamo": 1.0}, time_to_first_step_s=2.0, energy_j=PerArm(1.0, 1.0),
+        make_process(), compile_parts_s={"dynamo": 1.0}, time_to_first_step_s=2.0,
+        energy_j=PerArm(1.0, 1.0),
         latencies=Latencies(latency, latency),
     )  # fmt: skip
     wrong = derive(record_of(process, status="accuracy_mismatch")).readings

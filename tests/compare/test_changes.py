@@ -214,7 +214,8 @@ def test_facts_of_gpu_cpu_settings_and_program_are_named_by_their_group() -> Non
     def record(limit_w: float, cpu: str, commit: str | None, tf32: bool) -> Record:
         found = measured()
         environment = {
-            "device": {"type": "cuda", "name": "NVIDIA H200", "power_limit_w": limit_w}, "cpu": {"name": cpu},
+            "device": {"type": "cuda", "name": "NVIDIA H200", "power_limit_w": limit_w},
+            "cpu": {"name": cpu},
             "commit": commit,
         }  # fmt: skip
         assert found.diagnostics is not None

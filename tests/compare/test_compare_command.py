@@ -1,4 +1,6 @@
-"""The command that compares two sweeps: exit codes, tables, formats and what it says of bad input."""
+"""The command that compares two sweeps: exit codes, tables, formats and what it says of bad
+input.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def test_a_slower_step_and_a_broken_trial_are_exit_1_and_come_first(tmp_path: Pa
 
 @KINDS
 def test_device_time_stands_beside_wall_clock(tmp_path: Path, kind: str) -> None:
-    """Eager's device time moved by 0.5 % in each row, which is no reason against a change of 4 %."""
+    """Eager's device time moved by 0.5 % in each row, which is no reason against a change of 4
+    %.
+    """
     for name, eager_s, compiled_s in (("old", 0.0190, 0.0080), ("new", 0.019095, 0.00832)):
         records = [
             on_device(measured(model, wobble=NOISY), 0.0080, eager_s, kind=kind)
@@ -77,7 +81,10 @@ def test_device_time_stands_beside_wall_clock(tmp_path: Path, kind: str) -> None
         line for line in found.stdout.splitlines() if line.startswith("SLOWER") and "→" in line
     )
     assert "+4.0 % SLOWER" in row
-    said = "SLOWER, wall UNRESOLVED (shown is neither a change nor equality within 2%), device SLOWER: vgg16 amp default"
+    said = (
+        "SLOWER, wall UNRESOLVED (shown is neither a change nor equality within 2%), device "
+        "SLOWER: vgg16 amp default"
+    )
     assert said in found.stdout.splitlines()
     clock = {"device_step_s": "device step time", "device_time_s": "device busy time"}[kind]
     assert (
@@ -368,11 +375,13 @@ PUBLISHED = "nothing could be judged: measure both with measure=published (docs/
         ({"wobble": (0.9, 1.1, 1.0, 1.05, 0.95)}, PUBLISHED),
         (
             {"wobble": (0.9, 1.1, 1.0), "draws": (0, 1, 2)},
-            "nothing could be judged: measure both with measure=published measure.draws=5 (docs/comparing.md)",
+            "nothing could be judged: measure both with measure=published measure.draws=5 "
+            "(docs/comparing.md)",
         ),
         (
             {"status": "oom", "wobble": ()},
-            "nothing could be judged: no trial was measured alike on both sides, and each row says why",
+            "nothing could be judged: no trial was measured alike on both sides, and each row "
+            "says why",
         ),
         ({}, None),
     ],

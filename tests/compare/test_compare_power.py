@@ -1,4 +1,6 @@
-"""False alarms and power of a comparison on simulated sweeps: the fast part of benchmarks/compare_power.py."""
+"""False alarms and power of a comparison on simulated sweeps: the fast part of
+benchmarks/compare_power.py.
+"""
 
 from __future__ import annotations
 
@@ -92,7 +94,9 @@ def test_half_of_the_speed_is_missed_by_no_measure(text: str) -> None:
 
 
 def test_no_stored_program_is_slower_than_itself() -> None:
-    """One trial in two sweeps, two rounds or processes of one trial: hundreds of rows, each in both directions."""
+    """One trial in two sweeps, two rounds or processes of one trial: hundreds of rows, each in both
+    directions.
+    """
     cells = [
         dict(zip(SIMULATION.RECORD_TITLES, row, strict=True))
         for row in SIMULATION.record_rows(RECORDS)

@@ -242,7 +242,9 @@ def test_three_draws_are_judged_over_their_means() -> None:
 
 
 def test_processes_of_three_draws_do_not_count_as_independent() -> None:
-    """Three draws 3 % apart: thirty processes each would call that significant, three draws do not."""
+    """Three draws 3 % apart: thirty processes each would call that significant, three draws do
+    not.
+    """
     wobble = [luck * (1 + 1e-4 * index) for luck in (1.0, 1.03, 0.97) for index in range(10)]
     draws = [draw for draw in range(3) for _ in range(10)]
     base = measured(wobble=wobble, draws=draws, code="one")
@@ -292,7 +294,9 @@ def test_a_host_bound_row_needs_five_processes() -> None:
 def test_a_device_that_is_slower_makes_the_row_slower(
     kind: str, wobble: Sequence[float], wall: str, said: str
 ) -> None:
-    """1.5 % of device time, which is more than its own margin of 1 % and less than the 2 % of wall clock."""
+    """1.5 % of device time, which is more than its own margin of 1 % and less than the 2 % of wall
+    clock.
+    """
     base, head = (
         on_device(measured(wobble=wobble), busy_s, kind=kind) for busy_s in (0.0080, 0.00812)
     )
@@ -354,7 +358,9 @@ def test_a_host_bound_row_of_few_processes_is_judged_by_its_device(eager_s: floa
 
 
 def test_device_step_and_busy_time_are_never_compared_with_each_other() -> None:
-    """BASE has both, HEAD has busy time alone, as earlier records do: 7 ms of 7 ms, and not of 8."""
+    """BASE has both, HEAD has busy time alone, as earlier records do: 7 ms of 7 ms, and not of
+    8.
+    """
     base = on_device(on_device(measured(), 0.008), 0.007, kind="device_time_s")
     row = only(base, on_device(measured(), 0.007, kind="device_time_s"))
     assert (row.verdict, change(row, COMPILED_BUSY.name).verdict) == ("SAME", "SAME")
@@ -376,7 +382,9 @@ def test_the_device_step_counts_where_both_sides_have_it() -> None:
 
 
 def test_device_time_has_a_control_of_its_own() -> None:
-    """Clocks fell by 3 %: eager's device time says so, and that of the compiled step is not judged."""
+    """Clocks fell by 3 %: eager's device time says so, and that of the compiled step is not
+    judged.
+    """
     rows = [
         pair(
             on_device(measured(name), 0.008), on_device(measured(name), 0.008 * 1.03, 0.019 * 1.03)
@@ -426,7 +434,9 @@ def test_a_device_that_is_much_slower_makes_the_row_slower_from_one_process_on()
 
 @KINDS
 def test_two_clocks_take_more_than_one_to_convince(kind: str) -> None:
-    """p values are doubled where device time is tested as well, since the row has two chances to be SLOWER."""
+    """p values are doubled where device time is tested as well, since the row has two chances to be
+    SLOWER.
+    """
     wobble = (1.0, 1.02, 0.98)
     base, head = measured(wobble=wobble), measured(compiled=1.05, wobble=wobble)
     alone = change(judge([pair(base, head)]).rows[0], COMPILED.name)
@@ -534,7 +544,9 @@ def test_a_session_in_which_eager_moved_judges_speedups_alone() -> None:
 
 @pytest.mark.parametrize("shift", [1.009, 1 / 1.009])
 def test_a_change_must_hold_with_and_without_the_shift_of_the_session(shift: float) -> None:
-    """1.5 % that a shift of 0.9 % makes 2.4 % is not 2 %, and 2.4 % that it makes 1.5 % is not either."""
+    """1.5 % that a shift of 0.9 % makes 2.4 % is not 2 %, and 2.4 % that it makes 1.5 % is not
+    either.
+    """
     still = [pair(measured(name), measured(name, compiled=shift, eager=shift)) for name in "abc"]
     comparison = judge(
         [*still, pair(measured("d"), measured("d", compiled=1.015 * max(shift, 1.0), eager=shift))]

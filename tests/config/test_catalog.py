@@ -1,4 +1,6 @@
-"""Every option of `conf/model/` and every experiment is a configuration; the models of the suites are built and run."""
+"""Every option of `conf/model/` and every experiment is a configuration; the models of the suites
+are built and run.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def composer() -> Iterator[Composer]:
 
 @pytest.fixture(scope="module")
 def composed(composer: Composer) -> Composed:
-    """What each option's values are put into: composing a configuration a model takes ten times as long."""
+    """What each option's values are put into: composing a configuration a model takes ten times as
+    long.
+    """
     return composer.compose(GIVEN)
 
 

@@ -31,7 +31,8 @@ def own(tmp_path: Path) -> Path:
     """A user's folder of options."""
     files = {
         "model/plain": "library: timm\nname: convnext_tiny\nbatch_size: 3\n",
-        "model/refers": "library: timm\nname: ${oc.env:HOME}\nbatch_size: ${measure.rounds}\nsequence_length: 9\n",
+        "model/refers": "library: timm\nname: ${oc.env:HOME}\nbatch_size: "
+        "${measure.rounds}\nsequence_length: 9\n",
         "model/with_defaults": "defaults: [resnet18, _self_]\nbatch_size: 5\n",
         "mode/reaches_over": "# @package _global_\nmode: {name: default}\nmodel: {batch_size: 7}\n",
         "precision/half": "parameters: float16\nautocast: null\n",
@@ -53,7 +54,9 @@ def own(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def composer(own: Path, request: pytest.FixtureRequest) -> Iterator[Counting]:
-    """For the command `python -m sweeper`, or with another primary configuration, the fixture's parameter."""
+    """For the command `python -m sweeper`, or with another primary configuration, the fixture's
+    parameter.
+    """
     primary = getattr(request, "param", "config")
     main, other = (conf_folder(), own) if primary == "config" else (own, conf_folder())
     with initialize_config_dir(version_base="1.3", config_dir=str(main), job_name="test"):
@@ -75,8 +78,10 @@ SAME = {
     "one point": "model=resnet18",
     "no group": "batch_size=1,2",
     "groups": "model=resnet18,vit_b16,plain mode=default,eager precision=fp32,amp,half",
-    "a value of the option": "model=resnet18,vit_b16 model.image_size=32,64 mode=default,reduce-overhead",
-    "values between groups": "batch_size=1,2 model=resnet18,plain compile.scope=model,step mode=default,eager",
+    "a value of the "
+    "option": "model=resnet18,vit_b16 model.image_size=32,64 mode=default,reduce-overhead",
+    "values between "
+    "groups": "batch_size=1,2 model=resnet18,plain compile.scope=model,step mode=default,eager",
     "interpolation": "model=refers,resnet18 measure.rounds=2,3 measure=quick,trusted",
     "new keys": "model=resnet18,plain ++compile.options.a=1,2 ++compile.options.b.c=x",
     "an experiment": "experiment=cpu_demo model=resnet18,plain precision=fp32,amp",
@@ -100,7 +105,8 @@ def test_points_are_what_hydra_composes(composer: Counting, grid: str) -> None:
 
 def test_an_option_is_composed_once(composer: Counting) -> None:
     grid = axes(
-        "model=resnet18,vit_b16,plain mode=default,eager precision=fp32,amp,half batch_size=1,2,3,4,5,6,7,8"
+        "model=resnet18,vit_b16,plain mode=default,eager precision=fp32,amp,half "
+        "batch_size=1,2,3,4,5,6,7,8"
     )
     assert len(list(composer.points(grid))) == 3 * 2 * 3 * 8
     assert composer.composed == 1 + 2 + 1 + 2

@@ -22,7 +22,9 @@ ALL = "free one-liners"
 
 
 def plan_ladder(*arguments: str) -> Plan:
-    """What `python -m sweeper experiment=ladder ARGUMENTS` would run, on a GPU unless they name a device."""
+    """What `python -m sweeper experiment=ladder ARGUMENTS` would run, on a GPU unless they name a
+    device.
+    """
     with initialize_config_dir(version_base="1.3", config_dir=str(conf_folder()), job_name="test"):
         loader = GlobalHydra.instance().config_loader()
         master = loader.load_configuration("config", ["experiment=ladder"], RunMode.MULTIRUN)
@@ -82,7 +84,8 @@ def test_rungs_that_a_language_model_has_not_are_left_out_of_later_ones_too() ->
         "cudnn_benchmark",
     ]
     assert plan.left_out[0].reason == (
-        "rung=channels_last is for convolutional networks, and bert_base has model.family=nlp: later rungs go without "
+        "rung=channels_last is for convolutional networks, and bert_base has model.family=nlp: "
+        "later rungs go without "
         "it"
     )
     top = plan.trials[-1]

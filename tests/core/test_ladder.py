@@ -1,4 +1,6 @@
-"""What a rung makes of a trial; which trials `experiment=ladder` makes of a model is in tests/config/test_ladder.py."""
+"""What a rung makes of a trial; which trials `experiment=ladder` makes of a model is in
+tests/config/test_ladder.py.
+"""
 
 from __future__ import annotations
 

@@ -56,15 +56,20 @@ def record(trial: Trial) -> Record:
     rounds = (Round("AB", 2.0, 1.0), Round("BA", None, None, "recompiled"))
     process = Process(
         0, 0, True,
-        compile_s=12.5, compile_parts_s={"dynamo": 1.0}, first_steps_s=(12.0, 1.0), code_fingerprint="abc",
-        accuracy=Accuracy("float64", True, tensors=3, worst="loss", compiled_error=1e-7, eager_error=1e-7, bound=1e-4),
+        compile_s=12.5, compile_parts_s={"dynamo": 1.0}, first_steps_s=(12.0, 1.0),
+        code_fingerprint="abc",
+        accuracy=Accuracy("float64", True, tensors=3, worst="loss", compiled_error=1e-7,
+        eager_error=1e-7, bound=1e-4),
         steps_per_block=4, rounds=rounds, memory_bytes=PerArm(1.0, 2.0),
-        gpu=GpuState(PerArm(1980.0, 1965.0), PerArm(), PerArm(40.0, 41.0), ("power_cap",), 1), host=HostState(0.1),
+        gpu=GpuState(PerArm(1980.0, 1965.0), PerArm(), PerArm(40.0, 41.0), ("power_cap",), 1),
+        host=HostState(0.1),
     )  # fmt: skip
     diagnostics = Diagnostics(2, (GraphBreak("why", "file.py:3"),), 1, parameters={"float32": 12})
     return Record(
-        trial.id, "s", trial.label, "ok", trial, ("single_process",), processes=(process,), diagnostics=diagnostics,
-        attempts=(Attempt("accuracy_mismatch", "checking", "off", "loss", ("abc-def",)), Attempt("crashed")),
+        trial.id, "s", trial.label, "ok", trial, ("single_process",), processes=(process,),
+        diagnostics=diagnostics,
+        attempts=(Attempt("accuracy_mismatch", "checking", "off", "loss", ("abc-def",)),
+        Attempt("crashed")),
     )  # fmt: skip
 
 
@@ -94,9 +99,8 @@ def test_record_of_schema_1_is_read_with_what_it_lacks_missing(record: Record) -
     for key in ("accuracy", "gpu", "host", "code_fingerprint", "compile_parts_s", "warm_up_flat"):
         del process[key]
     read = Record.loads(json.dumps(old)).processes[0]
-    assert (read.accuracy, read.gpu, read.host, read.code_fingerprint, dict(read.compile_parts_s)) == (
-        None, None, None, None, {},
-    )  # fmt: skip
+    assert (read.accuracy, read.gpu, read.host) == (None, None, None)
+    assert (read.code_fingerprint, dict(read.compile_parts_s)) == (None, {})
     assert read.rounds == record.processes[0].rounds
 
 
@@ -149,7 +153,8 @@ def test_an_attempt_has_the_keys_of_the_contract(record: Record) -> None:
         ("crashed", "the worker was killed by SIGKILL", True),
         (
             "oom",
-            "1 MiB is free. Process 12 has 70 GiB memory in use. Including ..., this process has 8 GiB in use",
+            "1 MiB is free. Process 12 has 70 GiB memory in use. Including ..., this process has 8 "
+            "GiB in use",
             True,
         ),
         (
@@ -177,7 +182,9 @@ def test_only_what_the_machine_or_the_user_ended_may_end_differently(
 
 
 def test_out_of_memory_beside_other_processes_may_end_differently(record: Record) -> None:
-    """As the fixture's process saw one; without any reading of it nothing speaks for another end."""
+    """As the fixture's process saw one; without any reading of it nothing speaks for another
+    end.
+    """
     assert replace(record, status="oom").may_end_differently
 
 
@@ -233,19 +240,22 @@ def nest(depth: int) -> Any:
         (("wall_s",), float("nan"), "NaN"),
         (("processes", 0, "rounds", 0, "eager_s"), float("-inf"), "-Infinity"),
         (("processes", 0, "memory_bytes", "eager"), 1e308, "eager: 1e.308 is not between"),
-        (("environment",), {"device": {"memory_bytes": 10**400}}, "environment: 1.* is out of range"),
+        (("environment",), {"device": {"memory_bytes": 10**400}}, "environment: 1.* is out of "
+        "range"),
         (("environment",), {"deep": nest(30)}, "environment: nested too deeply"),
         (("environment",), {"deep": nest(900)}, "nested too deeply"),
         (("processes", 0, "rounds", 0, "compiled_s"), 0.0, "compiled_s: 0.0 is not between"),
         (("processes", 0, "rounds", 0, "compiled_s"), -1, "compiled_s: -1 is not between"),
         (("processes", 0, "steps_per_block"), 0, "steps_per_block: 0 is not between"),
         (("processes", 0, "phases_s"), {"eager": "1"}, "phases_s: '1' has the wrong type"),
-        (("processes", 0, "device_step_s"), {"eager": -1.0, "compiled": 1.0}, "device_step_s.eager: -1.0 is not"),
+        (("processes", 0, "device_step_s"), {"eager": -1.0, "compiled": 1.0},
+        "device_step_s.eager: -1.0 is not"),
         (("trial", "model", "library"), "x", "library: 'x' is not one of: torchvision"),
         (("trial", "batch_size"), 0, "batch_size: 0 is not between"),
         (("trial", "vary"), {"batch_size": [1, "2"]}, "vary: '2' has the wrong type"),
         (("processes", 0, "gpu", "power_w", "eager"), -0.1, "power_w.eager: -0.1 is not between 0"),
-        (("environment",), {"count": -(2**63) - 1}, "environment: -9223372036854775809 is out of range"),
+        (("environment",), {"count": -(2**63) - 1}, "environment: -9223372036854775809 is out of "
+        "range"),
         (("wall_s",), 1e9 + 1, "wall_s: 1000000001.0 is not between"),
         (("environment",), {"deep": nest(21)}, "environment: nested too deeply"),
         (("environment",), {"count": 2**63}, "environment: 9223372036854775808 is out of range"),
@@ -417,7 +427,9 @@ def test_numbers_at_their_limits_are_taken(record: Record) -> None:
 
 
 def test_what_a_record_lacks_is_missing_and_no_fault() -> None:
-    """Also of one GPU that nobody else used: without a reading of others nothing speaks for another end."""
+    """Also of one GPU that nobody else used: without a reading of others nothing speaks for another
+    end.
+    """
     data = to_json(
         Process(
             0, 0, True, accuracy=Accuracy(None, None), gpu=GpuState(PerArm(), PerArm(), PerArm())
@@ -425,7 +437,8 @@ def test_what_a_record_lacks_is_missing_and_no_fault() -> None:
     )
     given = {"index": 0, "draw": 0, "cold": True}
     assert {name: value for name, value in data.items() if value and name not in given} == {
-        "accuracy": to_json(Accuracy(None, None)), "gpu": to_json(GpuState(PerArm(), PerArm(), PerArm())),
+        "accuracy": to_json(Accuracy(None, None)), "gpu": to_json(GpuState(PerArm(), PerArm(),
+        PerArm())),
     }  # fmt: skip
     assert not any(to_json(Accuracy(None, None)).values())
     assert not any(to_json(Diagnostics()).values())

@@ -75,12 +75,16 @@ def test_limits_change_no_figure_and_a_maximum_only_where_there_is_a_target() ->
 
 
 def test_defaults_are_those_of_the_docs() -> None:
-    """A trial is measured in three processes of ten rounds; MLflow, locks and a smaller batch are on."""
+    """A trial is measured in three processes of ten rounds; MLflow, locks and a smaller batch are
+    on.
+    """
     assert to_json(Settings("s")) == {
         "sweep": "s", "device": None, "dry_run": False, "retry": "failed", "inspect": False,
         "measure": {
-            "processes": 3, "draws": 1, "target": None, "max_processes": 15, "rounds": 10, "rounds_s": None,
-            "block_s": None, "block_steps": None, "clock": "block", "energy": False, "warmup_s": 10.0,
+            "processes": 3, "draws": 1, "target": None, "max_processes": 15, "rounds": 10,
+            "rounds_s": None,
+            "block_s": None, "block_steps": None, "clock": "block", "energy": False,
+            "warmup_s": 10.0,
             "timeout_s": 1800.0, "phase_timeouts_s": {}, "back_off": True, "seed": 1337,
         },
         "tracking": {"enabled": True, "uri": None},

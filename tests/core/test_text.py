@@ -27,7 +27,9 @@ mailto:me@evil.com
 
 @pytest.mark.parametrize("text", BAIT.split("\n")[1:-1])
 def test_no_text_becomes_a_link_in_markdown(text: str) -> None:
-    """With the reader of rich, and where its part for bare addresses is installed, with that too."""
+    """With the reader of rich, and where its part for bare addresses is installed, with that
+    too.
+    """
     html = MarkdownIt("commonmark").render(f"| {escape_markdown(text)} |")
     assert not {"<a ", "<img", "<code"} & {
         html[at : at + length] for at in range(len(html)) for length in (3, 4, 5)

@@ -89,7 +89,8 @@ def test_variant_lists_what_has_no_column_and_is_not_default(trial: Trial) -> No
         labels=replace(trial.labels, overrides="model.image_size=64"),
     )
     assert changed.variant == (
-        "model.image_size=64; optimizer=sgd; compile.fullgraph=true; compile.options.triton.cudagraphs=true"
+        "model.image_size=64; optimizer=sgd; compile.fullgraph=true; "
+        "compile.options.triton.cudagraphs=true"
     )
 
 
@@ -205,27 +206,34 @@ def test_only_equal_models_share_a_key() -> None:
 
 
 def test_defaults_stay_what_ids_of_stored_records_mean() -> None:
-    """An id leaves out what is at its default, so another default would give an old id another meaning."""
+    """An id leaves out what is at its default, so another default would give an old id another
+    meaning.
+    """
     assert Trial(Model("timm", "x"), 4, Labels("x", "fp32")).to_json() == {
         "model": {
-            "library": "timm", "name": "x", "image_size": None, "sequence_length": None, "num_classes": None,
-            "dropout": False, "arguments": {}, "memory_format": "contiguous", "pretrained": False, "checkpoint": None,
+            "library": "timm", "name": "x", "image_size": None, "sequence_length": None,
+            "num_classes": None,
+            "dropout": False, "arguments": {}, "memory_format": "contiguous", "pretrained": False,
+            "checkpoint": None,
             "cast": False, "attention": None,
         },
         "batch_size": 4,
         "labels": {
-            "model": "x", "precision": "fp32", "family": "other", "suite": None, "weight": None, "overrides": "",
+            "model": "x", "precision": "fp32", "family": "other", "suite": None, "weight": None,
+            "overrides": "",
             "preset": None, "rung": None, "total_steps": None,
         },
         "workload": "train",
         "precision": {
-            "parameters": "float32", "autocast": None, "grad_scaler": False, "tf32": None, "float8": False,
+            "parameters": "float32", "autocast": None, "grad_scaler": False, "tf32": None,
+            "float8": False,
         },
         "mode": "default",
         "backend": "inductor",
         "optimizer": "adam",
         "compile": {
-            "dynamic": None, "fullgraph": False, "scope": "model", "options": {}, "memory_budget": None,
+            "dynamic": None, "fullgraph": False, "scope": "model", "options": {},
+            "memory_budget": None,
             "precision_casts": False,
         },
         "device": "cuda",

@@ -76,7 +76,10 @@ def test_an_address_without_secrets_stays(uri: str) -> None:
 
 
 def test_addresses_in_a_text_lose_their_secrets() -> None:
-    text = 'no answer from "http://bob:s3cret@host/x?token=s3cret": (http://tok@h) mail bob@host, 3 // 4'
+    text = (
+        'no answer from "http://bob:s3cret@host/x?token=s3cret": (http://tok@h) mail bob@host, '
+        "3 // 4"
+    )
     assert (
         remove_passwords(text) == 'no answer from "http://host/x": (http://h) mail bob@host, 3 // 4'
     )

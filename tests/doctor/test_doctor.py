@@ -1,4 +1,6 @@
-"""The doctor: real probes of torch on the CPU, backends that misbehave, and the noise card by hand."""
+"""The doctor: real probes of torch on the CPU, backends that misbehave, and the noise card by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,8 @@ def wrong(graph, inputs):
 
     def halved(traced, _inputs):
         def run(arguments):
-            return tuple(value / 2 if value is not None else None for value in traced.forward(*arguments))
+            found = traced.forward(*arguments)
+            return tuple(value / 2 if value is not None else None for value in found)
         run._boxed_call = True
         return run
 
@@ -329,7 +332,8 @@ def test_the_doctor_never_imports_torch_and_writes_what_it_prints(tmp_path: Path
 import sys
 from sweeper.doctor import __main__ as doctor
 code = doctor.main(["--device", "cpu", "--timeout-s", "0.3", "--json", "doctor.json"])
-print(code, [name for name in ("torch", "mlflow", "pandas", "transformers", "timm") if name in sys.modules])
+names = ("torch", "mlflow", "pandas", "transformers", "timm")
+print(code, [name for name in names if name in sys.modules])
 """
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     result = subprocess.run(
@@ -418,7 +422,9 @@ def test_processes_needed_by_hand() -> None:
 
 
 def test_noise_of_a_record_by_hand() -> None:
-    """Two processes with speedups e and 1/e of a hundredth; blocks of 0.9, 1.0 and 1.1 s around them."""
+    """Two processes with speedups e and 1/e of a hundredth; blocks of 0.9, 1.0 and 1.1 s around
+    them.
+    """
     processes = []
     for index, ratio in enumerate((math.exp(0.01), math.exp(-0.01))):
         rounds = [Round("AB", block_s, block_s / ratio) for block_s in (0.9, 1.0, 1.1)]

@@ -67,7 +67,9 @@ class Worker:
 
 @pytest.fixture
 def register() -> Iterator[Callable[[DeviceLease, int], Worker]]:
-    """Workers that are not ended would be when memory is collected, with signals in the middle of another test."""
+    """Workers that are not ended would be when memory is collected, with signals in the middle of
+    another test.
+    """
     workers: list[Worker] = []
 
     def start(lease: DeviceLease, group: int) -> Worker:
@@ -164,7 +166,9 @@ def test_stopped_and_waited_seconds_are_told_apart_and_count_in_no_limit(
 def test_seconds_are_counted_by_the_clock(
     monkeypatch: pytest.MonkeyPatch, register: Callable[[DeviceLease, int], Worker]
 ) -> None:
-    """One is stopped for 7 s, then waits for 5, of which it is stopped for 2; its clock begins at 100 s."""
+    """One is stopped for 7 s, then waits for 5, of which it is stopped for 2; its clock begins at
+    100 s.
+    """
     now = 100.0
     signals: list[tuple[int, int]] = []
     monkeypatch.setattr(device_lease.time, "monotonic", lambda: now)

@@ -57,7 +57,10 @@ def test_environment_is_added_and_the_output_goes_to_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
-    program = "import os, sys; print(os.environ['MINE'], os.environ.get('HYDRA_FULL_ERROR')); sys.exit('no\\n')"
+    program = (
+        "import os, sys; print(os.environ['MINE'], os.environ.get('HYDRA_FULL_ERROR')); "
+        "sys.exit('no\\n')"
+    )
     process = start_group([sys.executable, "-c", program], {"MINE": "here"}, tmp_path / "log")
     assert wait_for_end(process, 60) == 1
     assert sorted(read_last_lines(tmp_path / "log", 4)) == ["here None", "no"]

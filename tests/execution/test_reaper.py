@@ -151,7 +151,9 @@ def test_marked_processes_are_those_of_the_mark_and_of_what_continues_it() -> No
 
 
 def wait_for_mark(pid: int) -> None:
-    """Until the process has the environment that it was given: at first it has that of its parent."""
+    """Until the process has the environment that it was given: at first it has that of its
+    parent.
+    """
     while reaper.MARK.encode() not in Path(f"/proc/{pid}/environ").read_bytes():
         time.sleep(0.01)
 

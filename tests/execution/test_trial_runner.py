@@ -39,16 +39,19 @@ parser = argparse.ArgumentParser()
 parser.add_argument("trial"); parser.add_argument("--index", type=int, default=0)
 parser.add_argument("--draw", type=int, default=0)
 parser.add_argument("--cold", action="store_true"); parser.add_argument("--answer-fd", type=int)
-parser.add_argument("--cores"); parser.add_argument("--checked"); parser.add_argument("--steps-per-block")
+parser.add_argument("--cores"); parser.add_argument("--checked")
+parser.add_argument("--steps-per-block")
 parser.add_argument("--inspect"); parser.add_argument("--timed")
 a = parser.parse_args()
 answer = os.fdopen(a.answer_fd, "w")
 def say(message):
     answer.write(encode(message)); answer.flush()
 def process():
-    speedup = float(os.environ.get("SPEEDUPS", "2").split()[a.index % len(os.environ.get("SPEEDUPS", "2").split())])
+    speedups = os.environ.get("SPEEDUPS", "2").split()
+    speedup = float(speedups[a.index % len(speedups)])
     rounds = (Round("AB", 2.0, 2.0 / speedup),)
-    return Process(a.index, a.draw, a.cold, compile_s=1.0, first_steps_s=(1.0,), steps_per_block=2, rounds=rounds)
+    return Process(a.index, a.draw, a.cold, compile_s=1.0, first_steps_s=(1.0,), steps_per_block=2,
+                   rounds=rounds)
 """
 GOOD = 'say(Phase("building")); say(Outcome("ok", process=process()))'
 
@@ -184,14 +187,18 @@ def test_answer_that_cannot_be_understood_is_a_crashed_record(run, change: str, 
 
 
 def test_text_of_a_worker_is_cleaned_where_it_enters(run) -> None:
-    """An exception may have any text: surrogates are no characters, and a terminal obeys control characters."""
+    """An exception may have any text: surrogates are no characters, and a terminal obeys control
+    characters.
+    """
     record = run(
-        r"say(Outcome('runtime_error', 'eager', 'no \ud800 \x1b]0;x\x07', environment={'a': '\udcff\x00'}))"
+        r"say(Outcome('runtime_error', 'eager', 'no \ud800 \x1b]0;x\x07', environment={'a': "
+        r"'\udcff\x00'}))"
     )
     assert (record.status, record.message) == ("runtime_error", "no \ufffd \ufffd]0;x\ufffd")
     assert record.environment == {"a": "\ufffd\ufffd"}
     record = run(
-        "say(Phase('eager')); answer.write('\"\\x1b[2J\\ud800\"' + chr(10)); answer.flush(); time.sleep(60)"
+        "say(Phase('eager')); answer.write('\"\\x1b[2J\\ud800\"' + chr(10)); answer.flush(); "
+        "time.sleep(60)"
     )
     assert record.status == "crashed"
     str(record.message).encode()
@@ -202,7 +209,8 @@ def test_worker_that_closes_its_pipe_and_stays_is_ended(
 ) -> None:
     monkeypatch.setattr(worker_channel, "CLOSED_S", 0.5)
     record = run(
-        "say(Phase('eager')); answer.close(); open('pid', 'w').write(str(os.getpid())); time.sleep(600)"
+        "say(Phase('eager')); answer.close(); open('pid', 'w').write(str(os.getpid())); "
+        "time.sleep(600)"
     )
     assert (record.status, record.phase) == ("crashed", "eager")
     assert record.message == "the worker closed its pipe and went on for 0.5 s"
@@ -230,7 +238,10 @@ def test_what_a_worker_said_while_its_driver_was_stopped_counts_before_its_limit
         wait_for(in_empty_folder / "said")
         time.sleep(2.0)
 
-    body = "say(Phase('building')); say(Outcome('ok', process=process())); open('said', 'w').close(); time.sleep(60)"
+    body = (
+        "say(Phase('building')); say(Outcome('ok', process=process())); open('said', "
+        "'w').close(); time.sleep(60)"
+    )
     assert run(body, on_phase=be_stopped, timeout_s=1.5).status == "ok"
 
 
@@ -252,7 +263,8 @@ SIZE = 'size = json.load(open(a.trial))["trial"]["batch_size"]; '
 FITS_NONE = SIZE + 'say(Outcome("oom", "eager", f"no room for {size}"))'
 FITS_TWO = (
     SIZE
-    + 'say(Outcome("ok", process=process()) if size <= 2 else Outcome("oom", "eager", f"no room for {size}"))'
+    + 'say(Outcome("ok", process=process()) if size <= 2 else Outcome("oom", "eager", f"no room '
+    'for {size}"))'
 )
 
 
@@ -297,7 +309,8 @@ def test_timeout_kills_the_whole_process_group(run, in_empty_folder: Path) -> No
 
 def test_daemon_in_a_session_of_its_own_ends_with_its_worker(run) -> None:
     body = """
-        daemon = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
+        sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
+        daemon = subprocess.Popen(sleeps, start_new_session=True)
         open("daemon", "w").write(str(daemon.pid)); say(Outcome("ok", process=process()))
     """
     assert run(body).status == "ok"
@@ -483,7 +496,10 @@ def put_on_disk(record: Record) -> None:
 
 def right(code: str) -> str:
     check = 'Accuracy("float64", True)'
-    return f'say(Outcome("ok", process=replace(process(), code_fingerprint="{code}", accuracy={check})))'
+    return (
+        f'say(Outcome("ok", process=replace(process(), code_fingerprint="{code}", '
+        f"accuracy={check})))"
+    )
 
 
 @pytest.mark.parametrize(("code", "unverified"), [("abc", True), ("other", False)])
@@ -617,17 +633,21 @@ def test_worker_is_told_its_cores(run) -> None:
     "hold", ["time.sleep(600)", "ctypes.PyDLL(None).sleep(600)"], ids=["waits", "holds the GIL"]
 )
 def test_worker_ends_when_its_driver_dies(in_empty_folder: Path, hold: str) -> None:
-    """A stand-in with the worker's own two watches, started as the runner does, by a driver that is killed."""
+    """A stand-in with the worker's own two watches, started as the runner does, by a driver that is
+    killed.
+    """
     worker = (
         "import ctypes, queue, threading, time\n"
         "from sweeper.worker.__main__ import _read_grants, die_with_parent\n"
         "die_with_parent()\n"
-        "threading.Thread(target=_read_grants, args=(0, queue.SimpleQueue()), daemon=True).start()\n"
+        "threading.Thread(target=_read_grants, args=(0, queue.SimpleQueue()), "
+        "daemon=True).start()\n"
         f"print('ready', flush=True); {hold}"
     )
     driver = (
         "import subprocess, sys, time\n"
-        f"w = subprocess.Popen([sys.executable, '-c', {worker!r}], stdin=subprocess.PIPE, stdout=subprocess.PIPE,"
+        f"w = subprocess.Popen([sys.executable, '-c', {worker!r}], stdin=subprocess.PIPE, "
+        "stdout=subprocess.PIPE,"
         " start_new_session=True)\n"
         "assert w.stdout.readline() == b'ready\\n'\n"
         "print(w.pid, flush=True); time.sleep(600)"
@@ -711,7 +731,9 @@ def share_until(log: Path) -> DeviceSlot:
 def test_memory_that_ran_short_beside_others_is_tried_again_alone(
     run, in_empty_folder: Path
 ) -> None:
-    """An allocation that failed and was tried again: what was measured is no good. Alone, it is what it is."""
+    """An allocation that failed and was tried again: what was measured is no good. Alone, it is
+    what it is.
+    """
     slot = share_until(in_empty_folder / "log")
     body = """
         open("log", "a").write("x")
@@ -728,7 +750,10 @@ def test_trial_that_has_enough_memory_beside_others_runs_once(run, in_empty_fold
 
 
 def test_each_process_is_told_the_block_length_of_the_first(run, trial: Trial) -> None:
-    body = "print(a.steps_per_block); say(Outcome('ok', process=replace(process(), steps_per_block=5 + a.index)))"
+    body = (
+        "print(a.steps_per_block); say(Outcome('ok', process=replace(process(), "
+        "steps_per_block=5 + a.index)))"
+    )
     run(body, processes=3)
     assert [(folder(trial) / f"worker-{index}.log").read_text() for index in range(3)] == [
         "None\n",
@@ -745,12 +770,16 @@ check = Accuracy("float64", True, worst="loss") if a.index == 0 else None
 @pytest.mark.parametrize(
     ("body", "copied"),
     [
-        ('say(Outcome("ok", process=replace(process(), code_fingerprint="a", accuracy=check)))', True),
-        ('say(Outcome("ok", process=replace(process(), code_fingerprint=str(a.index), accuracy=check)))', False),
+        ('say(Outcome("ok", process=replace(process(), code_fingerprint="a", '
+        'accuracy=check)))', True),
+        ('say(Outcome("ok", process=replace(process(), code_fingerprint=str(a.index), '
+        'accuracy=check)))', False),
         ('done = process(); rounds = done.rounds if check else ()\n'
-         'say(Outcome("ok", process=replace(done, code_fingerprint="a", accuracy=check, rounds=rounds)))', False),
+         'say(Outcome("ok", process=replace(done, code_fingerprint="a", accuracy=check, '
+         'rounds=rounds)))', False),
         ('check = check or Accuracy("float64", True, worst="own")\n'
-         'say(Outcome("ok", process=replace(process(), code_fingerprint="a", accuracy=check)))', False),
+         'say(Outcome("ok", process=replace(process(), code_fingerprint="a", '
+         'accuracy=check)))', False),
     ],
     ids=["same code", "other code", "nothing timed", "checked itself"],
 )  # fmt: skip

@@ -1,4 +1,6 @@
-"""What the driver writes to a worker; what it reads is in test_trial_runner.py, with real workers."""
+"""What the driver writes to a worker; what it reads is in test_trial_runner.py, with real
+workers.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def test_a_grant_is_one_line_and_waits_for_nobody() -> None:
 
 
 class Channel:
-    """A channel whose worker is the test: `say` writes to it, and a selector that waits for nobody moves the clock."""
+    """A channel whose worker is the test: `say` writes to it, and a selector that waits for nobody
+    moves the clock.
+    """
 
     def __init__(self, clock: Clock, measure: Measure) -> None:
         self.phases: list[str] = []
@@ -86,7 +90,9 @@ def open_channel(clock: Clock) -> Iterator[Callable[..., Channel]]:
 
 @pytest.fixture
 def waits(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> list[float]:
-    """How long the channel would wait for a worker that says nothing; its clock moves on by as much."""
+    """How long the channel would wait for a worker that says nothing; its clock moves on by as
+    much.
+    """
     found: list[float] = []
 
     class Selector:

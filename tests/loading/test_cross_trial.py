@@ -107,7 +107,9 @@ def test_a_flag_of_the_sweep_stands_beside_those_of_the_record_in_order(tmp_path
 
 
 def noisy(name: str, spread: float, *, host: bool = False) -> Record:
-    """Five processes about a speedup of 2; a host-bound one has a device that is busy for 1 ms of 10."""
+    """Five processes about a speedup of 2; a host-bound one has a device that is busy for 1 ms of
+    10.
+    """
     record = make_record(
         name, speedups=[2.0 * (1 + spread * step) for step in (-1, -0.5, 0, 0.5, 1)]
     )

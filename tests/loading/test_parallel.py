@@ -1,4 +1,6 @@
-"""Reports in several processes. Each test has a process of its own: beside the threads of pytest nothing is forked."""
+"""Reports in several processes. Each test has a process of its own: beside the threads of pytest
+nothing is forked.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The report that is read from MLflow: the tables of the folder, and what is wrong at the store is said."""
+"""The report that is read from MLflow: the tables of the folder, and what is wrong at the store is
+said.
+"""
 
 from __future__ import annotations
 

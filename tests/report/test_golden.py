@@ -1,4 +1,6 @@
-"""Tables of records of real sweeps are the ones that were looked at; `make golden` rewrites them."""
+"""Tables of records of real sweeps are the ones that were looked at; `make golden` rewrites
+them.
+"""
 
 from __future__ import annotations
 

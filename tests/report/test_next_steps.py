@@ -14,7 +14,10 @@ from sweeper.report.next_steps import ReportedModel, narrow
 
 
 def test_what_is_worth_another_run_has_its_command(tmp_path: Path) -> None:
-    command = "python -m sweeper -m model=resnet50,vgg16,alexnet precision=amp,fp32 measure=quick sweep=old retry=all"
+    command = (
+        "python -m sweeper -m model=resnet50,vgg16,alexnet precision=amp,fp32 measure=quick "
+        "sweep=old retry=all"
+    )
     names = ("resnet50", "vgg16")
     untried = [
         make_record(name, precision, [1.0]) for name in names for precision in ("amp", "fp32")
@@ -25,11 +28,13 @@ def test_what_is_worth_another_run_has_its_command(tmp_path: Path) -> None:
     assert first.names == ("resnet50 (amp, fp32)", "vgg16 (amp, fp32)")
     assert first.why == "no sure gain so far; reduce-overhead not tried"
     assert first.command == (
-        "python -m sweeper -m measure=quick model=resnet50,vgg16 precision=amp,fp32 mode=reduce-overhead sweep=night"
+        "python -m sweeper -m measure=quick model=resnet50,vgg16 precision=amp,fp32 "
+        "mode=reduce-overhead sweep=night"
     )
     assert again.names == ("alexnet (amp)",)
     assert again.command == (
-        "python -m sweeper -m measure=quick model=alexnet precision=amp mode=default measure.processes=5"
+        "python -m sweeper -m measure=quick model=alexnet precision=amp mode=default "
+        "measure.processes=5"
         " sweep=night-again"
     )
     text, page = (
@@ -114,7 +119,10 @@ def test_the_command_names_the_modes_that_are_not_known(tmp_path: Path) -> None:
 
 def test_modes_of_a_ladder_are_named_as_rungs(tmp_path: Path) -> None:
     record = make_record(mode="max-autotune", speedups=[7.0], flags=("host_busy", "unsteady"))
-    command = "python -m sweeper experiment=ladder model=resnet50 rung=eager,max-autotune backend=inductor"
+    command = (
+        "python -m sweeper experiment=ladder model=resnet50 rung=eager,max-autotune "
+        "backend=inductor"
+    )
     (again,) = report_on(tmp_path, [record], command).verdict.again
     words = again.command.split()
     assert "rung=max-autotune" in words

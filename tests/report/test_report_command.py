@@ -142,7 +142,8 @@ def test_the_last_lines_say_what_to_type_next(tmp_path: Path) -> None:
     assert lines[-2].startswith("tables: runs/night/report")
     assert (
         lines[-1]
-        == "1 trial that failed may succeed in another run: the same command with sweep=night runs it again"
+        == "1 trial that failed may succeed in another run: the same command with sweep=night runs "
+        "it again"
     )
     assert report(tmp_path, "other").stdout.splitlines()[-1].startswith("tables: ")
     assert report(tmp_path, "night", "other").stdout.splitlines()[-1].startswith("tables: ")
@@ -155,5 +156,8 @@ def test_the_terminal_names_recommendations_whose_eager_times_do_not_agree(tmp_p
         make_record(mode="reduce-overhead"), processes=(make_process(2.0, eager_s=0.03),)
     )
     write_sweep(tmp_path / "runs", [make_record(), other])
-    said = "eager step times of these trials do not agree, so each mode is compared with its own eager step"
+    said = (
+        "eager step times of these trials do not agree, so each mode is compared with its own "
+        "eager step"
+    )
     assert f"{said}: resnet50 (amp)\n" in report(tmp_path, "night", "--tables").stdout

@@ -1,4 +1,5 @@
-"""Records of real sweeps (docs/results/records) and the tables that were made of them (tests/golden/<archive>).
+"""Records of real sweeps (docs/results/records) and the tables that were made of them
+(tests/golden/<archive>).
 
 Rewrite the tables after a change that is meant: `make golden`, then read the difference.
 """

@@ -1,4 +1,6 @@
-"""Backends of torch.compile that misbehave in one way each; importing this module registers them."""
+"""Backends of torch.compile that misbehave in one way each; importing this module registers
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from torch._functorch.aot_autograd import aot_module_simplified, make_boxed_func
 
 
 def _with(run_graph):
-    """A backend that differentiates as aot_eager does and runs each graph, forward and backward, by `run_graph`."""
+    """A backend that differentiates as aot_eager does and runs each graph, forward and backward, by
+    `run_graph`.
+    """
 
     def compiler(graph, _inputs):
         return make_boxed_func(lambda *arguments: run_graph(graph, arguments))
@@ -73,7 +77,9 @@ def slightly_off(graph, inputs):
 
 @register_backend
 def wrong_while_a_file_exists(graph, inputs):
-    """One program, whose results are off while a file with the name `wrong` is in the current folder."""
+    """One program, whose results are off while a file with the name `wrong` is in the current
+    folder.
+    """
     factor = 1.5 if Path("wrong").exists() else 1.0
     return _with(lambda graph, arguments: _floats(graph(*arguments), lambda item: item * factor))(
         graph, inputs
@@ -123,7 +129,9 @@ def hangs_in_compile(graph, _inputs):
 
 
 def _in_a_later_step(most_calls, what_happens):
-    """Computes at first, as asked; `what_happens` instead once a process has called its graphs so often."""
+    """Computes at first, as asked; `what_happens` instead once a process has called its graphs so
+    often.
+    """
     calls = []
 
     def run(graph, arguments):

@@ -13,13 +13,16 @@ from sweeper.core.trial import Labels, Model, Trial
 
 SUITES = ("timm", "transformers", "torchbench")
 LAYERS = (
-    "num_hidden_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers", "num_layers", "num_decoder_layers",
+    "num_hidden_layers", "n_layer", "n_layers", "encoder_layers", "decoder_layers", "num_layers",
+    "num_decoder_layers",
 )  # fmt: skip
 VOCABULARY = 1000
 
 
 def options(*folders: str) -> list[str]:
-    """Options of the group `model` as they are typed, those of the suites too; without folders all of them."""
+    """Options of the group `model` as they are typed, those of the suites too; without folders all
+    of them.
+    """
     root = conf_folder() / "model"
     files = (
         [file for folder in folders for file in (root / folder).glob("*.yaml")]
@@ -43,9 +46,9 @@ def model_of(option: str) -> Model:
 def loss_of(option: str) -> Any:
     """Build a model and run one forward and its loss.
 
-    Models of images run as they are, on the meta device; those of transformers for real, since what they do with
-    positions and labels is only seen there: sequences of full length, but one layer of each kind and few tokens.
-    Sweeper's own models run for real and as they are.
+    Models of images run as they are, on the meta device; those of transformers for real, since what
+    they do with positions and labels is only seen there: sequences of full length, but one layer of
+    each kind and few tokens. Sweeper's own models run for real and as they are.
     """
     import torch
 

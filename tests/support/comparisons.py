@@ -35,7 +35,9 @@ def measured(
     memory: float = GIB,
     **changes: object,
 ) -> Record:
-    """A trial with a process for each of `wobble`: a step takes 20 ms in eager, 10 ms compiled, times these factors."""
+    """A trial with a process for each of `wobble`: a step takes 20 ms in eager, 10 ms compiled,
+    times these factors.
+    """
     draws = draws or [0] * len(wobble)
     processes = []
     for index, (factor, draw) in enumerate(zip(wobble, draws, strict=True)):

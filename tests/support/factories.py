@@ -73,7 +73,9 @@ def dict_and_loss(batch_size, device):
 
 
 class _Special(nn.Module):
-    """An MLP whose forward first does `act`; the factory itself is harmless, as the check calls it."""
+    """An MLP whose forward first does `act`; the factory itself is harmless, as the check calls
+    it.
+    """
 
     def __init__(self, act):
         super().__init__()
@@ -160,7 +162,9 @@ def breaks_once(batch_size, device):
 
 
 def breaks_and_fuses(batch_size, device):
-    """A break where no operation has come yet, then one graph: pointwise operations between matrix products."""
+    """A break where no operation has come yet, then one graph: pointwise operations between matrix
+    products.
+    """
 
     class Breaks(nn.Module):
         def __init__(self):
@@ -175,7 +179,9 @@ def breaks_and_fuses(batch_size, device):
 
 
 def backward_in_a_thread(batch_size, device):
-    """The same with backward passes in another thread, where autograd has them on a GPU; for a process of its own."""
+    """The same with backward passes in another thread, where autograd has them on a GPU; for a
+    process of its own.
+    """
     backward = torch.Tensor.backward
 
     def in_a_thread(self):
@@ -256,7 +262,9 @@ def transformer_layer(batch_size, device):
 
 
 def turns_nan(batch_size, device):
-    """A loss that is finite while it is timed; a test then puts NaN in a buffer or in another tensor."""
+    """A loss that is finite while it is timed; a test then puts NaN in a buffer or in another
+    tensor.
+    """
 
     class TurnsNan(nn.Module):
         def __init__(self):
@@ -363,7 +371,9 @@ def gives_dataclass(batch_size, device):
 
 
 def noisy_cnn(batch_size, device):
-    """Biases before batch normalisation: their gradients are zero but for rounding, noise in both arms."""
+    """Biases before batch normalisation: their gradients are zero but for rounding, noise in both
+    arms.
+    """
     layers = []
     for width_in, width_out in ((3, 16), (16, 32), (32, 32)):
         layers += [
@@ -450,7 +460,9 @@ def complex_layer(batch_size, device):
 
 
 def other_path_in_fp64(batch_size, device):
-    """Neither fp64 nor anything else of another number format says what its fp32 step should give."""
+    """Neither fp64 nor anything else of another number format says what its fp32 step should
+    give.
+    """
 
     class Other(nn.Module):
         def __init__(self):
@@ -550,7 +562,9 @@ def allows_tf32(batch_size, device):
 
 
 def cancels_its_job(batch_size, device):
-    """One task of an array job; nothing happens outside of one, as where the driver checks the model."""
+    """One task of an array job; nothing happens outside of one, as where the driver checks the
+    model.
+    """
 
     def act():
         if "SLURM_ARRAY_TASK_ID" in os.environ:
@@ -562,7 +576,9 @@ def cancels_its_job(batch_size, device):
 
 
 def takes_its_task_down(batch_size, device):
-    """Kills what has started the worker; harmless outside of a Ray task, as where the driver checks the model."""
+    """Kills what has started the worker; harmless outside of a Ray task, as where the driver checks
+    the model.
+    """
 
     def act():
         if "RAY_RAYLET_PID" in os.environ:
@@ -573,7 +589,9 @@ def takes_its_task_down(batch_size, device):
 
 
 def meets_another_node(batch_size, device):
-    """Goes on when a trial runs on another node of the Ray cluster, too; harmless outside of a Ray task."""
+    """Goes on when a trial runs on another node of the Ray cluster, too; harmless outside of a Ray
+    task.
+    """
 
     @torch.compiler.disable
     def act():

@@ -1,6 +1,8 @@
-"""An interpreter for `worker.python` whose workers measure nothing and answer within a fraction of a second.
+"""An interpreter for `worker.python` whose workers measure nothing and answer within a fraction of
+a second.
 
-`write(path, body)` makes the program; `body` is what a worker does between its first phase and its outcome.
+`write(path, body)` makes the program; `body` is what a worker does between its first phase and its
+outcome.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ def take(wants):
 
 def process(speedup=2.0):
     rounds = (Round("AB", 2.0, 2.0 / speedup),)
-    return Process(options.index, options.draw, options.cold, compile_s=1.0, steps_per_block=2, rounds=rounds)
+    return Process(options.index, options.draw, options.cold, compile_s=1.0,
+                   steps_per_block=2, rounds=rounds)
 
 
 say(Phase("building"))

@@ -13,15 +13,16 @@ from sweeper.report.formatting import sentence
 FILE = ROOT / "docs" / "flags.md"
 HEAD = """# Statuses, flags and causes
 
-`python -m sweeper.explain NAME` prints the same texts. `sweeper/analysis/meanings.py` has them, and `make golden`
-writes this page of them.
+`python -m sweeper.explain NAME` prints the same texts. `sweeper/analysis/meanings.py` has them, and
+`make golden` writes this page of them.
 """
 FLAG_HEAD = """
-A flag never changes a number. A trial has a flag of a process when any of its processes has it. A flag is a doubt
-when it says that the speedup may be off, or is not the compiler's own. Beside each mean stands the mean over its models
-without doubt. These are fewer and other models, so it does not correct the mean over all. A recommendation names the
-doubts of the trial whose speedup it gives. A flag that every trial has is said once, above the table; in `speedups.csv`
-each row has all its flags. The page hides housekeeping flags until a row is opened.
+A flag never changes a number. A trial has a flag of a process when any of its processes has it. A
+flag is a doubt when it says that the speedup may be off, or is not the compiler's own. Beside each
+mean stands the mean over its models without doubt. These are fewer and other models, so it does not
+correct the mean over all. A recommendation names the doubts of the trial whose speedup it gives. A
+flag that every trial has is said once, above the table; in `speedups.csv` each row has all its
+flags. The page hides housekeeping flags until a row is opened.
 """
 
 

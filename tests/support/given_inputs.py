@@ -1,4 +1,6 @@
-"""Factories for the tests of what a user gives a model: inputs with structure, several batches, and losses."""
+"""Factories for the tests of what a user gives a model: inputs with structure, several batches, and
+losses.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class _Graph(nn.Module):
 
 
 def graph_with_edges(batch_size, device):
-    """Edges [2, E] from any number of nodes to three others: the other way round they lead nowhere."""
+    """Edges [2, E] from any number of nodes to three others: the other way round they lead
+    nowhere.
+    """
     source = torch.arange(5 * batch_size, device=device)
     nodes = torch.randn(5 * batch_size, WIDTH, device=device)
     return _Graph().to(device), {"nodes": nodes, "edge_index": torch.stack([source, source % 3])}
@@ -143,7 +147,9 @@ def list_of_tensors(batch_size, device):
 
 
 class WithLoss(nn.Module):
-    """A model that computes its own loss, as those of transformers do; with `times` it gives several."""
+    """A model that computes its own loss, as those of transformers do; with `times` it gives
+    several.
+    """
 
     def __init__(self, times=1):
         super().__init__()
@@ -165,7 +171,9 @@ def dict_with_losses(batch_size, device):
 
 
 def bert_with_labels(batch_size, device):
-    """A model of transformers that is given labels, so that it computes its loss; the second text is padded."""
+    """A model of transformers that is given labels, so that it computes its loss; the second text
+    is padded.
+    """
     inputs = bert_without_labels(batch_size, device)
     return inputs[0], inputs[1] | {"labels": torch.arange(batch_size, device=device) % 2}
 

@@ -1,7 +1,9 @@
-"""Commands of sweeper in which the n-th operation of one kind fails, as if the disk were full or the memory gone.
+"""Commands of sweeper in which the n-th operation of one kind fails, as if the disk were full or
+the memory gone.
 
-A `Command` is a server that has imported what takes long and read its command line. Each run is a fork of it that fails
-as it is told. Only operations below the run's own folder count, and its temporary folder is there.
+A `Command` is a server that has imported what takes long and read its command line. Each run is a
+fork of it that fails as it is told. Only operations below the run's own folder count, and its
+temporary folder is there.
 
 `python injector.py` is the server; `install` makes any other Python process fail.
 """
@@ -46,7 +48,9 @@ EVENTS = {  # https://docs.python.org/3/library/audit_events.html
 
 
 class Fault(NamedTuple):
-    """The `number`-th operation of a kind fails with `error`; with `lasting`, so do all later ones."""
+    """The `number`-th operation of a kind fails with `error`; with `lasting`, so do all later
+    ones.
+    """
 
     kind: str
     number: int
@@ -54,7 +58,8 @@ class Fault(NamedTuple):
     lasting: bool = False
 
     def __str__(self) -> str:
-        return f"{self.kind}-{self.number}-{errno.errorcode[self.error]}{'-lasting' if self.lasting else ''}"
+        name = f"{self.kind}-{self.number}-{errno.errorcode[self.error]}"
+        return f"{name}-lasting" if self.lasting else name
 
 
 _WORKERS: list[tuple[Path, Fault | None]] = []  # what fails in the workers of this process
@@ -69,10 +74,13 @@ class Ended(NamedTuple):
 
 
 class Command:
-    """A command of sweeper, which runs again and again in folders of its own, each time as a process of its own."""
+    """A command of sweeper, which runs again and again in folders of its own, each time as a
+    process of its own.
+    """
 
     def __init__(self, search_path: str, attacked: str, warm: Path, *arguments: str) -> None:
-        """`attacked` is `driver` or `worker`, with the arguments of a sweep, or `sync`, with its own.
+        """`attacked` is `driver` or `worker`, with the arguments of a sweep, or `sync`, with its
+        own.
 
         `warm` is a folder where the server does for the first time what takes longer then.
         """
@@ -221,7 +229,9 @@ def _sweep(attacked: str, arguments: list[str]) -> None:
 
 
 def _fork_for_each_line() -> tuple[Path, Fault | None]:
-    """Return in a fork for each line of standard input, with what it says. This process ends with its input."""
+    """Return in a fork for each line of standard input, with what it says. This process ends with
+    its input.
+    """
     assert threading.active_count() == 1, threading.enumerate()
     while line := sys.stdin.readline():
         if not os.fork():

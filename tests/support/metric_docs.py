@@ -10,8 +10,8 @@ from sweeper.core.files import write_text
 FILE = ROOT / "docs" / "metrics.md"
 HEAD = """# Metrics
 
-The figures of a trial, in the order of their columns in `speedups.csv`. `sweeper/analysis/metrics.py` declares them.
-`make golden` writes this page of it.
+The figures of a trial, in the order of their columns in `speedups.csv`.
+`sweeper/analysis/metrics.py` declares them. `make golden` writes this page of it.
 
 | column | MLflow metric | meaning |
 |---|---|---|
@@ -23,7 +23,10 @@ def text() -> str:
 
 
 def _line(metric: Metric) -> str:
-    return f"| `{metric.csv_name}` | {f'`{metric.name}`' if metric.mlflow else ''} | {metric.meaning} |\n"
+    return (
+        f"| `{metric.csv_name}` | {f'`{metric.name}`' if metric.mlflow else ''} | "
+        f"{metric.meaning} |\n"
+    )
 
 
 if __name__ == "__main__":

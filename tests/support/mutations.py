@@ -23,7 +23,8 @@ TEXTS = (
 )
 OTHERS = (None, [], {}, [[]], {"x": 1}, [None], "1", False, ["\x00"])
 WHOLE = (
-    b"", b"[" * 100_000, b'{"schema_version": 5', b"null", b"\xff\xfe", b'{"schema_version": NaN}', b"5",
+    b"", b"[" * 100_000, b'{"schema_version": '
+    b'5', b"null", b"\xff\xfe", b'{"schema_version": NaN}', b"5",
     b'{"schema_version": 99}', b'{"schema_version": 5}',
 )  # fmt: skip
 

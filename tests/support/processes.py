@@ -49,7 +49,9 @@ def find_workers(python: Path) -> list[int]:
 
 
 def wait_for_handlers(driver: subprocess.Popen[str]) -> None:
-    """Until a driver handles SIGTERM; before, for the first 50 ms, the interpreter itself is loaded."""
+    """Until a driver handles SIGTERM; before, for the first 50 ms, the interpreter itself is
+    loaded.
+    """
     caught = 0
     while not caught >> (signal.SIGTERM - 1) & 1:
         assert driver.poll() is None, driver.communicate()

@@ -1,7 +1,8 @@
-"""A Ray cluster of two nodes on this machine, away from any that runs here: one task a node, as each has one "GPU".
+"""A Ray cluster of two nodes on this machine, away from any that runs here: one task a node, as
+each has one "GPU".
 
-The GPUs are numbers that Ray counts down and up; trials run on the CPU. As a program it keeps the cluster up until its
-standard input closes: Ray's own processes stay out of the process that tests.
+The GPUs are numbers that Ray counts down and up; trials run on the CPU. As a program it keeps the
+cluster up until its standard input closes: Ray's own processes stay out of the process that tests.
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def apart() -> Iterator[Mapping[str, str]]:
-    """Environment variables with which Ray finds no cluster but one of ours, and leaves nothing behind."""
+    """Environment variables with which Ray finds no cluster but one of ours, and leaves nothing
+    behind.
+    """
     # a socket's path is short
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder:
         yield {

@@ -33,7 +33,9 @@ def custom(*names: str) -> list[str]:
 
 
 def run_six(run_module: Run, folder: Path, *launcher: str, **variables: str) -> None:
-    """Run six trials as jobs: the killed workers are rows of their own, the report is complete, and nothing is left."""
+    """Run six trials as jobs: the killed workers are rows of their own, the report is complete, and
+    nothing is left.
+    """
     arguments = [
         "-m",
         *launcher,
@@ -63,10 +65,11 @@ def records(folder: Path, sweep: str) -> dict[str, Record]:
     found = [
         Record.loads(path.read_text()) for path in (folder / "runs" / sweep).glob("*/record.json")
     ]
-    return {
-        f"{record.trial.labels.model.removeprefix('factories:')}/{record.trial.labels.precision}": record
-        for record in found
-    }
+    by_name = {}
+    for record in found:
+        labels = record.trial.labels
+        by_name[f"{labels.model.removeprefix('factories:')}/{labels.precision}"] = record
+    return by_name
 
 
 def rows(folder: Path, sweep: str, table: str) -> list[dict[str, str]]:

@@ -1,4 +1,6 @@
-"""Records made by hand for tests: what a trial would have left, with figures that a test can compute in its head."""
+"""Records made by hand for tests: what a trial would have left, with figures that a test can
+compute in its head.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A SLURM cluster of one node on loopback: munged, slurmctld and slurmd of our own, away from any that runs here."""
+"""A SLURM cluster of one node on loopback: munged, slurmctld and slurmd of our own, away from any
+that runs here.
+"""
 
 from __future__ import annotations
 
@@ -72,8 +74,10 @@ def cluster(folder: Path) -> Iterator[Mapping[str, str]]:
         "PATH": f"{os.environ['PATH']}:/usr/sbin",
     }
     commands = (
-        ["munged", "--foreground", "--force", f"--key-file={folder}/munge.key", f"--socket={folder}/munge.socket",
-         f"--pid-file={folder}/munged.pid", f"--log-file={folder}/munged.log", f"--seed-file={folder}/munge.seed"],
+        ["munged", "--foreground", "--force", f"--key-file={folder}/munge.key",
+        f"--socket={folder}/munge.socket",
+         f"--pid-file={folder}/munged.pid", f"--log-file={folder}/munged.log",
+         f"--seed-file={folder}/munge.seed"],
         ["slurmctld", "-D", "-c"],
         ["slurmd", "-D", "-c"],
     )  # fmt: skip

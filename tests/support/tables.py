@@ -12,7 +12,9 @@ GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def differences(text: str, golden: str) -> list[tuple[str, str]]:
-    """Cells that differ: names, counts and texts must be equal, floats to nine digits; ids of trials are called ID."""
+    """Cells that differ: names, counts and texts must be equal, floats to nine digits; ids of
+    trials are called ID.
+    """
     text = re.sub(r"(^|-)[0-9a-f]{12}(?=[,/])", r"\1ID", text, flags=re.MULTILINE)
     ours, theirs = (
         list(csv.reader(io.StringIO(lines))) for lines in (text, (GOLDEN / golden).read_text())

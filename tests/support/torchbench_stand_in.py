@@ -1,8 +1,9 @@
 """A TorchBench of a few tiny models, with the interface of the real one as far as a trial sees it.
 
-The real one has `torchbenchmark/models/<name>/__init__.py` with a class `Model(test, device, batch_size, extra_args)`
-that says `NotImplementedError` to what it cannot do, and replaces `torch.manual_seed` while it makes a model
-(https://github.com/pytorch/benchmark, torchbenchmark/util/model.py).
+The real one has `torchbenchmark/models/<name>/__init__.py` with a class `Model(test, device,
+batch_size, extra_args)` that says `NotImplementedError` to what it cannot do, and replaces
+`torch.manual_seed` while it makes a model (https://github.com/pytorch/benchmark,
+torchbenchmark/util/model.py).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Models that compute something else when they are compiled, in one way each; `trial` makes a trial of one.
+"""Models that compute something else when they are compiled, in one way each; `trial` makes a trial
+of one.
 
 What is wrong is a gradient, a buffer, an input or one of several batches; the check has to see it.
 """
@@ -172,7 +173,8 @@ def largest_size_alone_is_right(batch_size, device):
 
 
 def _deep_norms(batch_size, device, fault):
-    """So many BatchNorms that in bfloat16 the first gradients are further off than a third of their length.
+    """So many BatchNorms that in bfloat16 the first gradients are further off than a third of their
+    length.
 
     The fault is in these alone.
     """

@@ -16,7 +16,9 @@ from real_sweeps import Start
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """`python -m sweeper ARGUMENTS` in an empty folder, going on while the test does something; ended with the test."""
+    """`python -m sweeper ARGUMENTS` in an empty folder, going on while the test does something;
+    ended with the test.
+    """
     drivers: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str, **variables: str) -> subprocess.Popen[str]:

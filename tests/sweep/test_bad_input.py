@@ -1,4 +1,6 @@
-"""`python -m sweeper` with bad input, as a user types it: exit 2, a few lines, no traceback, nothing started."""
+"""`python -m sweeper` with bad input, as a user types it: exit 2, a few lines, no traceback,
+nothing started.
+"""
 
 from __future__ import annotations
 

@@ -112,7 +112,8 @@ def test_a_sweep_ends_with_how_to_run_again_what_failed(
     last = capsys.readouterr().out.splitlines()[-1]
     assert (
         last
-        == "1 trial that failed may succeed in another run: the same command with sweep=night runs it again"
+        == "1 trial that failed may succeed in another run: the same command with sweep=night runs "
+        "it again"
     )
 
 
@@ -129,14 +130,20 @@ def test_dry_run_estimates_from_similar_trials_on_the_same_kind_of_device(
         replace(trial, batch_size=7),
         replace(trial, model=Model("timm", "other")),
     )
-    none = "torch and the model libraries have these models and options; no estimate yet; nothing was started"
+    none = (
+        "torch and the model libraries have these models and options; no estimate yet; nothing "
+        "was started"
+    )
     assert estimate(other_batch) == none, "the fake worker names no device"
 
     path = next(Path("runs/night").glob("*/record.json"))
     on_this_cpu = {"device": {"type": "cpu", "name": host.read().cpu}}
     write_text(path, replace(record(), environment=on_this_cpu, wall_s=60.0).dumps())
     assert "; about 1 min 00 s on one device, judging by similar trials" in estimate(other_batch)
-    partly = "; about 1 min 00 s on one device for 1 trial, no estimate yet for 1 unlike any earlier one; "
+    partly = (
+        "; about 1 min 00 s on one device for 1 trial, no estimate yet for 1 unlike any "
+        "earlier one; "
+    )
     assert partly in estimate(other_batch, other_model)
     assert estimate(other_model) == none
     assert estimate(other_batch, measure=replace(SETTINGS.measure, rounds=99)) == none
@@ -272,7 +279,10 @@ def test_a_plan_says_once_that_a_cpu_has_no_cuda_graphs(
     monkeypatch.setattr("sweeper.sweep.driver.require_runnable", lambda *_: [])
     grid = [replace(trial, mode=mode, device=device, batch_size=size) for size in (1, 2)]
     assert run_sweep(grid, replace(SETTINGS, dry_run=True)) == OK
-    line = "mode=reduce-overhead adds CUDA graphs to mode=default, and with device=cpu there are no CUDA graphs"
+    line = (
+        "mode=reduce-overhead adds CUDA graphs to mode=default, and with device=cpu there are "
+        "no CUDA graphs"
+    )
     assert capsys.readouterr().out.splitlines().count(line) == said
 
 

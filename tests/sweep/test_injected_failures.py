@@ -1,7 +1,8 @@
-"""Operations that fail in turn: the n-th open, write, fsync, rename or fork of a driver, a worker and `sync`.
+"""Operations that fail in turn: the n-th open, write, fsync, rename or fork of a driver, a worker
+and `sync`.
 
-SQLite tests itself so (https://sqlite.org/testing.html, section 3). The disk is full, or file handles or memory run
-short, for a moment or from then on.
+SQLite tests itself so (https://sqlite.org/testing.html, section 3). The disk is full, or file
+handles or memory run short, for a moment or from then on.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ SAMPLE = {
 
 
 def on_one_machine(process: str, *values: object, slow: bool = False) -> object:
-    """A parameter of a test; those of one process share its server, which takes seconds to start."""
+    """A parameter of a test; those of one process share its server, which takes seconds to
+    start.
+    """
     marks = [
         pytest.mark.xdist_group(f"injector of {process}"),
         *([pytest.mark.slow] if slow else []),
@@ -86,7 +89,9 @@ class Attack:
 
 
 def ok_records(folder: Path) -> set[bytes]:
-    """The records that say ok, also those that were moved aside; reading all of them is a check of its own."""
+    """The records that say ok, also those that were moved aside; reading all of them is a check of
+    its own.
+    """
     found = (folder / "runs" / SWEEP).glob("*/record.json*")
     return {path.read_bytes() for path in found if Record.read(path).status == "ok"}
 

@@ -95,7 +95,8 @@ def test_interrupt_before_the_plan_reports_what_is_kept(start: Start, tmp_path: 
     (tmp_path / "stand_in/hydra").mkdir(parents=True)
     stand_in = STAND_IN.replace(
         'raise ImportError("a stand-in")',
-        "import sys; sys.path.remove(str(pathlib.Path(__file__).parents[1])); del sys.modules['hydra']; import hydra",
+        "import sys; sys.path.remove(str(pathlib.Path(__file__).parents[1])); del "
+        "sys.modules['hydra']; import hydra",
     )
     (tmp_path / "stand_in/hydra/__init__.py").write_text(stand_in)
     driver = start(*grid(tmp_path), PYTHONPATH=f"{tmp_path}/stand_in{os.pathsep}{SEARCH_PATH}")

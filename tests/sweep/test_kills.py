@@ -1,4 +1,6 @@
-"""Random signals at random processes of a sweep lose nothing and double nothing, in the folder and in MLflow."""
+"""Random signals at random processes of a sweep lose nothing and double nothing, in the folder and
+in MLflow.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def start(folder: Path, prepare: int) -> subprocess.Popen[str]:
 
 
 def hit_at_random(driver: subprocess.Popen[str], python: Path, moments: random.Random) -> None:
-    """Send a signal to a child of the driver half of the time, then one that ends the driver, unless it has ended."""
+    """Send a signal to a child of the driver half of the time, then one that ends the driver,
+    unless it has ended.
+    """
     wait_for_handlers(driver)
     if moments.random() < 0.5:  # a busy machine would hardly get beyond the start
         while driver.poll() is None and not find_workers(python):

@@ -1,4 +1,6 @@
-"""Sweeps through a real Ray: one that the sweep starts for itself, and a cluster of two nodes that is there already."""
+"""Sweeps through a real Ray: one that the sweep starts for itself, and a cluster of two nodes that
+is there already.
+"""
 
 from __future__ import annotations
 

@@ -39,7 +39,8 @@ LIMITS = {
     "back_off": False,
 }
 OTHERS = {
-    "processes": 5, "draws": 2, "target": 0.02, "max_processes": 9, "seed": 1, "rounds": 4, "rounds_s": 2.0,
+    "processes": 5, "draws": 2, "target": 0.02, "max_processes": 9, "seed": 1, "rounds": 4,
+    "rounds_s": 2.0,
     "block_s": 1.0, "block_steps": 7, "clock": "step", "energy": True,
 }  # fmt: skip
 OLD = Measure()
@@ -147,7 +148,9 @@ def test_only_records_that_stay_count(
 def test_retry_changed_goes_on_where_it_was_interrupted(
     trials: list[Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A trial that has been measured with the new settings is not measured again, and a failed one is."""
+    """A trial that has been measured with the new settings is not measured again, and a failed one
+    is.
+    """
     for trial in trials:
         store(trial)
     other = replace(OLD, rounds=4)
@@ -214,7 +217,10 @@ def test_other_devices_of_stored_trials_are_said(
         for line in capsys.readouterr().out.splitlines()
         if "trials of this sweep ran on" in line
     ]
-    told = f"note: trials of this sweep ran on {said}, and these run on a processor; no mean mixes them"
+    told = (
+        f"note: trials of this sweep ran on {said}, and these run on a processor; no mean "
+        "mixes them"
+    )
     assert notes == ([told] if said else [])
 
 
@@ -237,7 +243,9 @@ def test_a_cluster_is_told_from_records_of_another_type_alone(trials: list[Trial
 
 
 def test_an_older_record_has_the_settings_of_its_workers(trials: list[Trial]) -> None:
-    """Records had no settings before; `trial.json` beside them had. Where neither tells, nothing is known."""
+    """Records had no settings before; `trial.json` beside them had. Where neither tells, nothing is
+    known.
+    """
     write_sweep(Path("runs"), [make_record(trial=trial) for trial in trials])
     paths = SweepPaths.of("night")
     file = paths.trial("", trials[0].id).trial

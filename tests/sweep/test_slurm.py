@@ -51,7 +51,9 @@ def test_six_trials_as_array_jobs_and_a_killed_worker_is_one_row(
 def test_cancelled_job_is_a_crashed_row_and_the_others_are_waited_for(
     cluster: Mapping[str, str], run_module: Run, tmp_path: Path
 ) -> None:
-    """The first job ends itself through SLURM, as `scancel` or a failing node would; the other begins afterwards."""
+    """The first job ends itself through SLURM, as `scancel` or a failing node would; the other
+    begins afterwards.
+    """
     arguments = [
         *SLURM[:2],
         "hydra.launcher.array_parallelism=1",

@@ -1,4 +1,6 @@
-"""What runs in MLflow show beside their records: key figures of a sweep, descriptions, points of charts."""
+"""What runs in MLflow show beside their records: key figures of a sweep, descriptions, points of
+charts.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,10 @@ QUICK = make_record("quick_net", speedups=(1.5, 1.6, 1.55))
 SLOW = make_record("slow_net", speedups=(0.8,))
 BROKEN = make_record("broken_net", status="compile_error", message="no kernel for this")
 FASTER = "metrics.speedup > 1"
-PAGE = "<!doctype html><p id=p>no script</p><script>document.getElementById('p').textContent = 'scripts run'</script>"
+PAGE = (
+    "<!doctype html><p id=p>no script</p><script>document.getElementById('p').textContent = "
+    "'scripts run'</script>"
+)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +69,9 @@ def pages(link: str) -> str:
 
 @pytest.fixture(scope="module")
 def link(chromium: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The link to a sweep with a fast, a slow and a failed trial, in MLflow's server on its store."""
+    """The link to a sweep with a fast, a slow and a failed trial, in MLflow's server on its
+    store.
+    """
     folder = tmp_path_factory.mktemp("pages")
     with mock.patch.dict(os.environ):
         write_sweep(folder / "runs", [QUICK, SLOW, BROKEN])

@@ -126,7 +126,10 @@ def test_a_password_is_in_no_error() -> None:
 
 
 def test_an_error_tells_what_the_database_said() -> None:
-    said = "(raised as a result of Query-invoked autoflush; consider ...)\n(sqlite3.OperationalError) disk is full"
+    said = (
+        "(raised as a result of Query-invoked autoflush; consider "
+        "...)\n(sqlite3.OperationalError) disk is full"
+    )
     with pytest.raises(TrackingError, match="disk is full"), translate_errors("sqlite:///a.db"):
         raise OSError(said)
 

@@ -1,4 +1,6 @@
-"""Four drivers that send to one fresh MLflow server at once: nothing is lost, nothing is there twice."""
+"""Four drivers that send to one fresh MLflow server at once: nothing is lost, nothing is there
+twice.
+"""
 
 from __future__ import annotations
 

@@ -56,7 +56,10 @@ def client_of(uri: str) -> MlflowClient:
 
 def runs_of(client: MlflowClient, kind: str, query: str = "", sweep: str = "night") -> list[Run]:
     experiment = client.get_experiment_by_name("sweeper")
-    where = f"tags.sweep = '{sweep}' and tags.`sweeper.kind` = '{kind}'{' and ' if query else ''}{query}"
+    where = (
+        f"tags.sweep = '{sweep}' and tags.`sweeper.kind` = "
+        f"'{kind}'{' and ' if query else ''}{query}"
+    )
     return list(client.search_runs([experiment.experiment_id], where)) if experiment else []
 
 
@@ -506,7 +509,9 @@ def test_artifacts_lie_beside_the_database_and_a_server_has_its_own(
 
 
 class _Wrong(BaseHTTPRequestHandler):
-    """Answers every request with `status` and `body`, counts them, and keeps their header `Connection`."""
+    """Answers every request with `status` and `body`, counts them, and keeps their header
+    `Connection`.
+    """
 
     status, body, requests, connection = 200, b"", 0, ""
 
@@ -562,7 +567,9 @@ def test_server_that_is_no_mlflow_is_asked_once_and_named(
 
 @pytest.mark.parametrize("wrong_server", [(404, b"no")], indirect=True)
 def test_every_call_has_a_connection_of_its_own(wrong_server: tuple[str, type[_Wrong]]) -> None:
-    """One that is used again is answered 40 ms later: https://github.com/Kludex/uvicorn/issues/3149."""
+    """One that is used again is answered 40 ms later:
+    https://github.com/Kludex/uvicorn/issues/3149.
+    """
     uri, handler = wrong_server
     log(make_record(), uri=uri)
     assert handler.connection == "close"

@@ -103,7 +103,9 @@ def test_check_replays_a_graph_whose_output_died_in_between() -> None:
 
 
 def test_first_steps_are_timed_with_the_device_at_rest() -> None:
-    """A step that the host launches in a millisecond and the device works on for long: the clock waits for it."""
+    """A step that the host launches in a millisecond and the device works on for long: the clock
+    waits for it.
+    """
     process = measure(on_gpu("long_on_the_device", backend="aot_eager", optimizer="none"))
     assert process.device_time_s is not None
     assert process.device_time_s.compiled is not None
@@ -284,7 +286,8 @@ def test_graphs_recorded_by_hand_give_what_eager_gives(factory: str, workload: s
 def test_a_recording_that_fails_is_a_compile_error_with_its_first_reason() -> None:
     """A branch on the data waits for the device, which a recording cannot.
 
-    In a process of its own, as a trial has one: torch's generator stays in the state of a recording afterwards.
+    In a process of its own, as a trial has one: torch's generator stays in the state of a recording
+    afterwards.
     """
     trial = on_gpu("branches_on_data", backend="graphed")
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as worker:
@@ -294,7 +297,9 @@ def test_a_recording_that_fails_is_a_compile_error_with_its_first_reason() -> No
 
 
 def test_a_recording_leaves_eager_on_its_own_stream() -> None:
-    """Else each parameter's gradient would wait for a stream of the recording, in both arms; torch warns of that."""
+    """Else each parameter's gradient would wait for a stream of the recording, in both arms; torch
+    warns of that.
+    """
     import warnings
 
     import torch

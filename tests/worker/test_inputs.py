@@ -1,4 +1,6 @@
-"""Inputs of a user's own model: what they mean is kept, and several batches are taken as they are given."""
+"""Inputs of a user's own model: what they mean is kept, and several batches are taken as they are
+given.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The parts of benchmarks/mutants.py: planted faults are effective, and the accuracy check sees them."""
+"""The parts of benchmarks/mutants.py: planted faults are effective, and the accuracy check sees
+them.
+"""
 
 from __future__ import annotations
 

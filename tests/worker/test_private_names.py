@@ -1,7 +1,8 @@
 """Every private name of torch that the worker uses, looked up in the installed torch.
 
-torch promises nothing about names that begin with an underscore. This test fails by name where a new torch lacks one,
-before a sweep does. docs/versions.md says with which versions of torch it has passed.
+torch promises nothing about names that begin with an underscore. This test fails by name where a
+new torch lacks one, before a sweep does. docs/versions.md says with which versions of torch it has
+passed.
 """
 
 from __future__ import annotations

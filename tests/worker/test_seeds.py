@@ -1,4 +1,6 @@
-"""The test over seeds of steps that draw random numbers, and whether a step draws any. All seeds are fixed."""
+"""The test over seeds of steps that draw random numbers, and whether a step draws any. All seeds
+are fixed.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +146,9 @@ def judge(
 
 
 def draw_step(seed: int, keep: float = 0.9, scale: float = 1.0, shift: float = 0.0) -> Step:
-    """An output right after dropout, and a gradient; `shift` is the only difference of a loss that is not random."""
+    """An output right after dropout, and a gradient; `shift` is the only difference of a loss that
+    is not random.
+    """
     generator = torch.Generator().manual_seed(seed)
     mask = (torch.rand(2000, generator=generator) < keep) / keep
     gradient = torch.linspace(1, 2, 500) + 0.3 * torch.randn(500, generator=generator)
@@ -240,7 +244,9 @@ def test_a_zero_more_in_a_small_gradient_is_no_fault(more: int, passed: bool):
 
 @pytest.mark.parametrize(("size", "passed"), [(1e-9, True), (0.5, False)])
 def test_zeros_among_elements_that_are_nothing_but_rounding_are_no_fault(size: float, passed: bool):
-    """The gradient of a bias of queries, keys and values: that of the keys is zero, and each kernel rounds it anew."""
+    """The gradient of a bias of queries, keys and values: that of the keys is zero, and each kernel
+    rounds it anew.
+    """
 
     def with_keys(seed: int, zeros: int) -> Step:
         *others, (name, gradient) = draw_step(seed)
@@ -325,7 +331,9 @@ class Masked(torch.autograd.Function):
 
 
 def build_masked(other_mask: bool) -> tuple[nn.Module, Run]:
-    """A model of which the backward pass may have masks of its own: every mean and every spread is right then too."""
+    """A model of which the backward pass may have masks of its own: every mean and every spread is
+    right then too.
+    """
     torch.manual_seed(0)
     layers = nn.ModuleList([nn.Linear(16, 64), nn.Linear(64, 4)])
     inputs, targets = torch.randn(32, 16), torch.randn(32, 4)

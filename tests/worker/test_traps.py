@@ -1,4 +1,5 @@
-"""Traps of measuring torch.compile, each with a model or backend built for it: what status and flags come out.
+"""Traps of measuring torch.compile, each with a model or backend built for it: what status and
+flags come out.
 
 The GPU's own traps are in test_gpu.py.
 """
@@ -181,9 +182,12 @@ def test_step_that_the_scaler_skips_voids_the_round() -> None:
 def test_traps_show_in_the_table(run_module, tmp_path: Path) -> None:
     """Through the command: each row has its status or flag, and what is wrong is in no mean."""
     done = run_module(
-        "sweeper", "-m", "model=custom", "model.factory=factories:mlp", "batch_size=4", "device=cpu", "sweep=traps",
-        "backend=aot_eager", "backend.name=aot_eager,gives_graph_back,slightly_off,switches_tf32_on",
-        "measure=quick", "measure.rounds=2", "measure.block_s=0.002", "measure.block_steps=2", "measure.warmup_s=0.2",
+        "sweeper", "-m", "model=custom", "model.factory=factories:mlp", "batch_size=4",
+        "device=cpu", "sweep=traps",
+        "backend=aot_eager",
+        "backend.name=aot_eager,gives_graph_back,slightly_off,switches_tf32_on",
+        "measure=quick", "measure.rounds=2", "measure.block_s=0.002", "measure.block_steps=2",
+        "measure.warmup_s=0.2",
         "tracking=none",
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
@@ -209,9 +213,12 @@ def test_traps_show_in_the_table(run_module, tmp_path: Path) -> None:
 
 def test_hang_in_compile_and_in_a_step_end_at_the_limit(run_module, tmp_path: Path) -> None:
     done = run_module(
-        "sweeper", "-m", "model=custom", "model.factory=factories:mlp", "batch_size=4", "device=cpu", "sweep=hangs",
-        "backend=aot_eager", "backend.name=hangs_in_compile,hangs_in_a_step", "measure=quick", "tracking=none",
-        *(f"measure.phase_timeouts_s.{phase}=10" for phase in ("compiling", "checking", "warming", "measuring")),
+        "sweeper", "-m", "model=custom", "model.factory=factories:mlp", "batch_size=4",
+        "device=cpu", "sweep=hangs",
+        "backend=aot_eager", "backend.name=hangs_in_compile,hangs_in_a_step", "measure=quick",
+        "tracking=none",
+        *(f"measure.phase_timeouts_s.{phase}=10" for phase in ("compiling", "checking", "warming",
+        "measuring")),
     )  # fmt: skip
     assert done.returncode == 1, done.stdout + done.stderr
     with (tmp_path / "runs/hangs/report/failures.csv").open() as file:

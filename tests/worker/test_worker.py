@@ -1,4 +1,6 @@
-"""The worker on tiny models: what becomes of each kind of trouble. Real torch.compile, aot_eager where it will do."""
+"""The worker on tiny models: what becomes of each kind of trouble. Real torch.compile, aot_eager
+where it will do.
+"""
 
 from __future__ import annotations
 
@@ -252,7 +254,9 @@ def test_energy_that_nobody_counts_is_missing_and_says_why() -> None:
 
 
 def test_energy_of_a_step_by_hand() -> None:
-    """A device that uses 50 J in each eager step of 0.5 s and half of that in a compiled one, on a clock of its own."""
+    """A device that uses 50 J in each eager step of 0.5 s and half of that in a compiled one, on a
+    clock of its own.
+    """
     import torch
 
     from sweeper.worker.measurement.bench import Arm, ModelBench, complete
@@ -393,7 +397,9 @@ def test_three_void_rounds_end_the_trial() -> None:
 
 
 def rates(module: object) -> set[float]:
-    """Every rate at which something is dropped at random, found by looking at all float attributes."""
+    """Every rate at which something is dropped at random, found by looking at all float
+    attributes.
+    """
     found = set()
     for child in module.modules():  # type: ignore[attr-defined]
         kind = type(child).__name__.lower()

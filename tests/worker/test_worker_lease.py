@@ -1,4 +1,6 @@
-"""The worker's side of the device lease, against a driver that answers in this process; compiles for real."""
+"""The worker's side of the device lease, against a driver that answers in this process; compiles
+for real.
+"""
 
 from __future__ import annotations
 

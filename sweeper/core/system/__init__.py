@@ -1,1 +1,3 @@
-"""This process and the machine under it: command line, signals, pipes, exit codes, host, GPUs, shortages, leftovers."""
+"""This process and the machine under it: command line, signals, pipes, exit codes, host, GPUs,
+shortages, leftovers.
+"""

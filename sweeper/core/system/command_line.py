@@ -1,4 +1,6 @@
-"""The command line of this process: what `sweep.json` keeps, and what people type to go on with the sweep."""
+"""The command line of this process: what `sweep.json` keeps, and what people type to go on with the
+sweep.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""GPUs and devices: which exist, by NVML so that the parent needs no torch, and which ones a sweep uses."""
+"""GPUs and devices: which exist, by NVML so that the parent needs no torch, and which ones a sweep
+uses.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from sweeper.core.errors import ConfigError
 
 # nvml.h, nvmlClocksEventReason*
 CLOCK_REASONS = {
-    0x01: "idle", 0x02: "application_clocks", 0x04: "power_cap", 0x08: "hardware", 0x10: "sync_boost",
+    0x01: "idle", 0x02: "application_clocks", 0x04: "power_cap", 0x08: "hardware",
+    0x10: "sync_boost",
     0x20: "thermal", 0x40: "hardware_thermal", 0x80: "power_brake", 0x100: "display",
 }  # fmt: skip
 # nvml.h, nvmlComputeMode_t
@@ -47,7 +50,9 @@ class Device:
 
 @dataclass(frozen=True)
 class GpuReading:
-    """What NVML says about a GPU at one moment; None where the GPU, the driver or the container hides it."""
+    """What NVML says about a GPU at one moment; None where the GPU, the driver or the container
+    hides it.
+    """
 
     driver: str | None = None
     memory_used_bytes: int | None = None
@@ -86,9 +91,11 @@ def visible_gpus() -> tuple[Gpu, ...]:
 
 
 def _select(gpus: Sequence[Gpu], chosen: str) -> list[Gpu]:
-    """Select the GPUs that CUDA_VISIBLE_DEVICES names by index or the beginning of a UUID, up to an unknown name.
+    """Select the GPUs that CUDA_VISIBLE_DEVICES names by index or the beginning of a UUID, up to an
+    unknown name.
 
-    Raises ConfigError when it names something but none of the GPUs: measuring the CPU instead would surprise.
+    Raises ConfigError when it names something but none of the GPUs: measuring the CPU instead would
+    surprise.
     """
     selected = []
     for name in (part.strip() for part in chosen.split(",")):
@@ -103,7 +110,8 @@ def _select(gpus: Sequence[Gpu], chosen: str) -> list[Gpu]:
         return selected
     known = ", ".join(f"{gpu.selector} ({gpu.uuid})" for gpu in gpus)
     raise ConfigError(
-        f"CUDA_VISIBLE_DEVICES={chosen} names none of the GPUs {known}; parts of a GPU are not supported"
+        f"CUDA_VISIBLE_DEVICES={chosen} names none of the GPUs {known}; parts of a GPU are not "
+        "supported"
     )
 
 

@@ -57,7 +57,8 @@ def read(root: Path = Path("/")) -> Host:
 
 
 def busy_s(cores: Collection[int], root: Path = Path("/")) -> float:
-    """Processor seconds of everybody on these cores since the machine started: the lines `cpuN` of proc_stat(5).
+    """Processor seconds of everybody on these cores since the machine started: the lines `cpuN` of
+    proc_stat(5).
 
     0 where the kernel does not tell.
     """
@@ -72,7 +73,9 @@ def busy_s(cores: Collection[int], root: Path = Path("/")) -> float:
 
 
 def measure_busy_cores(seconds: float) -> float | None:
-    """Measure how many cores are busy now, on average over so many seconds; None where the kernel does not tell."""
+    """Measure how many cores are busy now, on average over so many seconds; None where the kernel
+    does not tell.
+    """
     cores = range(os.cpu_count() or 1)
     start, before_s = time.monotonic(), busy_s(cores)
     time.sleep(seconds)
@@ -80,7 +83,9 @@ def measure_busy_cores(seconds: float) -> float | None:
 
 
 def physical_cores(numbers: Iterable[int], root: Path = Path("/")) -> list[tuple[int, ...]]:
-    """Group cores that are threads of one physical core; each is alone where the kernel does not tell."""
+    """Group cores that are threads of one physical core; each is alone where the kernel does not
+    tell.
+    """
     together: dict[str, list[int]] = {}
     for number in sorted(numbers):
         siblings = _text(root / f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
@@ -89,7 +94,9 @@ def physical_cores(numbers: Iterable[int], root: Path = Path("/")) -> list[tuple
 
 
 def free_memory_bytes(root: Path = Path("/")) -> float | None:
-    """Memory available without swapping, or what the cgroup's limit leaves of it; None where neither is known."""
+    """Memory available without swapping, or what the cgroup's limit leaves of it; None where
+    neither is known.
+    """
     available_kib = _number_after("MemAvailable:", _text(root / "proc/meminfo"))
     found = [] if available_kib is None else [available_kib * 1024]
     limit, used = (_text(root / f"sys/fs/cgroup/memory.{name}") for name in ("max", "current"))

@@ -1,11 +1,13 @@
-"""The signals that end a sweep or tell it that its terminal has gone: this module alone handles them.
+"""The signals that end a sweep or tell it that its terminal has gone: this module alone handles
+them.
 
-SIGINT (Ctrl-C) and SIGTERM take effect as KeyboardInterrupt where the sweep waits or asks (`allow`, `check`), never in
-the middle of an import, a write or a call of MLflow: an interrupted import of mlflow leaves a package that cannot be
-imported again, and an exception that is raised in `__del__` is lost. The third signal ends the program at once.
+SIGINT (Ctrl-C) and SIGTERM take effect as KeyboardInterrupt where the sweep waits or asks (`allow`,
+`check`), never in the middle of an import, a write or a call of MLflow: an interrupted import of
+mlflow leaves a package that cannot be imported again, and an exception that is raised in `__del__`
+is lost. The third signal ends the program at once.
 
-Without `install`, as in a cluster's job and in the other commands, Python's own handlers work and nothing here does
-anything.
+Without `install`, as in a cluster's job and in the other commands, Python's own handlers work and
+nothing here does anything.
 """
 
 from __future__ import annotations
@@ -28,7 +30,9 @@ T = TypeVar("T")
 
 
 class _State:
-    """What has come so far. Signals belong to the whole process, so there is one; `dataclasses` would load too long."""
+    """What has come so far. Signals belong to the whole process, so there is one; `dataclasses`
+    would load too long.
+    """
 
     def __init__(self) -> None:
         self.received = 0
@@ -41,7 +45,9 @@ _state = _State()
 
 
 def install() -> None:
-    """Handle the signals from now on. Ignored ones stay so, as SIGHUP under nohup; SIGTERM is handled in any case."""
+    """Handle the signals from now on. Ignored ones stay so, as SIGHUP under nohup; SIGTERM is
+    handled in any case.
+    """
     _state.terminals = tuple(number for number in (1, 2) if os.isatty(number))
     # the first one registered runs last: Python then gives signals their default actions
     atexit.register(_ignore)
@@ -68,7 +74,9 @@ def release() -> None:
 
 @contextmanager
 def allow() -> Iterator[None]:
-    """Let signals raise KeyboardInterrupt in the body; one that has come before raises it at once."""
+    """Let signals raise KeyboardInterrupt in the body; one that has come before raises it at
+    once.
+    """
     before, _state.allowed = _state.allowed, True
     try:
         check()
@@ -90,7 +98,9 @@ def is_pending() -> bool:
 
 
 def receive(items: Iterator[T]) -> Iterator[T]:
-    """Yield the items; signals raise KeyboardInterrupt while one is waited for, not while it is used."""
+    """Yield the items; signals raise KeyboardInterrupt while one is waited for, not while it is
+    used.
+    """
     while True:
         with allow():
             try:

@@ -1,4 +1,6 @@
-"""Temporary files and folders: their names say which process made them, so a later one removes what a kill has left."""
+"""Temporary files and folders: their names say which process made them, so a later one removes what
+a kill has left.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,18 @@ TEMPORARY = "sweeper"  # begins the names of our folders in the temporary folder
 
 @functools.cache
 def _machine() -> str:
-    """The host and its namespace of process numbers: containers share folders and host names, but not these."""
+    """The host and its namespace of process numbers: containers share folders and host names, but
+    not these.
+    """
     with suppress(OSError):  # a kernel without namespaces
         return f"{socket.gethostname()}-{Path('/proc/self/ns/pid').stat().st_ino}"
     return socket.gethostname()
 
 
 def make_prefix(name: str) -> str:
-    """Make the beginning of the name of a temporary file, for `tempfile`, which adds random characters."""
+    """Make the beginning of the name of a temporary file, for `tempfile`, which adds random
+    characters.
+    """
     return f"{name}.{_machine()}-{os.getpid()}."
 
 
@@ -33,7 +39,9 @@ def remove_temporary() -> None:
 
 
 def remove_leftovers(paths: Iterable[Path]) -> None:
-    """Remove those of the files and folders whose makers, processes of this user on this machine, have ended."""
+    """Remove those of the files and folders whose makers, processes of this user on this machine,
+    have ended.
+    """
     for path in paths:
         made_by, _, _random = path.name.rpartition(".")
         machine, _, pid = made_by.rpartition("-")

@@ -1,4 +1,6 @@
-"""What to do when a program's output cannot be written any more, as behind `| head` or after its terminal has gone."""
+"""What to do when a program's output cannot be written any more, as behind `| head` or after its
+terminal has gone.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from sweeper.core.system.exit_codes import CLOSED, INTERRUPTED, NOT_OK
 def run_until_closed(main: Callable[[], int]) -> int:
     """Call `main` and return its exit code.
 
-    It ends without a traceback where its output is closed, by Ctrl-C, and where the machine lacks something.
+    It ends without a traceback where its output is closed, by Ctrl-C, and where the machine lacks
+    something.
     """
     try:
         try:
@@ -47,7 +50,9 @@ def run_until_closed(main: Callable[[], int]) -> int:
 
 
 def _drop_output() -> None:
-    """Have what is still in the buffer of standard output go nowhere, since it cannot be written."""
+    """Have what is still in the buffer of standard output go nowhere, since it cannot be
+    written.
+    """
     with suppress(OSError):  # no file handles: then the output was not the problem
         nothing = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nothing, 1)
@@ -55,7 +60,9 @@ def _drop_output() -> None:
 
 
 def outlive_output() -> None:
-    """From now on drop what cannot be written: closed pipe, terminal that has gone, full disk. Nothing is raised."""
+    """From now on drop what cannot be written: closed pipe, terminal that has gone, full disk.
+    Nothing is raised.
+    """
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         # closed, or somebody else's

@@ -1,4 +1,6 @@
-"""What a machine may lack while a program runs (disk, file handles, memory, rights), and what to do about it."""
+"""What a machine may lack while a program runs (disk, file handles, memory, rights), and what to do
+about it.
+"""
 
 from __future__ import annotations
 

@@ -1,1 +1,3 @@
-"""Makes a report into one HTML page with figures and tables. `page.begin_page` begins to make it."""
+"""Makes a report into one HTML page with figures and tables. `page.begin_page` begins to make
+it.
+"""

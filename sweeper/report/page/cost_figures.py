@@ -67,7 +67,9 @@ def draw_memory(rows: Sequence[Row]) -> base.Figure:
 
 
 def _thin_out(rows: Sequence[Row]) -> tuple[Sequence[Row], str]:
-    """Keep evenly spaced rows of many that are sorted by speedup; the text says how many rows were kept."""
+    """Keep evenly spaced rows of many that are sorted by speedup; the text says how many rows were
+    kept.
+    """
     every = max(1, math.ceil(len(rows) / MAX_POINTS))
     kept = f" Shows one of every {every} of {len(rows)} trials, in the order of their speedups."
     return rows[::every], kept if every > 1 else ""
@@ -102,7 +104,9 @@ def _scatter(
 
 
 def draw_total_time(rows: Sequence[Row]) -> base.Figure:
-    """Draw the seconds until a number of steps is done, in both arms; the lines cross at break-even."""
+    """Draw the seconds until a number of steps is done, in both arms; the lines cross at
+    break-even.
+    """
     title = "Total time against steps"
     needed = ("compile_cold_s", "eager_step_ms", "compiled_step_ms")
     measured = select_measured(rows)
@@ -112,7 +116,10 @@ def draw_total_time(rows: Sequence[Row]) -> base.Figure:
     if not complete:
         return base.Figure("total-time", title, missing=NO_COMPILE_TIME)
     axes = base.find_naming_axes(complete)
-    caption = "Compile time plus step times, the compiled arm with an empty and, where measured, a filled cache."
+    caption = (
+        "Compile time plus step times, the compiled arm with an empty and, where measured, a "
+        "filled cache."
+    )
     if len(complete) > MAX_TRIALS:
         caption += f" The {MAX_TRIALS} trials of {len(complete)} that pay back soonest."
     complete.sort(

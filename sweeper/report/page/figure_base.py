@@ -1,9 +1,11 @@
-"""Traces and axes of the figures: plain dictionaries in the form of plotly.js (https://plotly.com/javascript/reference/).
+"""Traces and axes of the figures: plain dictionaries in the form of plotly.js
+(https://plotly.com/javascript/reference/).
 
-A colour is a mode in every figure (`choose_colour`), pale in fp32; patterns, dashes and symbols tell apart what else
-differs. Colours are names (`@0` to `@7`, `@ink`, `@muted`, or pale: `@0 pale`); page.js replaces them with colours of
-the light or the dark scheme, and adds the style that all figures share. Every text goes through `label`, because plotly
-takes HTML tags in texts for markup.
+A colour is a mode in every figure (`choose_colour`), pale in fp32; patterns, dashes and symbols
+tell apart what else differs. Colours are names (`@0` to `@7`, `@ink`, `@muted`, or pale: `@0
+pale`); page.js replaces them with colours of the light or the dark scheme, and adds the style that
+all figures share. Every text goes through `label`, because plotly takes HTML tags in texts for
+markup.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ Trace = dict[str, Any]
 Layout = dict[str, Any]
 Numbers = Sequence[float | None]
 COLOURS = {  # numbers of page.css by mode
-    "default": 0, "eager": 1, "reduce-overhead": 2, "max-autotune": 3, "max-autotune-no-cudagraphs": 4, "lite": 6,
+    "default": 0, "eager": 1, "reduce-overhead": 2, "max-autotune": 3,
+    "max-autotune-no-cudagraphs": 4, "lite": 6,
 }  # fmt: skip
 OTHER_MODE = 5
 # https://plotly.com/javascript/reference/bar/#bar-marker-pattern-shape,
@@ -35,7 +38,8 @@ MAX_CHARACTERS = 34  # of a name beside an axis
 MAX_TICKS = 9
 _ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _TICKS = (
-    0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5, 1.75, 2.0, 2.5, 3.0,
+    0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5,
+    1.75, 2.0, 2.5, 3.0,
     4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0, 200.0, 500.0,
 )  # fmt: skip
 
@@ -74,7 +78,9 @@ def join_lines(*parts: str) -> str:
 
 
 def choose_colour(mode: str, precision: str = "") -> str:
-    """Name the colour of a mode, pale in fp32; a pale colour is half transparent, also in the legend."""
+    """Name the colour of a mode, pale in fp32; a pale colour is half transparent, also in the
+    legend.
+    """
     return f"@{COLOURS.get(mode, OTHER_MODE)}{' pale' if precision.lower() == 'fp32' else ''}"
 
 
@@ -119,7 +125,9 @@ def group(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
 
 
 def find_naming_axes(rows: Sequence[Row], without: str = "") -> list[str]:
-    """Find the axes in which the rows differ, except `without`; the batch size counts if a model has several."""
+    """Find the axes in which the rows differ, except `without`; the batch size counts if a model
+    has several.
+    """
     axes = formatting.find_varying(rows, ("precision", "mode", *formatting.TRIAL_AXES))
     one_size = len({(row["model"], row["batch_size"]) for row in rows}) == len(
         {row["model"] for row in rows}
@@ -158,7 +166,9 @@ def bars(
 
 
 def fill(shade: str | Sequence[str], pattern: str = "") -> dict[str, Any]:
-    """Describe the inside of bars: one colour for all or one for each, hatched where there is a pattern."""
+    """Describe the inside of bars: one colour for all or one for each, hatched where there is a
+    pattern.
+    """
     return {"color": shade} | (
         {"pattern": {"shape": pattern, "fillmode": "replace"}} if pattern else {}
     )
@@ -195,7 +205,9 @@ def ratio_axis(title: str, values: Iterable[float | None]) -> dict[str, Any]:
 
 
 def _choose_ticks(low: float, high: float) -> list[float]:
-    """Choose round numbers between two logarithms, with 1 among them and enough room between neighbours."""
+    """Choose round numbers between two logarithms, with 1 among them and enough room between
+    neighbours.
+    """
     gap = (high - low) / MAX_TICKS
     chosen = [0.0]
     for at in sorted((math.log10(tick) for tick in _TICKS), key=abs):
@@ -205,7 +217,9 @@ def _choose_ticks(low: float, high: float) -> list[float]:
 
 
 def seconds_axis(title: str, values: Iterable[float]) -> dict[str, Any]:
-    """Describe a logarithmic axis with ticks at 1, 2 and 5, in milliseconds below one second, for positive seconds."""
+    """Describe a logarithmic axis with ticks at 1, 2 and 5, in milliseconds below one second, for
+    positive seconds.
+    """
     logs = [math.log10(value) for value in values]
     low, high = min(logs) - 0.08, max(logs) + 0.08
     factors = (1, 2, 5) if high - low < 2.5 else (1,)
@@ -246,7 +260,9 @@ def lay_out(
 
 
 def reference_line(axis: str, at: float = 1, **style: Any) -> dict[str, Any]:
-    """Describe a line across the figure where `axis` has a value, by default 1, where compiling changes nothing."""
+    """Describe a line across the figure where `axis` has a value, by default 1, where compiling
+    changes nothing.
+    """
     other = "y" if axis == "x" else "x"
     ends = {f"{axis}0": at, f"{axis}1": at, f"{other}0": 0, f"{other}1": 1, f"{other}ref": "paper"}
     return {

@@ -1,4 +1,6 @@
-"""The figure of speedups on faster and slower hosts, predicted from host time and device step time of both arms."""
+"""The figure of speedups on faster and slower hosts, predicted from host time and device step time
+of both arms.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,10 @@ TICKS = {0.25: "¼", 0.5: "½", 1.0: "1", 2.0: "2", 4.0: "4"}
 LEAST, MOST = min(TICKS), max(TICKS)
 POINTS = 32  # of a line, beside its bends
 CAPTION = (
-    "What the speedup would be with the same device and another host, predicted: a step takes what the slower of host "
-    "and device takes. Left of 1 the host is faster, right of 1 slower. A line bends where an arm becomes host-bound."
+    "What the speedup would be with the same device and another host, predicted: a step takes what "
+    "the slower of host "
+    "and device takes. Left of 1 the host is faster, right of 1 slower. A line bends where an arm "
+    "becomes host-bound."
 )
 
 
@@ -30,7 +34,9 @@ class _Line(NamedTuple):
 
 
 def draw_headroom(rows: Sequence[Row]) -> base.Figure:
-    """Draw a line for each trial whose two arms have host time and device step time, steep lines first."""
+    """Draw a line for each trial whose two arms have host time and device step time, steep lines
+    first.
+    """
     title, measured = "Speedup on another host", select_measured(rows)
     axes = base.find_naming_axes(measured)
     lines = [line for row in measured if (line := _predict(base.name_row(row, axes), row))]

@@ -29,7 +29,8 @@ def draw_ladders(rows: Sequence[Row]) -> base.Figure:
             "ladder", title, missing="no model has a ladder: experiment=ladder runs one"
         )
     caption = (
-        "Speedup over eager as built, with 95 % intervals where known. Each rung adds to those before it; the compiled "
+        "Speedup over eager as built, with 95 % intervals where known. Each rung adds to those "
+        "before it; the compiled "
         "ones have every one-liner and do without the graph by hand."
     )
     axes = find_axes(rows)
@@ -70,7 +71,9 @@ def _rank(rung: str) -> int:
 
 
 def _colour(rung: str, row: Row) -> str:
-    """The colour of a compiled rung is its mode's; rungs without torch.compile have that of eager."""
+    """The colour of a compiled rung is its mode's; rungs without torch.compile have that of
+    eager.
+    """
     mode = rung.partition(" (")[0].removeprefix(COMPILE) if rung.startswith(COMPILE) else "eager"
     return base.choose_colour(mode, text(row["precision"]))
 

@@ -1,4 +1,6 @@
-"""The legend of the page: what the statuses, flags and causes of its tables mean, and which trials have them."""
+"""The legend of the page: what the statuses, flags and causes of its tables mean, and which trials
+have them.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class Part:
 
 
 def make_legend(rows: Sequence[Row], causes: Sequence[Row]) -> list[Part]:
-    """Make the parts of the legend for the rows of speedups and of causes; what no row has is left out."""
+    """Make the parts of the legend for the rows of speedups and of causes; what no row has is left
+    out.
+    """
     axes = formatting.find_varying(rows, TRIAL_AXES)
     flags = _name_trials(((flag, row) for row in rows for flag in formatting.flags(row)), axes)
     statuses = _name_trials(
@@ -66,7 +70,9 @@ def make_legend(rows: Sequence[Row], causes: Sequence[Row]) -> list[Part]:
 
 
 def _name_trials(pairs: Iterable[tuple[str, Row]], axes: Sequence[str]) -> dict[str, str]:
-    """Name the first few trials that have each name, e.g. `24 trials: resnet50 amp default and 23 more`."""
+    """Name the first few trials that have each name, e.g. `24 trials: resnet50 amp default and 23
+    more`.
+    """
     having: dict[str, dict[str, None]] = {}
     for name, row in pairs:
         having.setdefault(name, {})[trial_name(row, axes)] = None

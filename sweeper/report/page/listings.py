@@ -1,6 +1,8 @@
-"""Tables as the page shows them: cells of text, numbers to sort by, what a row opens to, where its files are.
+"""Tables as the page shows them: cells of text, numbers to sort by, what a row opens to, where its
+files are.
 
-`text_columns` in `report/tables/` declares the columns. Texts are plain here; the page never takes them for HTML.
+`text_columns` in `report/tables/` declares the columns. Texts are plain here; the page never takes
+them for HTML.
 """
 
 from __future__ import annotations
@@ -100,7 +102,9 @@ def _describe_fold(number: int, fold: Fold) -> dict[str, Any]:
 def _describe_trials(
     spec: TableSpec, report: Report, rows: Sequence[Row], out: Path
 ) -> dict[int, dict[str, Any]]:
-    """What each row opens to, by the row's identity: pairs of a name and a text, and links to the trial's files."""
+    """What each row opens to, by the row's identity: pairs of a name and a text, and links to the
+    trial's files.
+    """
     if spec.entries is None:
         return {}
     entries = spec.entries(report.findings)
@@ -153,7 +157,9 @@ def read_end_of_log(entry: Entry) -> str:
 
 
 def _find_inside(entry: Entry, name: str | None) -> Path | None:
-    """Find what a record names in its trial's folder; None for anything else, since records may be somebody else's."""
+    """Find what a record names in its trial's folder; None for anything else, since records may be
+    somebody else's.
+    """
     path = (entry.folder / name).resolve() if name else None
     return path if path and path.exists() and path.is_relative_to(entry.folder.resolve()) else None
 
@@ -204,7 +210,9 @@ def _explain_status(status: str) -> str:
 
 
 def _describe_accuracy(worst: Accuracy) -> str:
-    """Describe the check of the tensor that came nearest to its bound, first why there is no verdict."""
+    """Describe the check of the tensor that came nearest to its bound, first why there is no
+    verdict.
+    """
     parts = [f"no verdict: {worst.unverified}"] if worst.unverified else []
     if worst.compiled_error is not None and worst.bound is not None:
         error, bound = f"{worst.compiled_error:.3g}", f"{worst.bound:.3g}"
@@ -213,7 +221,9 @@ def _describe_accuracy(worst: Accuracy) -> str:
 
 
 def _describe_attention(found: Diagnostics) -> str:
-    """Name the attention kernels of both arms, e.g. `eager flash, compiled none of cuDNN, flash, memory-efficient`."""
+    """Name the attention kernels of both arms, e.g. `eager flash, compiled none of cuDNN, flash,
+    memory-efficient`.
+    """
     ran = ((arm, found.settings.get(f"attention_ran_{arm}")) for arm in ARMS)
     return ", ".join(
         f"{arm} {kinds or 'none of cuDNN, flash, memory-efficient'}" for arm, kinds in ran

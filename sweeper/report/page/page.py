@@ -1,8 +1,9 @@
-"""report.html: one file that needs nothing else, with figures by plotly.js and tables to sort and filter.
+"""report.html: one file that needs nothing else, with figures by plotly.js and tables to sort and
+filter.
 
-`page.html` is a jinja2 template, `page.css` and `page.js` stand beside it; plotly.js comes from the Python package
-plotly. A content security policy lets these two scripts run, and no other, and forbids every request.
-Try it: `python -m sweeper.report my-sweep`
+`page.html` is a jinja2 template, `page.css` and `page.js` stand beside it; plotly.js comes from the
+Python package plotly. A content security policy lets these two scripts run, and no other, and
+forbids every request. Try it: `python -m sweeper.report my-sweep`
 """
 
 from __future__ import annotations
@@ -71,10 +72,14 @@ MEANS = {
     "geomean_fp32": "fp32 alone",
 }
 CONVENTIONS = (
-    "Geometric means of eager / compiled step time, wall clock. In brackets the 95 % interval for these models, in "
-    "parentheses how many; without doubt: over the models without a flag that says that a speedup may be off, "
-    "which are fewer and other models, so it does not correct the mean over all; weighted = 0.75 AMP + 0.25 fp32 over "
-    "the models that are ok in both, with a verdict on their results; a new model: where one more of the same kind "
+    "Geometric means of eager / compiled step time, wall clock. In brackets the 95 % interval for "
+    "these models, in "
+    "parentheses how many; without doubt: over the models without a flag that says that a speedup "
+    "may be off, "
+    "which are fewer and other models, so it does not correct the mean over all; weighted = 0.75 "
+    "AMP + 0.25 fp32 over "
+    "the models that are ok in both, with a verdict on their results; a new model: where one more "
+    "of the same kind "
     "would lie."
 )
 # the contents bar, in the order of the page; a table that is not here stands before the notes
@@ -106,7 +111,9 @@ class Card(NamedTuple):
 
 
 class References(NamedTuple):
-    """What was published, by family and `suite NAME`, and in what the trials of the report differ from it."""
+    """What was published, by family and `suite NAME`, and in what the trials of the report differ
+    from it.
+    """
 
     figures: Mapping[str, Published]
     differences: str  # in settings; empty: none
@@ -129,8 +136,8 @@ class References(NamedTuple):
 def begin_page(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
     """Begin to make the page, and return a function that returns the page.
 
-    `out` is the folder of the page, from which links to trials start. With several `cores`, two processes make the
-    figures and the tables while the caller continues.
+    `out` is the folder of the page, from which links to trials start. With several `cores`, two
+    processes make the figures and the tables while the caller continues.
     """
     import jinja2  # noqa: F401  # before the processes start, which would import it each
 
@@ -200,7 +207,9 @@ def _list_contents(tables: Iterable[Listing], report: Report) -> list[tuple[str,
 
 
 def _name_machine(facts: Iterable[str]) -> str:
-    """Name what the figures hold for, e.g. `NVIDIA H200 · torch 2.11.0+cu130`; as much of it as is known."""
+    """Name what the figures hold for, e.g. `NVIDIA H200 · torch 2.11.0+cu130`; as much of it as is
+    known.
+    """
     known = {name: value for name, _, value in (fact.partition(": ") for fact in facts)}
     torch = re.search(r"\btorch [^,;]+", known.get("versions", ""))
     return " · ".join(filter(None, (known.get("device"), torch and torch[0])))
@@ -213,7 +222,9 @@ def make_title(facts: Iterable[str]) -> str:
 
 
 def make_cards(summary: Sequence[Row], published: References) -> tuple[list[Card], str]:
-    """Make a card per mode, the largest mean first, and a sentence about the modes that have no card."""
+    """Make a card per mode, the largest mean first, and a sentence about the modes that have no
+    card.
+    """
     rows = [row for row in summary if row["family"] == ALL]
     known = [row for row in rows if any(row[name] is not None for name in MEANS)]
     known.sort(
@@ -251,7 +262,8 @@ def _make_card(row: Row, published: References) -> Card:
         reference = published.figures.get(ALL)
         if reference and (row["mode"], row["backend"]) == ("default", "inductor"):
             lines.append(
-                f"published: {reference.label}{', measured otherwise' if published.differences else ''}"
+                "published: "
+                f"{reference.label}{', measured otherwise' if published.differences else ''}"
             )
     return Card(
         formatting.key(row), ratio(formatting.number(row, name)), lines, _explain_doubt(row, name)
@@ -273,7 +285,9 @@ def _explain_doubt(row: Row, name: str) -> str:
 def _make_tables(
     report: Report, suites: Sequence[Group], published: References, out: Path
 ) -> tuple[list[Listing], str]:
-    """Make the tables that have rows, the summary last: without their data, and the data as JSON."""
+    """Make the tables that have rows, the summary last: without their data, and the data as
+    JSON.
+    """
     first, *others = TABLES
     listings = [make_listing(spec, report, report.tables[spec.name].rows, out) for spec in others]
     by_suite: list[Row] = [
@@ -291,7 +305,9 @@ def _make_tables(
 
 
 def _make_figures(report: Report, published: References) -> tuple[list[Figure], str]:
-    """Make the figures; return them with the layout of their first choice only, and the data as JSON."""
+    """Make the figures; return them with the layout of their first choice only, and the data as
+    JSON.
+    """
     rows, entries = report.tables["speedups"].rows, report.findings.entries
     figures = [
         speedup_figures.draw_forest(rows),
@@ -317,7 +333,9 @@ def _make_figures(report: Report, published: References) -> tuple[list[Figure], 
 
 
 def _arrange(figures: Iterable[Figure]) -> tuple[list[tuple[int, Figure]], ...]:
-    """Arrange figures in two columns, each in the column that ends higher up, and keep their order."""
+    """Arrange figures in two columns, each in the column that ends higher up, and keep their
+    order.
+    """
     columns: tuple[list[tuple[int, Figure]], ...] = ([], [])
     heights = [0, 0]
     for order, figure in enumerate(figures):
@@ -335,7 +353,9 @@ def _dump(data: object) -> str:
 
 
 def group_by_suite(units: Iterable[Unit]) -> list[Group]:
-    """Group units as the summary does, with the suite in place of the family, where there are several suites."""
+    """Group units as the summary does, with the suite in place of the family, where there are
+    several suites.
+    """
     by_suite: dict[tuple[Any, str], list[Unit]] = {}
     weights: dict[Any, set[str]] = {}
     for unit in units:
@@ -355,7 +375,9 @@ def _suite(unit: Unit) -> str:
 
 
 def find_references(report: Report, groups_by_suite: Iterable[Group]) -> References:
-    """Find what was published for training, by family and suite; for `all` only where every model is of the suites."""
+    """Find what was published for training, by family and suite; for `all` only where every model
+    is of the suites.
+    """
     if {row["workload"] for row in report.tables["summary"].rows} != {"train"}:
         return References({}, "", "")
     suites = {_suite(unit) for unit in report.findings.units.units}
@@ -385,12 +407,17 @@ def _round(value: Any) -> Any:
 
 
 def _policy(*scripts: str) -> str:
-    """Allow these scripts by their digests, and nothing from anywhere else: https://www.w3.org/TR/CSP3/."""
+    """Allow these scripts by their digests, and nothing from anywhere else:
+    https://www.w3.org/TR/CSP3/.
+    """
     digests = (
         base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts
     )
     allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
-    return f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
+    return (
+        f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; img-src data: "
+        "blob:; base-uri 'none'"
+    )
 
 
 def _read_plotly() -> str:

@@ -1,4 +1,5 @@
-"""Speedups that were published for PyTorch 2.0, with their hardware, year and source, to stand beside ours.
+"""Speedups that were published for PyTorch 2.0, with their hardware, year and source, to stand
+beside ours.
 
 All are of training, as eager / compiled step time. `find_differences` says what ran otherwise here.
 """
@@ -64,7 +65,9 @@ PT2_SUITES = frozenset({"timm", "huggingface", "torchbench"})
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """What was published for a suite, a family, or `all`; `low` equals `high` unless the source gives a range."""
+    """What was published for a suite, a family, or `all`; `low` equals `high` unless the source
+    gives a range.
+    """
 
     group: str  # as in the columns `suite` and `family`
     low: float
@@ -98,7 +101,8 @@ FAMILIES = (  # averages; the source does not say in which precision
 def find_for_family(family: str, suites: Collection[str]) -> Published | None:
     """Find what was published for a row of the summary whose trials belong to `suites`.
 
-    The row `all` gets the number of its suite, the total of all three suites, or nothing for other models.
+    The row `all` gets the number of its suite, the total of all three suites, or nothing for other
+    models.
     """
     if family != ALL:
         return next((item for item in FAMILIES if item.group == family), None)
@@ -118,9 +122,11 @@ def find_sources(shown: Iterable[Published]) -> list[tuple[str, str]]:
 
 
 def find_differences(entries: Sequence[Entry]) -> tuple[str, str]:
-    """Say in which settings, and on what, the trials of a weighted mean ran otherwise than the figures of 2022 did.
+    """Say in which settings, and on what, the trials of a weighted mean ran otherwise than the
+    figures of 2022 did.
 
-    Two texts such as `optimizer none, here adam; dropout off, here on`; empty where nothing differs.
+    Two texts such as `optimizer none, here adam; dropout off, here on`; empty where nothing
+    differs.
     """
     weighted = [
         entry

@@ -1,4 +1,6 @@
-"""The figure of a script's shapes: how often its compiled loop saw each size of the dimension that varies."""
+"""The figure of a script's shapes: how often its compiled loop saw each size of the dimension that
+varies.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,16 @@ MAX_TRIALS = 100
 MAX_BARS = 100
 TITLE = "Sizes in a script's loop"
 CAPTION = (
-    "How often the compiled loop called its model with each size of the dimension that varies. Lines: the sizes to pad "
+    "How often the compiled loop called its model with each size of the dimension that varies. "
+    "Lines: the sizes to pad "
     "to, which are the quartiles and the largest."
 )
 
 
 def draw_sizes(entries: Sequence[Entry], rows: Sequence[Row]) -> base.Figure:
-    """Draw a histogram per script with sizes; `rows` are the rows of speedups.csv for `entries`, in the same order."""
+    """Draw a histogram per script with sizes; `rows` are the rows of speedups.csv for `entries`, in
+    the same order.
+    """
     pairs = [(entry.result.seen_of_script, row) for entry, row in zip(entries, rows, strict=True)]
     seen = [(script, row) for script, row in pairs if script and len(script.sizes) > 1]
     if not seen:

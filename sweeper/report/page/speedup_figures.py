@@ -26,7 +26,10 @@ MAX_BARS_EVER = 2000  # a browser takes seconds for more
 MAX_MODELS = 100  # to choose from in the figure of backends
 MAX_LINES = 300  # of the figure of batch sizes
 MAX_CHOICES = 12
-FAMILIES = "Geometric means of speedups over the models of a family, with 95 % intervals for these models where known."
+FAMILIES = (
+    "Geometric means of speedups over the models of a family, with 95 % intervals for these "
+    "models where known."
+)
 MAX_KEYS = 4  # groups of the summary that stand beside each other in one figure of families
 MAX_SERIES = 6
 
@@ -78,7 +81,10 @@ def draw_forest(rows: Sequence[Row]) -> base.Figure:
     choices = [_forest("all" if count <= MAX_BARS else whole, measured[:MAX_BARS_EVER])]
     if count > MAX_BARS:
         choices = [_both_ends("", measured, MAX_BARS), *_forests_by_group(measured), *choices]
-    caption = "Eager / compiled step time by wall clock, on a logarithmic axis; right of 1, compiling is faster."
+    caption = (
+        "Eager / compiled step time by wall clock, on a logarithmic axis; right of 1, "
+        "compiling is faster."
+    )
     return base.Figure("forest", title, caption, choices)
 
 
@@ -94,7 +100,9 @@ def _forests_by_group(rows: Sequence[Row]) -> list[base.Choice]:
 
 
 def _both_ends(prefix: str, rows: Sequence[Row], max_rows: int) -> base.Choice:
-    """Draw all rows, or of more than `max_rows` the fastest and the slowest with a dotted line between them."""
+    """Draw all rows, or of more than `max_rows` the fastest and the slowest with a dotted line
+    between them.
+    """
     if len(rows) <= max_rows:
         return _forest(f"{prefix}{len(rows)}", rows)
     half = max_rows // 2
@@ -169,7 +177,9 @@ def _ends(row: Row) -> tuple[float, float]:
 
 
 def draw_backends(rows: Sequence[Row]) -> base.Figure:
-    """Draw the backends side by side: all models together where there are few, else a choice per model."""
+    """Draw the backends side by side: all models together where there are few, else a choice per
+    model.
+    """
     title, compiled = "Backends", [row for row in rows if row["backend"]]
     measured = select_measured(compiled)
     if len({text(row["backend"]) for row in compiled}) < 2:
@@ -192,7 +202,10 @@ def draw_backends(rows: Sequence[Row]) -> base.Figure:
         return base.Figure("backends", title, caption, [_backend_bars("all", series)])
     shown = _longest(series, MAX_MODELS)
     if len(shown) < len(series):
-        caption += f" {len(shown)} of {len(series)} to choose from: those in which most backends gave a speedup."
+        caption += (
+            f" {len(shown)} of {len(series)} to choose from: those in which most backends "
+            "gave a speedup."
+        )
     return base.Figure(
         "backends", title, caption, [_backend_bars(name, {name: series[name]}) for name in shown]
     )
@@ -232,7 +245,9 @@ def _backend_bars(name: str, series: Mapping[str, Sequence[Row]]) -> base.Choice
 
 
 def draw_batch_sizes(rows: Sequence[Row]) -> base.Figure:
-    """Draw speedup against batch size, with a line per model and setting that was measured at several sizes."""
+    """Draw speedup against batch size, with a line per model and setting that was measured at
+    several sizes.
+    """
     title, measured = "Speedup against batch size", select_measured(rows)
     axes = base.find_naming_axes(measured, without="batch_size")
     series = base.group(measured, lambda row: base.name_row(row, axes))
@@ -276,7 +291,8 @@ def _batch_lines(series: Mapping[str, Sequence[Row]]) -> base.Choice:
 def draw_families(
     rows: Sequence[Row], references: Mapping[str, Published], differences: str = ""
 ) -> base.Figure:
-    """Draw geometric means in AMP and fp32 per family; `references` are published speedups by family.
+    """Draw geometric means in AMP and fp32 per family; `references` are published speedups by
+    family.
 
     `differences` is a sentence on what ran otherwise for these.
     """
@@ -365,7 +381,9 @@ def _geomeans(
 
 
 def _dotted_lines(references: Mapping[int, Published]) -> base.Trace:
-    """Describe a dotted line across the bars of each family, in the middle of the published range."""
+    """Describe a dotted line across the bars of each family, in the middle of the published
+    range.
+    """
     xs = [x for at in references for x in (at - 0.42, at + 0.42, None)]
     middles = [(item.low + item.high) / 2 for item in references.values()]
     ys = [y for middle in middles for y in (middle, middle, None)]

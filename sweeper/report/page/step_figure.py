@@ -16,7 +16,8 @@ from sweeper.report.table import Row
 MAX_TRIALS = 200
 GAP = 2  # places between processes
 CAPTION = (
-    "On a logarithmic axis: the first compiled steps one by one, then the mean of each block of both arms, "
+    "On a logarithmic axis: the first compiled steps one by one, then the mean of each block of "
+    "both arms, "
     "process by process."
 )
 STYLES: Mapping[str, tuple[Callable[[Row], str], str]] = {  # colour and symbol
@@ -27,7 +28,9 @@ STYLES: Mapping[str, tuple[Callable[[Row], str], str]] = {  # colour and symbol
 
 
 def draw_step_times(entries: Sequence[Entry], rows: Sequence[Row]) -> base.Figure:
-    """Draw step times per trial; `rows` are the rows of speedups.csv for `entries`, in the same order."""
+    """Draw step times per trial; `rows` are the rows of speedups.csv for `entries`, in the same
+    order.
+    """
     title, axes = "Step times in order", base.find_naming_axes(rows)
     pairs = zip(entries, rows, strict=True)
     measured = [
@@ -43,7 +46,10 @@ def draw_step_times(entries: Sequence[Entry], rows: Sequence[Row]) -> base.Figur
     )
     caption = CAPTION
     if len(measured) > MAX_TRIALS:
-        caption += f" {MAX_TRIALS} of {len(measured)} trials: unsteady ones first, then those whose device waits most."
+        caption += (
+            f" {MAX_TRIALS} of {len(measured)} trials: unsteady ones first, then those "
+            "whose device waits most."
+        )
     choices = [
         _step_times(entry, row, base.name_row(row, axes)) for entry, row in measured[:MAX_TRIALS]
     ]

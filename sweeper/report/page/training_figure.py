@@ -11,8 +11,10 @@ from sweeper.report.table import Row
 
 MAX_TRIALS = 100
 CAPTION = (
-    "Losses that the script called backward on, a line for each seed. Both arms of a seed begin alike; where lines of "
-    "different seeds lie further apart than those of different arms, the seed matters more than compiling."
+    "Losses that the script called backward on, a line for each seed. Both arms of a seed begin "
+    "alike; where lines of "
+    "different seeds lie further apart than those of different arms, the seed matters more than "
+    "compiling."
 )
 COLOURS: Mapping[str, Callable[[Row], str]] = {
     "eager": base.eager_colour,
@@ -21,7 +23,9 @@ COLOURS: Mapping[str, Callable[[Row], str]] = {
 
 
 def draw_trainings(entries: Sequence[Entry], rows: Sequence[Row]) -> base.Figure | None:
-    """Draw the losses per trial; `rows` are the rows of speedups.csv for `entries`. None where no trial has any."""
+    """Draw the losses per trial; `rows` are the rows of speedups.csv for `entries`. None where no
+    trial has any.
+    """
     pairs = [(_read_trainings(entry), row) for entry, row in zip(entries, rows, strict=True)]
     found = [(trainings, row) for trainings, row in pairs if trainings]
     axes = base.find_naming_axes([row for _, row in found])

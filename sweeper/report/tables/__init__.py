@@ -1,1 +1,3 @@
-"""The tables of a report, each with its columns, its rows and its `SPEC`, which `report/registry.py` lists."""
+"""The tables of a report, each with its columns, its rows and its `SPEC`, which
+`report/registry.py` lists.
+"""

@@ -1,6 +1,8 @@
-"""The modes that a recommendation chooses from: what each gains, by which clock, and how far that is to be believed.
+"""The modes that a recommendation chooses from: what each gains, by which clock, and how far that
+is to be believed.
 
-The clock is the step's, or of a user's own script that of the whole loop, with its loader: its user waits for that.
+The clock is the step's, or of a user's own script that of the whole loop, with its loader: its user
+waits for that.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ HOST_NOISE = 0.36
 
 @dataclass(frozen=True)
 class Times:
-    """What decides of a trial: its step, or of a script its whole loop. Seconds are wall seconds per step."""
+    """What decides of a trial: its step, or of a script its whole loop. Seconds are wall seconds
+    per step.
+    """
 
     eager: Estimate  # of log seconds
     compiled: Estimate  # of log seconds
@@ -48,7 +52,9 @@ class Times:
 
     @property
     def ends(self) -> tuple[float, float] | None:
-        """The ends of the interval, or of the range of the processes; None where neither is known."""
+        """The ends of the interval, or of the range of the processes; None where neither is
+        known.
+        """
         return (
             self.range_of_processes
             if self.low is None or self.high is None
@@ -56,7 +62,9 @@ class Times:
         )
 
     def saved_s(self, compile_s: float, steps: int, speedup: float) -> float:
-        """Return the seconds that compiling saves over so many steps, at this speedup; below 0 it loses."""
+        """Return the seconds that compiling saves over so many steps, at this speedup; below 0 it
+        loses.
+        """
         return steps * self.eager.ratio * (1 - 1 / speedup) - compile_s
 
 
@@ -64,7 +72,8 @@ class Times:
 class Candidate:
     """A mode whose result is right. Seconds are wall seconds.
 
-    `eager` is the step that its speedup is over: of all trials, or of its own trial where they do not agree.
+    `eager` is the step that its speedup is over: of all trials, or of its own trial where they do
+    not agree.
     """
 
     entry: Entry
@@ -133,7 +142,9 @@ class Candidate:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """The doubt flags of what decides; where it has its own eager step, that others moved does not matter."""
+        """The doubt flags of what decides; where it has its own eager step, that others moved does
+        not matter.
+        """
         beside = (
             OF_ROUNDS
             if self.times.of_loop
@@ -143,17 +154,24 @@ class Candidate:
 
     @property
     def gains_from_graphs(self) -> bool:
-        """Whether its compiled step would be faster than eager if the device never waited for the host."""
+        """Whether its compiled step would be faster than eager if the device never waited for the
+        host.
+        """
         speedup, waits = self.entry.result.speedup, self.entry.result.compiled_waits_fraction
         return speedup is None or waits is None or speedup > (1 + NOISE) * (1 - waits)
 
     @property
     def described_speedup(self) -> str:
-        return f"{self.own_speedup:.2f} times eager's speed{' in its loop' if self.times.of_loop else ''}"
+        return (
+            f"{self.own_speedup:.2f} times eager's "
+            f"speed{' in its loop' if self.times.of_loop else ''}"
+        )
 
     @property
     def own_speedup(self) -> float:
-        """The speedup that people see: over the eager step of its own trial, as in every other table."""
+        """The speedup that people see: over the eager step of its own trial, as in every other
+        table.
+        """
         return self.times.speedup.ratio
 
     @property
@@ -172,7 +190,9 @@ class Candidate:
         )
 
     def total_share(self, steps: int) -> float:
-        """The same as a share of these steps in eager, which compares modes whose eager steps do not agree."""
+        """The same as a share of these steps in eager, which compares modes whose eager steps do
+        not agree.
+        """
         return (self.total_s(steps) or math.inf) / (steps * self.eager.ratio)
 
 

@@ -1,4 +1,5 @@
-"""causes.csv: where time goes that compiling could have saved, dearest first, a row for each trial and cause.
+"""causes.csv: where time goes that compiling could have saved, dearest first, a row for each trial
+and cause.
 
 | column | meaning |
 |---|---|
@@ -8,11 +9,13 @@
 | `lost_ms_per_step` | milliseconds of a compiled step, empty where nobody can tell |
 | `lost_fraction` | the same as a share of the compiled step |
 | `detail` | the compiler's reason and the place in the user's code |
-| `reason fix` | the reason without a place, and what to do; the page groups causes by `cause` and `fix` |
+| `reason fix` | the reason without a place, and what to do; the page groups causes by `cause` and \
+`fix` |
 | `sweep` | the name of the trial's sweep |
 
-Only what the device waits for the host in the compiled arm has a price here: its share of waiting times its step time.
-Graph breaks, skipped CUDA graphs and a busy host lie behind that waiting, so their own shares cannot be told.
+Only what the device waits for the host in the compiled arm has a price here: its share of waiting
+times its step time. Graph breaks, skipped CUDA graphs and a busy host lie behind that waiting, so
+their own shares cannot be told.
 """
 
 from __future__ import annotations
@@ -235,7 +238,9 @@ def _describe_loss(row: Row) -> str:
 
 
 def _describe(row: Row) -> tuple[str, str]:
-    """Describe a row, e.g. `host_bound`, `, 10.3 ms per step (43 %): the device waits for the host`."""
+    """Describe a row, e.g. `host_bound`, `, 10.3 ms per step (43 %): the device waits for the
+    host`.
+    """
     cost = f", {loss}" if (loss := _describe_loss(row)) else ""
     count = number(row, "count")
     times = f", {count:.0f} {'time' if count == 1 else 'times'}" if count is not None else ""

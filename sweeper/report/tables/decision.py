@@ -1,14 +1,16 @@
-"""Decide which mode a model should use: `choose` takes one of several trials of one eager step, and says why.
+"""Decide which mode a model should use: `choose` takes one of several trials of one eager step, and
+says why.
 
-A mode whose speedup nobody knows is not recommended: doubts of several causes meet in it, or its interval spans a
-factor of 2. "Stay eager" is said where the modes were tried that could help. Of a user's own script the whole loop
-decides.
+A mode whose speedup nobody knows is not recommended: doubts of several causes meet in it, or its
+interval spans a factor of 2. "Stay eager" is said where the modes were tried that could help. Of a
+user's own script the whole loop decides.
 
-Where the eager step times of these trials agree, compiled step times are compared with all of them together, and with
-each other. Where they do not, each mode has its paired speedup, which is over the eager arm of its own trial, and modes
-are compared by these. Differences of mean logs are tested by Welch's t over processes (over draws where there are
-three), p values adjusted by Holm's rule for the number of modes. A pair of trials in which one has no interval is not
-tested: a difference then counts from `NOISE` on, or from `HOST_NOISE` on where an arm waits for the host.
+Where the eager step times of these trials agree, compiled step times are compared with all of them
+together, and with each other. Where they do not, each mode has its paired speedup, which is over
+the eager arm of its own trial, and modes are compared by these. Differences of mean logs are tested
+by Welch's t over processes (over draws where there are three), p values adjusted by Holm's rule for
+the number of modes. A pair of trials in which one has no interval is not tested: a difference then
+counts from `NOISE` on, or from `HOST_NOISE` on where an arm waits for the host.
 """
 
 from __future__ import annotations
@@ -33,7 +35,10 @@ from sweeper.report.tables.candidates import (
     name_mode,
 )
 
-EAGER_MOVED = "eager step times of these trials do not agree, so each mode is compared with its own eager step"
+EAGER_MOVED = (
+    "eager step times of these trials do not agree, so each mode is compared with its "
+    "own eager step"
+)
 STAY = "stay eager"
 NOT_KNOWN = "not known"
 NOTHING_FITS = "nothing fits"
@@ -96,7 +101,8 @@ class Choice:
 
 
 def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
-    """Decide among trials of one model, batch size, workload, precision and variant; `entries` has one or more.
+    """Decide among trials of one model, batch size, workload, precision and variant; `entries` has
+    one or more.
 
     Without a limit of steps, the length of the training that a script's user named is one.
     """
@@ -176,7 +182,9 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
 
 
 def find_positive(ratios: Sequence[tuple[Estimate, float]]) -> list[bool]:
-    """Say which log ratios lie above 0: tested together where they have a variance, else by the margin beside each."""
+    """Say which log ratios lie above 0: tested together where they have a variance, else by the
+    margin beside each.
+    """
     p_values = [p_value(ratio) for ratio, _ in ratios]
     adjusted = iter(holm([p for p in p_values if p is not None]))
     return [
@@ -188,7 +196,9 @@ def find_positive(ratios: Sequence[tuple[Estimate, float]]) -> list[bool]:
 
 
 def _compare(one: Candidate, other: Candidate) -> tuple[Estimate, float]:
-    """Return by how much one mode is faster than another, and from which share on that counts without a test."""
+    """Return by how much one mode is faster than another, and from which share on that counts
+    without a test.
+    """
     of_eager = one.is_paired and (one.eager_waits or other.eager_waits)
     margin = HOST_NOISE if one.waits or other.waits or of_eager else NOISE
     return difference(one.pace, other.pace), margin
@@ -218,7 +228,9 @@ def _exceed_memory(peak_bytes: float | None, limits: Limits) -> str | None:
 
 
 def _exceed_limits(one: Candidate, limits: Limits, pays_back: bool) -> str | None:
-    """Say which limit a candidate does not keep; without `pays_back` the job cannot run in eager anyway."""
+    """Say which limit a candidate does not keep; without `pays_back` the job cannot run in eager
+    anyway.
+    """
     if needs := _exceed_memory(one.peak_bytes, limits):
         return needs
     if limits.steps is None or not pays_back:
@@ -228,7 +240,10 @@ def _exceed_limits(one: Candidate, limits: Limits, pays_back: bool) -> str | Non
     if one.total_share(limits.steps) < 1:
         return None
     is_upper_bound = "compile_contended" in one.entry.flags
-    return f"{'is not shown to' if is_upper_bound else 'does not'} pay back within {limits.steps:,} steps"
+    return (
+        f"{'is not shown to' if is_upper_bound else 'does not'} pay back within "
+        f"{limits.steps:,} steps"
+    )
 
 
 def _rate_certainty(candidates: Sequence[Candidate]) -> str | None:
@@ -258,7 +273,8 @@ def _choose_fastest(
     left: Sequence[Candidate],
     unknown: Sequence[Candidate],
 ) -> Choice:
-    """Choose the fastest of the modes that are faster than eager, or the mode as fast that costs least.
+    """Choose the fastest of the modes that are faster than eager, or the mode as fast that costs
+    least.
 
     Nobody knows how fast the modes in `unknown` are, and they have no say.
     """
@@ -321,7 +337,9 @@ def _choose_fastest(
 
 
 def _leave_out_slower(modes: Sequence[Candidate], others: Sequence[Candidate]) -> list[Candidate]:
-    """Leave out the modes that one of the others is faster than, though the fastest of all, a noisy one, is not."""
+    """Leave out the modes that one of the others is faster than, though the fastest of all, a noisy
+    one, is not.
+    """
     return [
         one
         for one in modes
@@ -370,7 +388,9 @@ def _choose_what_fits(choice: Choice, nearest: Candidate | None) -> Choice:
 
 
 def _stay_eager(choice: Choice, left: Sequence[Candidate], which: str) -> Choice:
-    """Say why no mode is recommended: none in `left`, which are those that `which` says, is faster than eager."""
+    """Say why no mode is recommended: none in `left`, which are those that `which` says, is faster
+    than eager.
+    """
     nearest = max(left, key=lambda one: one.own_speedup)
     reason = f"{which} is faster than eager {nearest.described_margin}; nearest is {nearest.name}"
     reason = "; ".join([f"{reason}, {nearest.described_speedup}", *_doubt_speedup(nearest, choice)])
@@ -384,7 +404,9 @@ def _stay_eager(choice: Choice, left: Sequence[Candidate], which: str) -> Choice
 
 
 def _explain_nothing(choice: Choice, refused: Mapping[Entry, str]) -> Choice:
-    """Say what became of trials of which none can be compared; if the compiler is to blame, the user stays eager."""
+    """Say what became of trials of which none can be compared; if the compiler is to blame, the
+    user stays eager.
+    """
     judged = (
         entry
         for entry in refused
@@ -397,9 +419,11 @@ def _explain_nothing(choice: Choice, refused: Mapping[Entry, str]) -> Choice:
 
 
 def _list_untried(choice: Choice, left: Sequence[Candidate]) -> list[str]:
-    """List the modes of Inductor that could help: one without CUDA graphs, and on a GPU one with them.
+    """List the modes of Inductor that could help: one without CUDA graphs, and on a GPU one with
+    them.
 
-    Graphs help a step whose device waits for the host, and a trial that does not know that may be one.
+    Graphs help a step whose device waits for the host, and a trial that does not know that may be
+    one.
     """
     tried = [one.record.trial for one in choice.entries if one.record.judges_the_compiler]
     inductor = [trial for trial in tried if trial.backend == "inductor"]
@@ -423,7 +447,9 @@ def _asks_for_graphs(trial: Trial) -> bool:
 
 
 def _choose_cheapest(equals: Sequence[Candidate]) -> tuple[Candidate, str]:
-    """Choose the mode that compiles fastest, else uses least memory, else is mildest, and say which of these it is."""
+    """Choose the mode that compiles fastest, else uses least memory, else is mildest, and say which
+    of these it is.
+    """
     if len(equals) == 1:
         return equals[0], ""
     times_s = [one.compile_s for one in equals if one.compile_s is not None]

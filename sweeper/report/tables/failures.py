@@ -1,9 +1,9 @@
 """failures.csv: a row per trial that is not ok.
 
-`phase` is where it ended, `message` all of what was said, on one line (` | ` for a line break), `log` the path of the
-worker's log. `in_pass_rate` says whether the trial counts in `models` of summary.csv. These do not: eager-side
-failures, `unavailable`, `interrupted`, any trial of a model that has one of those, precisions without a weight and
-mode=eager.
+`phase` is where it ended, `message` all of what was said, on one line (` | ` for a line break),
+`log` the path of the worker's log. `in_pass_rate` says whether the trial counts in `models` of
+summary.csv. These do not: eager-side failures, `unavailable`, `interrupted`, any trial of a model
+that has one of those, precisions without a weight and mode=eager.
 """
 
 from __future__ import annotations

@@ -40,7 +40,9 @@ class Group:
 
     @cached_property
     def unverified(self) -> list[Unit]:
-        """Units with a trial that is ok, but on whose result no verdict was possible: it is in no mean."""
+        """Units with a trial that is ok, but on whose result no verdict was possible: it is in no
+        mean.
+        """
         return [unit for unit in self.units if unit.has_unverified]
 
     @cached_property
@@ -59,7 +61,9 @@ class Group:
         return self._without_doubt(WEIGHTS, DEVICE_DOUBTS)
 
     def _without_doubt(self, weights: Collection[str], doubts: Collection[str] = DOUBTS) -> Group:
-        """The group of the units that were tried under each of `weights`, and whose trials there have no such flag."""
+        """The group of the units that were tried under each of `weights`, and whose trials there
+        have no such flag.
+        """
         tried = (unit for unit in self.units if all(weight in unit.entries for weight in weights))
         return replace(self, units=[unit for unit in tried if not unit.has_doubt(weights, doubts)])
 
@@ -84,12 +88,16 @@ class Group:
 
     @cached_property
     def device(self) -> list[tuple[Estimate, Estimate]]:
-        """Device speedups in AMP and fp32 of the units that have both: they move less from host to host."""
+        """Device speedups in AMP and fp32 of the units that have both: they move less from host to
+        host.
+        """
         return self._pair_up(Unit.device_estimate)
 
     @cached_property
     def busy(self) -> list[tuple[Estimate, Estimate]]:
-        """Speedups by busy time in AMP and fp32 of the units that have both; no mean mixes them with `device`."""
+        """Speedups by busy time in AMP and fp32 of the units that have both; no mean mixes them
+        with `device`.
+        """
         return self._pair_up(Unit.busy_estimate)
 
     @cached_property
@@ -175,14 +183,17 @@ def groups(units: Iterable[Unit]) -> list[Group]:
 
 
 def list_missing_precisions(rows: Iterable[Group]) -> list[str]:
-    """Make a line for each key and weight that some units lack a record of: they count as not passed."""
+    """Make a line for each key and weight that some units lack a record of: they count as not
+    passed.
+    """
     lines = []
     for group in rows:
         for weight in sorted(group.weights) if group.family == ALL else ():
             lacking = [unit.name for unit in group.judged if weight not in unit.entries]
             if lacking:
                 lines.append(
-                    f"{group.key}: {len(lacking)} of {len(group.judged)} models have no record in {weight} "
+                    f"{group.key}: {len(lacking)} of {len(group.judged)} models have no record in "
+                    f"{weight} "
                     f"and count as not passed: {shorten_names(lacking)}"
                 )
     return lines
@@ -195,8 +206,10 @@ def list_unverified(rows: Iterable[Group]) -> list[str]:
         if group.family == ALL and group.unverified:
             names = [unit.name for unit in group.unverified]
             lines.append(
-                f"{group.key}: {len(names)} model{'' if len(names) == 1 else 's'} with a trial that is ok but not "
-                f"verified ({UNVERIFIED}): such a trial is in no mean, and its model counts as not passed: "
+                f"{group.key}: {len(names)} model{'' if len(names) == 1 else 's'} with a trial "
+                "that is ok but not "
+                f"verified ({UNVERIFIED}): such a trial is in no mean, and its model counts as not "
+                "passed: "
                 f"{shorten_names(names)}"
             )
     return lines

@@ -1,16 +1,21 @@
-"""ladder.csv: how much of the speedup is torch.compile's. A row per rung of each model that was run in several ways.
+"""ladder.csv: how much of the speedup is torch.compile's. A row per rung of each model that was run
+in several ways.
 
-A rung has the free one-liners of the rungs before it, as far as they apply; compiled rungs do without the CUDA graph
-that is recorded by hand. A ladder needs eager as built and one other way to run eager. A trial that ran with a smaller
-batch has no figures, and its status is `oom with batch N`.
+A rung has the free one-liners of the rungs before it, as far as they apply; compiled rungs do
+without the CUDA graph that is recorded by hand. A ladder needs eager as built and one other way to
+run eager. A trial that ran with a smaller batch has no figures, and its status is `oom with batch
+N`.
 
 | column | meaning |
 |---|---|
 | `model family batch_size workload precision sweep` | what all rungs of a ladder have in common |
-| `variant` | every other axis that is not at its default, and the device where a sweep has several |
+| `variant` | every other axis that is not at its default, and the device where a sweep has \
+several |
 | `rung` | `eager`, `eager + channels_last`, ..., `compile max-autotune` |
-| `mode backend trial_id status flags` | of its trial, or of the first one whose eager arm stands for it |
-| `step_ms` | wall time per step: of both arms where eager is timed against eager, of the compiled arm where it is not |
+| `mode backend trial_id status flags` | of its trial, or of the first one whose eager arm stands \
+for it |
+| `step_ms` | wall time per step: of both arms where eager is timed against eager, of the compiled \
+arm where it is not |
 | `speedup speedup_low speedup_high` | over eager as built |
 | `before` | the last rung above that worked |
 | `speedup_over_before` | over that rung, with `_low _high` |
@@ -71,7 +76,9 @@ class Rung:
 
     @property
     def device_step_s(self) -> float | None:
-        """Of the arms whose step time it has: the mean of both where eager is timed against eager."""
+        """Of the arms whose step time it has: the mean of both where eager is timed against
+        eager.
+        """
         is_eager, compiles = (
             self.step.rung in EAGER_RUNGS,
             self.step.entry.record.trial.mode != "eager",
@@ -195,7 +202,9 @@ def name_ladder(row: Row, axes: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a ladder says, by the rungs that it compares. Every sentence about a ladder is made of it."""
+    """What a ladder says, by the rungs that it compares. Every sentence about a ladder is made of
+    it.
+    """
 
     built: Row  # eager as built
     strongest: Row | None  # eager; None: not every way to run it was tried
@@ -239,7 +248,9 @@ class Answer:
         return {rung: flags for rung, flags in doubts.items() if flags}
 
     def describe(self) -> str:
-        """E.g. `gains 1.93x without torch.compile (eager + channels_last), and another 1.35x with compile default`."""
+        """E.g. `gains 1.93x without torch.compile (eager + channels_last), and another 1.35x with
+        compile default`.
+        """
         assert self.strongest
         assert self.best
         with_it = f"{ratio(self.by_it)}x with {text(self.best['rung'])}"
@@ -250,7 +261,10 @@ class Answer:
         )
         flags = dict.fromkeys(flag for found in self.doubts.values() for flag in found)
         doubts = f"; flagged {', '.join(flags)}" if flags else ""
-        return f"gains {ratio(self.without)}x without torch.compile ({text(self.strongest['rung'])}), {by_it}{doubts}"
+        return (
+            f"gains {ratio(self.without)}x without torch.compile "
+            f"({text(self.strongest['rung'])}), {by_it}{doubts}"
+        )
 
     def explain(self) -> str:
         """Say the same with intervals, and what is missing of it."""
@@ -280,7 +294,8 @@ def read_answers(rows: Sequence[Row]) -> list[Answer]:
 
 
 def conclude(found: Sequence[Answer], axes: Sequence[str]) -> list[str]:
-    """Say what is torch.compile's, in a sentence for each of a few ladders, in one for more of them.
+    """Say what is torch.compile's, in a sentence for each of a few ladders, in one for more of
+    them.
 
     A mean is over verified ones. `axes` are the columns in which ladders of one model differ.
     """
@@ -330,8 +345,10 @@ def _explain(findings: Findings, rows: Sequence[Row]) -> str:
         else ""
     )
     return (
-        "Each rung has the one-liners of those before it, as far as they apply to the model; the compiled ones have "
-        "all of them and do without the CUDA graph by hand. The strongest eager is the fastest rung without "
+        "Each rung has the one-liners of those before it, as far as they apply to the model; the "
+        "compiled ones have "
+        "all of them and do without the CUDA graph by hand. The strongest eager is the fastest "
+        "rung without "
         f"torch.compile.{moved}"
     )
 

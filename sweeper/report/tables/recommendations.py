@@ -1,27 +1,35 @@
-"""recommendations.csv: which mode for which model, a row for each model, batch size, workload, precision and variant.
+"""recommendations.csv: which mode for which model, a row for each model, batch size, workload,
+precision and variant.
 
 | column | meaning |
 |---|---|
-| `model family suite batch_size variant workload precision` | what is run; `batch_size` as in speedups.csv |
-| `recommended` | the mode, or the backend where that has no modes, or `stay eager`, or `not known`, or which mode \
+| `model family suite batch_size variant workload precision` | what is run; `batch_size` as in \
+speedups.csv |
+| `recommended` | the mode, or the backend where that has no modes, or `stay eager`, or `not \
+known`, or which mode \
 does not pay and which was not tried, or `nothing fits`; empty: nothing could be compared |
 | `mode backend` | its config options; empty where no mode is recommended |
-| `certainty` | `tested`; `single_process` and, because of host noise, `untested`: 5 % counts, or 36 % (`HOST_NOISE`) |
-| `speedup speedup_low speedup_high` | of its trial, as in speedups.csv; of a script its `loop_speedup` there |
+| `certainty` | `tested`; `single_process` and, because of host noise, `untested`: 5 % counts, or \
+36 % (`HOST_NOISE`) |
+| `speedup speedup_low speedup_high` | of its trial, as in speedups.csv; of a script its \
+`loop_speedup` there |
 | `tied` | other modes that cannot be told apart from it |
 | `compile_cold_s compile_warm_s` | as in speedups.csv |
 | `break_even_steps break_even_warm_steps` | as in speedups.csv |
 | `memory_ratio` | eager / compiled peak: above 1, compiling saves |
 | `max_memory_gib` | with `--max-memory-gib X`: X |
-| `steps total_eager_s total_compiled_s` | with `--steps N`, or a script's `model.total_steps=N`: N, and wall seconds \
+| `steps total_eager_s total_compiled_s` | with `--steps N`, or a script's `model.total_steps=N`: \
+N, and wall seconds \
 of so long a job, compiling included |
 | `ruled_out` | `mode: why` of what failed or is beyond the limits given |
 | `reason` | one sentence |
 | `not_tried` | modes that could help where no mode that was tried does |
 | `sweep` | of the trial that the answer rests on; without one, of all trials |
 | `unknown` | with `not known`: the modes it is about, with the backend where it is not Inductor |
-| `doubts` | doubt flags of the trial that is recommended, or that came nearest to eager where none is |
-| `trial_id` | of the trial that the answer rests on: it is recommended, or not known, or came nearest to eager |
+| `doubts` | doubt flags of the trial that is recommended, or that came nearest to eager where \
+none is |
+| `trial_id` | of the trial that the answer rests on: it is recommended, or not known, or came \
+nearest to eager |
 """
 
 from __future__ import annotations
@@ -112,9 +120,11 @@ def _name_sweeps(choice: Choice) -> str:
 
 
 def choices(entries: Iterable[Entry], limits: Limits = NO_LIMITS) -> list[Choice]:
-    """Choose for each model, batch size, workload, precision and variant, in alphabetical order of the models.
+    """Choose for each model, batch size, workload, precision and variant, in alphabetical order of
+    the models.
 
-    Of two records of one mode and backend one that is ok counts, then the later one. mode=eager has no say.
+    Of two records of one mode and backend one that is ok counts, then the later one. mode=eager has
+    no say.
     """
     groups: dict[Hashable, dict[tuple[str, str | None], Entry]] = {}
     for entry in entries:
@@ -179,7 +189,9 @@ def _list_column(name: str) -> TextColumn:
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
-    """Say what stands behind the recommendations, and name those that rest on something doubtful."""
+    """Say what stands behind the recommendations, and name those that rest on something
+    doubtful.
+    """
     kinds = {row["certainty"] for row in rows}
     titles = {
         **{flag: f"from figures flagged {flag}" for flag in DOUBTS},
@@ -200,9 +212,13 @@ def _name(row: Row) -> str:
     return f"{text(row['model'])} ({text(row['precision'])})"
 
 
-_MARGINS = f"{100 * NOISE:.0f} % count as a difference, {100 * HOST_NOISE:.0f} % where a step waits for the host"
+_MARGINS = (
+    f"{100 * NOISE:.0f} % count as a difference, {100 * HOST_NOISE:.0f} % where a step "
+    "waits for the host"
+)
 _CERTAINTY = {
-    "tested": "modes differ where their step times do by more than chance (Welch's t over processes, Holm's rule)",
+    "tested": "modes differ where their step times do by more than chance (Welch's t over "
+    "processes, Holm's rule)",
     "single_process": f"modes with a single process cannot be tested: {_MARGINS}",
     "untested": f"where host noise allows no interval, {_MARGINS}",
 }

@@ -1,21 +1,27 @@
-"""scripts.csv: a row per trial of a user's own script, with what its loop gains and what was seen of it.
+"""scripts.csv: a row per trial of a user's own script, with what its loop gains and what was seen
+of it.
 
 | column | meaning |
 |---|---|
-| `trial_id model variant mode backend status flags sweep` | the trial; `model` is the script's name |
+| `trial_id model variant mode backend status flags sweep` | the trial; `model` is the script's \
+name |
 | `speedup` | of a step, both arms in one process on the same batches, with `_low _high` |
 | `loop_speedup` | of the whole loop, each arm in runs of its own, with `_low _high` |
 | `eager_loop_step_ms compiled_loop_step_ms` | wall time per step of these loops |
-| `eager_loader_share compiled_loader_share` | share of that time in which the loop waits for its loader |
+| `eager_loader_share compiled_loader_share` | share of that time in which the loop waits for its \
+loader |
 | `ceiling` | what the loop could gain at most: all of it but that wait in no time |
 | `break_even_steps` | of the loop: steps after which compiling with an empty cache has paid |
 | `total_steps` | of the training that the user plans, where the command named it |
-| `saved_s` | seconds that compiling with an empty cache saves over these steps, with `_low _high`; below 0 it loses |
+| `saved_s` | seconds that compiling with an empty cache saves over these steps, with `_low \
+_high`; below 0 it loses |
 | `modules optimizers` | classes of the outermost modules that train, and of the optimizers |
 | `batches_per_step` | of the loader; more than one where gradients are accumulated |
-| `num_shapes recompiles` | different shapes of inputs in the compiled loop; compilations while it was timed |
+| `num_shapes recompiles` | different shapes of inputs in the compiled loop; compilations while it \
+was timed |
 | `compile_calls` | the script's own calls of `torch.compile` |
-| `trajectory` | with `model.trajectory`, whether it trains as in eager: `same`, `differs` or `unknown` |
+| `trajectory` | with `model.trajectory`, whether it trains as in eager: `same`, `differs` or \
+`unknown` |
 | `findings` | what to know and to do, in words |
 """
 
@@ -74,12 +80,16 @@ def _time_loop(entry: Entry) -> Times | None:
 
 
 def advises_to_pad(script: ScriptRun) -> bool:
-    """Whether a script has so many shapes that its batches should be padded to a few sizes, and these are known."""
+    """Whether a script has so many shapes that its batches should be padded to a few sizes, and
+    these are known.
+    """
     return script.num_shapes > MANY_SHAPES and bool(script.pad_to)
 
 
 def _saved_s(entry: Entry, end: str = "") -> float | None:
-    """Seconds that compiling saves over the whole training, or an end of their interval; it follows the loop's."""
+    """Seconds that compiling saves over the whole training, or an end of their interval; it follows
+    the loop's.
+    """
     times, steps = _time_loop(entry), entry.record.trial.labels.total_steps
     speedup, compile_s = (
         getattr(entry.result, f"loop_speedup{end}"),
@@ -158,9 +168,15 @@ def list_findings(entry: Entry) -> Iterator[str]:
         compiled := readings.get("compiled_loader_share")
     ) is not None and compiled >= NOTABLE_WAIT:
         wait = f"{_percent(compiled)} of its time, which it did not in eager"
-        yield f"once compiled, the loop waits for its loader ({script.loader}) for {wait}: speed that up next"
+        yield (
+            f"once compiled, the loop waits for its loader ({script.loader}) for {wait}: speed "
+            "that up next"
+        )
     if any(run and run.left_out for run in (script.loop_eager, script.loop_compiled)):
-        yield "evaluations, saved files or ends of epochs are not in the loop's time, or not as often in both arms"
+        yield (
+            "evaluations, saved files or ends of epochs are not in the loop's time, or not as "
+            "often in both arms"
+        )
     if script.num_shapes > 1:
         advice = f": pad to {', '.join(map(str, script.pad_to))}" if advises_to_pad(script) else ""
         yield f"{script.num_shapes} shapes of inputs{advice}"
@@ -184,11 +200,16 @@ def list_findings(entry: Entry) -> Iterator[str]:
         yield f"the gradient scaler skipped {script.skipped_steps} steps"
     silenced = [call for call in script.compile_calls if not call.is_arm]
     if silenced:
-        yield f"compiled by libraries, and eager in the eager arm too: {' and '.join(map(_describe_call, silenced))}"
+        yield (
+            "compiled by libraries, and eager in the eager arm too: "
+            f"{' and '.join(map(_describe_call, silenced))}"
+        )
 
 
 def _list_changes(script: ScriptRun, arguments: str) -> Iterator[str]:
-    """Say how to compile each module. `compile` of a class of torch's own compiles nothing: Dynamo skips its frames."""
+    """Say how to compile each module. `compile` of a class of torch's own compiles nothing: Dynamo
+    skips its frames.
+    """
     found: dict[bool, list[str]] = {False: [], True: []}
     for name, place in zip(script.modules, script.called_at, strict=True):
         found[name.startswith(TORCH_NN) or name in OF_TORCH].append(f"{name} ({place})")
@@ -280,9 +301,11 @@ def make_table(findings: Findings) -> Table:
 
 
 def conclude(rows: Sequence[Row], answers: Sequence[Row]) -> list[str]:
-    """Say each recommendation of a script in a sentence, with the figures of the trial that it rests on.
+    """Say each recommendation of a script in a sentence, with the figures of the trial that it
+    rests on.
 
-    `rows` are of this table. For example `script train.py: compile; step 1.50x, loop 1.08x`; the most gain comes first.
+    `rows` are of this table. For example `script train.py: compile; step 1.50x, loop 1.08x`; the
+    most gain comes first.
     """
     row_of = {(row["sweep"], row["trial_id"]): row for row in rows}
     found = [(answer, row_of.get((answer["sweep"], answer["trial_id"]))) for answer in answers]
@@ -336,7 +359,10 @@ def _describe_loader(row: Row) -> str:
     eager, compiled = (finite(row, f"{arm}_loader_share") or 0.0 for arm in ARMS)
     step = finite(row, "speedup") or 1.0
     if eager >= NOTABLE_WAIT and 1 / (eager + (1 - eager) / step) < step / (1 + NOISE):
-        return f"; the loader takes {_percent(eager)}, so no loop gains more than {ratio(finite(row, 'ceiling'))}x"
+        return (
+            f"; the loader takes {_percent(eager)}, so no loop gains more than "
+            f"{ratio(finite(row, 'ceiling'))}x"
+        )
     return (
         f"; once compiled, the loader takes {_percent(compiled)}"
         if compiled >= NOTABLE_WAIT

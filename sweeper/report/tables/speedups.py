@@ -1,25 +1,35 @@
 """speedups.csv: a row per trial, failed ones included.
 
-Columns of figures are declared in `sweeper.analysis.metrics.METRICS`, which docs/metrics.md lists. The others:
+Columns of figures are declared in `sweeper.analysis.metrics.METRICS`, which docs/metrics.md lists.
+The others:
 
 | column | meaning |
 |---|---|
-| `trial_id model family suite library` | the trial, the model as people call it, its labels, who builds it |
+| `trial_id model family suite library` | the trial, the model as people call it, its labels, who \
+builds it |
 | `workload mode backend precision` | names of config options; `backend` is empty for mode=eager |
 | `batch_size` | the one used; empty for a user's own script, which decides it |
-| `variant` | every other axis that is not at its default, and the device type where the records at hand have several |
+| `variant` | every other axis that is not at its default, and the device type where the records \
+at hand have several |
 | `status flags` | one status; flags joined by `;` |
 | `message` | the first line of what went wrong |
-| `speedup_moderated_low speedup_moderated_high` | moderated t interval, see `cross_trial`; never printed |
-| `accuracy_reference accuracy_worst` | what the compiled step was compared with; its worst tensor, by error / bound |
-| `accuracy_error accuracy_bound` | root mean squares against the reference: that tensor's, and what is allowed |
+| `speedup_moderated_low speedup_moderated_high` | moderated t interval, see `cross_trial`; never \
+printed |
+| `accuracy_reference accuracy_worst` | what the compiled step was compared with; its worst \
+tensor, by error / bound |
+| `accuracy_error accuracy_bound` | root mean squares against the reference: that tensor's, and \
+what is allowed |
 | `sweep` | the name of its folder |
-| `accuracy_randomness accuracy_elements` | how a step that draws random numbers was judged; numbers compared |
+| `accuracy_randomness accuracy_elements` | how a step that draws random numbers was judged; \
+numbers compared |
 | `attempts` | statuses of its earlier attempts, the oldest first, joined by `;` |
 | `dropout` | whether it was on in training |
-| `text` | the form in which texts came; empty for models without texts, and for trials that ended before they had any |
-| `strongest_eager` | where the sweep has every eager rung of the ladder: the fastest one; see ladder.csv |
-| `speedup_over_strongest_eager` | its step time / the compiled one, with `_low _high`; trials are compared unpaired |
+| `text` | the form in which texts came; empty for models without texts, and for trials that ended \
+before they had any |
+| `strongest_eager` | where the sweep has every eager rung of the ladder: the fastest one; see \
+ladder.csv |
+| `speedup_over_strongest_eager` | its step time / the compiled one, with `_low _high`; trials are \
+compared unpaired |
 """
 
 from __future__ import annotations
@@ -68,7 +78,9 @@ T = TypeVar("T")
 
 
 def name_sweep(folder: Path) -> str:
-    """Return the name of the folder itself; resolving every path takes ten times as long as asking for a link."""
+    """Return the name of the folder itself; resolving every path takes ten times as long as asking
+    for a link.
+    """
     return (
         folder.resolve().name if folder.is_symlink() or folder.name in ("", "..") else folder.name
     )
@@ -81,7 +93,9 @@ def _accuracy_column(
 
 
 def read_form(entry: Entry) -> str | None:
-    """The form of texts that the model got. Records without this setting are of texts without a mask."""
+    """The form of texts that the model got. Records without this setting are of texts without a
+    mask.
+    """
     trial, diagnostics = entry.record.trial, entry.record.diagnostics
     if diagnostics is None or not trial.has_texts:
         return None
@@ -173,7 +187,9 @@ def speedups(entries: Iterable[Entry]) -> Table:
 
 
 def break_even(row: Row) -> str:
-    """Show the steps until compiling has paid, e.g. `1,272 [1,250, 1,310]` or `never`; `≤` as in `compile_time`."""
+    """Show the steps until compiling has paid, e.g. `1,272 [1,250, 1,310]` or `never`; `≤` as in
+    `compile_time`.
+    """
     if number(row, "speedup") is None or number(row, "compile_cold_s") is None:
         return ""
     names = ("break_even_steps", "break_even_steps_low", "break_even_steps_high")
@@ -186,7 +202,9 @@ def break_even(row: Row) -> str:
 
 
 def compile_time(row: Row) -> str:
-    """Show the seconds of compiling cold; `≤24.6` where others kept the processor busy meanwhile."""
+    """Show the seconds of compiling cold; `≤24.6` where others kept the processor busy
+    meanwhile.
+    """
     seconds = figure(number(row, "compile_cold_s"))
     return f"{mark_upper_bound(row)}{seconds}" if seconds else ""
 
@@ -220,13 +238,17 @@ def peak_ratio(row: Row) -> float | None:
 
 
 def host_share(row: Row) -> str:
-    """Show the shares of both arms, e.g. `0.62 / 0.91`, with `?` for an unknown one; nothing where both are unknown."""
+    """Show the shares of both arms, e.g. `0.62 / 0.91`, with `?` for an unknown one; nothing where
+    both are unknown.
+    """
     shares = [ratio(number(row, f"{arm}_host_share")) for arm in ARMS]
     return " / ".join(share or "?" for share in shares) if any(shares) else ""
 
 
 def speedup_or_status(row: Row) -> str:
-    """Show `1.58 [1.55, 1.61]`, or the range of processes, `2.01 (1.89 to 2.12)`, where host noise has no interval."""
+    """Show `1.58 [1.55, 1.61]`, or the range of processes, `2.01 (1.89 to 2.12)`, where host noise
+    has no interval.
+    """
     if row["status"] != "ok":
         return text(row["status"])
     if shows_range(row):
@@ -245,13 +267,17 @@ def shows_range(row: Row) -> bool:
 
 
 def find_common_flags(rows: Sequence[Row]) -> tuple[str, ...]:
-    """Find the flags that every trial has which is ok, in alphabetical order; a single trial has none in common."""
+    """Find the flags that every trial has which is ok, in alphabetical order; a single trial has
+    none in common.
+    """
     found = [set(flags(row)) for row in rows if row["status"] == "ok"]
     return tuple(sorted(set.intersection(*found))) if len(found) > 1 else ()
 
 
 def name_common_flags(rows: Sequence[Row]) -> str:
-    """Name the flags that no row has to repeat, e.g. `every trial: compile_contended, host_bound (both)`."""
+    """Name the flags that no row has to repeat, e.g. `every trial: compile_contended, host_bound
+    (both)`.
+    """
     ok = [row for row in rows if row["status"] == "ok"]
     named = [
         f"{flag}{_name_arms(ok[0], flag) if _have_equal_arms(ok, flag) else ''}"
@@ -274,7 +300,8 @@ def _have_equal_arms(rows: Sequence[Row], flag: str) -> bool:
 
 
 def list_flags(rows: Sequence[Row]) -> list[str]:
-    """Make a line for each flag with the first few trials that have it, and for host_bound the arms that are.
+    """Make a line for each flag with the first few trials that have it, and for host_bound the arms
+    that are.
 
     What `name_common_flags` says of the trials that are ok is left out.
     """
@@ -296,7 +323,9 @@ def list_flags(rows: Sequence[Row]) -> list[str]:
 
 
 def _select_flags(row: Row, common: Collection[str]) -> tuple[str, ...]:
-    """Select the flags that stand in a row: those in `common` stand above the table, for all trials that are ok."""
+    """Select the flags that stand in a row: those in `common` stand above the table, for all trials
+    that are ok.
+    """
     return tuple(flag for flag in flags(row) if flag not in common or row["status"] != "ok")
 
 
@@ -351,7 +380,9 @@ def _make_flag_columns(rows: Sequence[Row], common: Collection[str]) -> list[Tex
 
 
 def _choose_clock(rows: Sequence[Row]) -> list[TextColumn]:
-    """Choose the column of the device's figure, by step time or else by busy time; the two are never in one column."""
+    """Choose the column of the device's figure, by step time or else by busy time; the two are
+    never in one column.
+    """
     known = formatting.is_known(rows, "device_speedup") or not formatting.is_known(
         rows, "busy_speedup"
     )
@@ -371,7 +402,9 @@ def _clock_column(clock: str, meaning: str) -> TextColumn:
 
 
 def _percentile_column(arm: str) -> TextColumn:
-    """Make a column such as `2.31 / 2.35 / 2.90`: wall milliseconds of single steps, each waited for."""
+    """Make a column such as `2.31 / 2.35 / 2.90`: wall milliseconds of single steps, each waited
+    for.
+    """
     names = [f"{arm}_{share}_ms" for share in PERCENTILES]
     return TextColumn(
         f"{arm} {' / '.join(PERCENTILES)} ms",
@@ -392,7 +425,9 @@ def describe_rows(rows: Sequence[Row]) -> str:
 
 
 def explain_missing(rows: Sequence[Row]) -> list[str]:
-    """Make a line for each reason why device time or memory is not known, with the first few trials."""
+    """Make a line for each reason why device time or memory is not known, with the first few
+    trials.
+    """
     axes, having = formatting.find_varying(rows, formatting.TRIAL_AXES), defaultdict(list)
     for row in rows:
         for what, name in (("device time", "device_time_missing"), ("memory", "memory_missing")):
@@ -434,12 +469,16 @@ def _show_host_bound(row: Row) -> str:
 
 _OVER = "95 % intervals are over"
 _INTERVALS = {
-    "processes": f"{_OVER} processes that share one compiled artifact, and speak of that artifact alone",
-    "several draws": f"{_OVER} processes within their draws, and speak of these compiled artifacts alone",
+    "processes": f"{_OVER} processes that share one compiled artifact, and speak of that artifact "
+    "alone",
+    "several draws": f"{_OVER} processes within their draws, and speak of these compiled artifacts "
+    "alone",
     "draws": f"{_OVER} compile caches of their own (draws), and include autotuning variance",
-    "range": "(low to high) is the range of the processes of a host-bound trial: host noise may have two humps, which "
+    "range": "(low to high) is the range of the processes of a host-bound trial: host noise may "
+    "have two humps, which "
     f"an interval over fewer than {MIN_PROCESSES_IF_HOST_BOUND} processes often misses",
-    "none": "a speedup without an interval comes from a single process and may move from run to run",
+    "none": "a speedup without an interval comes from a single process and may move from run "
+    "to run",
 }
 _SPEEDUP_MEANING = "speedup is eager / compiled step time"
 _SPEEDUPS = (
@@ -460,12 +499,14 @@ _SPEEDUPS = (
 )
 _DEVICE = _clock_column(
     "device",
-    "device is the same ratio of the time that the GPU itself needs, busy and in the gap that follows each kernel, "
+    "device is the same ratio of the time that the GPU itself needs, busy and in the gap that "
+    "follows each kernel, "
     "which the host cannot disturb",
 )
 _BUSY = _clock_column(
     "busy",
-    "busy is the speedup by the time in which the GPU was busy: gaps between kernels are left out, and the host "
+    "busy is the speedup by the time in which the GPU was busy: gaps between kernels are left out, "
+    "and the host "
     "cannot disturb it",
 )
 _OVER_STRONGEST = number_column(
@@ -479,7 +520,8 @@ _HOST_BOUND = number_column(
     "host-bound",
     "host_bound_fraction",
     _show_host_bound,
-    meaning="host-bound is the share of wall time in which the GPU waits for the host, in the worse arm",
+    meaning="host-bound is the share of wall time in which the GPU waits for the host, in the "
+    "worse arm",
     align_right=True,
 )
 _HOST_SHARE = TextColumn(
@@ -488,7 +530,8 @@ _HOST_SHARE = TextColumn(
     lambda row: max(
         (share for arm in ARMS if (share := number(row, f"{arm}_host_share"))), default=None
     ),
-    meaning="host share is host time / device step time, eager / compiled: an arm above 1 waits for the host",
+    meaning="host share is host time / device step time, eager / compiled: an arm above 1 waits "
+    "for the host",
     align_right=True,
     media=(PAGE, MARKDOWN),
 )

@@ -1,32 +1,51 @@
-"""summary.csv: geometric means over models, a row for each family and for `all`, by workload, mode, backend, variant.
+"""summary.csv: geometric means over models, a row for each family and for `all`, by workload, mode,
+backend, variant.
 
-The unit is a model at a batch size, in the precisions that carry the weights amp and fp32 (`Labels.weight`). A trial is
-verified that is ok without the flag `accuracy_unverified`. Others are in no mean, except in `weighted_with_unverified`.
+The unit is a model at a batch size, in the precisions that carry the weights amp and fp32
+(`Labels.weight`). A trial is verified that is ok without the flag `accuracy_unverified`. Others are
+in no mean, except in `weighted_with_unverified`.
 
 | column | meaning |
 |---|---|
-| `models` | units tried; without those that fail before the compiler runs, `unavailable`, `interrupted` |
-| `passed pass_rate` | units that are verified in each of amp and fp32 that the sweep asked for; their share |
-| `models_amp geomean_amp geomean_amp_low geomean_amp_high` | over all units verified in amp; `fp32` likewise |
-| `models_weighted weighted` | 0.75 * geomean over AMP + 0.25 * geomean over fp32 of the units verified in both |
+| `models` | units tried; without those that fail before the compiler runs, `unavailable`, \
+`interrupted` |
+| `passed pass_rate` | units that are verified in each of amp and fp32 that the sweep asked for; \
+their share |
+| `models_amp geomean_amp geomean_amp_low geomean_amp_high` | over all units verified in amp; \
+`fp32` likewise |
+| `models_weighted weighted` | 0.75 * geomean over AMP + 0.25 * geomean over fp32 of the units \
+verified in both |
 | `weighted_low weighted_high` | 95 % interval for "these models": the error of measuring alone |
-| `weighted_new_model_low weighted_new_model_high` | 95 % prediction interval for "a new model": one more like these |
-| `weighted_failures_as_one` | units judged in both precisions, where a failure counts 1.0: it would run eager |
+| `weighted_new_model_low weighted_new_model_high` | 95 % prediction interval for "a new model": \
+one more like these |
+| `weighted_failures_as_one` | units judged in both precisions, where a failure counts 1.0: it \
+would run eager |
 | `weighted_clipped` | slowdowns raised to 1.0 first, as the tables of 2022 had it |
-| `models_device weighted_device weighted_device_low weighted_device_high` | like `weighted`, of device speedups |
+| `models_device weighted_device weighted_device_low weighted_device_high` | like `weighted`, of \
+device speedups |
 | `unverified` | units with a trial that is ok but not verified |
-| `weighted_with_unverified` | `weighted` over the units that are ok in both; empty where all of these are verified |
-| `models_without_doubt` | of `models_weighted`: those whose trials have none of the flags in `flags.DOUBTS` |
+| `weighted_with_unverified` | `weighted` over the units that are ok in both; empty where all of \
+these are verified |
+| `models_without_doubt` | of `models_weighted`: those whose trials have none of the flags in \
+`flags.DOUBTS` |
 | `models_with_unverified` | how many units `weighted_with_unverified` is over |
-| `models_amp_without_doubt models_fp32_without_doubt` | likewise, of `models_amp` and `models_fp32` |
-| `models_device_without_doubt` | of `models_device`, without the flags that concern wall-clock time alone |
-| `models_busy weighted_busy weighted_busy_low weighted_busy_high` | like `weighted_device`, of speedups by busy time |
+| `models_amp_without_doubt models_fp32_without_doubt` | likewise, of `models_amp` and \
+`models_fp32` |
+| `models_device_without_doubt` | of `models_device`, without the flags that concern wall-clock \
+time alone |
+| `models_busy weighted_busy weighted_busy_low weighted_busy_high` | like `weighted_device`, of \
+speedups by busy time |
 | `models_busy_without_doubt` | likewise, of `models_busy` |
-| `geomean_amp_without_doubt geomean_amp_without_doubt_low geomean_amp_without_doubt_high` | over these models alone |
-| `geomean_fp32_without_doubt ..._low ..._high` `weighted_without_doubt ..._low ..._high` | likewise |
-| `weighted_device_without_doubt ..._low ..._high` `weighted_busy_without_doubt ..._low ..._high` | likewise |
-| `models_over_strongest_eager weighted_over_strongest_eager` | like `weighted`, over the fastest eager of ladder.csv |
-| `weighted_over_strongest_eager_low weighted_over_strongest_eager_high` | its interval for "these models" |
+| `geomean_amp_without_doubt geomean_amp_without_doubt_low geomean_amp_without_doubt_high` | over \
+these models alone |
+| `geomean_fp32_without_doubt ..._low ..._high` `weighted_without_doubt ..._low ..._high` | \
+likewise |
+| `weighted_device_without_doubt ..._low ..._high` `weighted_busy_without_doubt ..._low ..._high` \
+| likewise |
+| `models_over_strongest_eager weighted_over_strongest_eager` | like `weighted`, over the fastest \
+eager of ladder.csv |
+| `weighted_over_strongest_eager_low weighted_over_strongest_eager_high` | its interval for "these \
+models" |
 """
 
 from __future__ import annotations
@@ -194,7 +213,9 @@ def _mean_text_columns(title: str, name: str) -> list[TextColumn]:
 
 
 def _show_in_cell(row: Row, name: str) -> str:
-    """Show a mean, e.g. `1.44 [1.40, 1.48] (42); 1.31 (2 without doubt)` or `2.10 (4, all without doubt)`."""
+    """Show a mean, e.g. `1.44 [1.40, 1.48] (42); 1.31 (2 without doubt)` or `2.10 (4, all without
+    doubt)`.
+    """
     if not (found := estimate(row, name)):
         return ""
     count, sure = (row[column] for column in COUNTS[name])
@@ -206,7 +227,9 @@ def _show_in_cell(row: Row, name: str) -> str:
 
 
 def count_models(row: Row, name: str) -> str:
-    """Count the models of a mean, e.g. `42 models, 1.31 over the 2 without doubt`, `1 model, none without doubt`."""
+    """Count the models of a mean, e.g. `42 models, 1.31 over the 2 without doubt`, `1 model, none
+    without doubt`.
+    """
     count, sure = (row[column] for column in COUNTS[name])
     sure_mean = f"{ratio(number(row, f'{name}_without_doubt'))} over the {sure}"
     found = sure_mean if sure and sure != count else "all" if sure else "none"
@@ -221,7 +244,9 @@ def arrange(rows: Sequence[Row]) -> list[Row]:
 
 
 def headlines(rows: Sequence[Row]) -> list[Headline]:
-    """Show the weighted mean of each row of the family `all`; rows without one share a line per reason."""
+    """Show the weighted mean of each row of the family `all`; rows without one share a line per
+    reason.
+    """
     judged = [row for row in rows if row["family"] == ALL and row["models"]]
     without: dict[str, list[str]] = {}
     for row in judged:
@@ -243,7 +268,8 @@ def _notes(rows: Sequence[Row]) -> list[str]:
         *([f"no model was judged, see the failures: {'; '.join(keys)}"] if keys else []),
         *(
             f"{key(row)}: weighted over the strongest eager {show_over_strongest(row)}; "
-            f"over each trial's own eager arm {ratio(number(row, 'weighted'))} ({_count(row, 'models_weighted')})"
+            f"over each trial's own eager arm {ratio(number(row, 'weighted'))} "
+            f"({_count(row, 'models_weighted')})"
             for row in rows
             if row["family"] == ALL and row["weighted_over_strongest_eager"] is not None
         ),
@@ -251,7 +277,9 @@ def _notes(rows: Sequence[Row]) -> list[str]:
 
 
 def _list_sure(rows: Sequence[Row]) -> list[str]:
-    """Make a line for each key with the means in one precision over the models without doubt; equal lines are one."""
+    """Make a line for each key with the means in one precision over the models without doubt; equal
+    lines are one.
+    """
     keys: dict[str, list[str]] = {}
     for row in rows:
         means = (
@@ -278,10 +306,13 @@ def _share_without_doubt(row: Row, name: str) -> str:
 
 def _explain(findings: Findings, _rows: Sequence[Row]) -> str:
     return (
-        "Geometric means of speedups; in brackets the 95 % interval for these models, in parentheses how many models. "
-        "Without doubt: the mean over the models without a flag that says that a speedup may be off; these are fewer "
+        "Geometric means of speedups; in brackets the 95 % interval for these models, in "
+        "parentheses how many models. "
+        "Without doubt: the mean over the models without a flag that says that a speedup may be "
+        "off; these are fewer "
         "and other models, so it does not correct the mean over all. A trial with the flag "
-        "accuracy_unverified is in no mean and has not passed: its result has no verdict, or was wrong in an earlier "
+        "accuracy_unverified is in no mean and has not passed: its result has no verdict, or was "
+        "wrong in an earlier "
         "attempt. A new model: "
         "where one more of the same kind would lie."
         + (f" AMP: {findings.amp}." if findings.amp else "")
@@ -291,8 +322,8 @@ def _explain(findings: Findings, _rows: Sequence[Row]) -> str:
 def headline(row: Row) -> str:
     """Show the weighted mean and how sure it is.
 
-    E.g. `weighted 0.75 AMP + 0.25 fp32: 1.43 over 3 models, 1.31 over the 2 without doubt; these models [1.40, 1.46];
-    with 1 unverified 1.41`.
+    E.g. `weighted 0.75 AMP + 0.25 fp32: 1.43 over 3 models, 1.31 over the 2 without doubt; these
+    models [1.40, 1.46]; with 1 unverified 1.41`.
     """
     if row["weighted"] is None:
         lacking = [weight for weight in ("amp", "fp32") if not row[f"models_{weight}"]]
@@ -317,14 +348,18 @@ def headline(row: Row) -> str:
 
 
 def show_with_unverified(row: Row) -> str:
-    """Show the weighted mean with the models that are ok but not verified, e.g. `with 1 unverified 1.41`."""
+    """Show the weighted mean with the models that are ok but not verified, e.g. `with 1 unverified
+    1.41`.
+    """
     count = (number(row, "models_with_unverified") or 0) - (number(row, "models_weighted") or 0)
     found = ratio(number(row, "weighted_with_unverified"))
     return f"with {count:.0f} unverified {found}" if found else ""
 
 
 def show_over_strongest(row: Row) -> str:
-    """Show the weighted mean over the strongest eager and of how many models, e.g. `1.22 [1.20, 1.24] (6 models)`."""
+    """Show the weighted mean over the strongest eager and of how many models, e.g. `1.22 [1.20,
+    1.24] (6 models)`.
+    """
     found = estimate(row, "weighted_over_strongest_eager")
     return f"{found} ({_count(row, 'models_over_strongest_eager')})" if found else ""
 
@@ -334,19 +369,25 @@ def _count(row: Row, name: str) -> str:
 
 
 def show_new_model(row: Row) -> str:
-    """Show the prediction for one more model; of few it is so wide that it says nothing, and stays in summary.csv."""
+    """Show the prediction for one more model; of few it is so wide that it says nothing, and stays
+    in summary.csv.
+    """
     known = (number(row, "models_weighted") or 0) >= MODELS_TO_PREDICT
     return interval(row, "weighted_new_model") if known else ""
 
 
 def choose_clock(row: Row) -> str:
-    """Choose the clock of the device mean of a row: `device`, or `busy` where more of its models have that."""
+    """Choose the clock of the device mean of a row: `device`, or `busy` where more of its models
+    have that.
+    """
     device, busy = (number(row, f"models_{clock}") or 0 for clock in DEVICE_MEANS)
     return "device" if device and device >= busy else "busy"
 
 
 def show_device_mean(row: Row) -> str:
-    """Show the weighted mean of device speedups, e.g. `1.52 [1.51, 1.52] over 42 models, all without doubt`."""
+    """Show the weighted mean of device speedups, e.g. `1.52 [1.51, 1.52] over 42 models, all
+    without doubt`.
+    """
     mean = f"weighted_{choose_clock(row)}"
     return f"{found} over {count_models(row, mean)}" if (found := estimate(row, mean)) else ""
 

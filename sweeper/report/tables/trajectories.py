@@ -1,4 +1,6 @@
-"""Whether a script's model trains compiled as it trains in eager, in words; `scripts` has the table."""
+"""Whether a script's model trains compiled as it trains in eager, in words; `scripts` has the
+table.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def name_verdict(trajectory: Trajectory | None) -> str | None:
 
 
 def describe(trajectory: Trajectory | None, asked: Json = None) -> Iterator[str]:
-    """Say whether it trains alike, and where its trainings went; `asked` is how many steps were to be compared."""
+    """Say whether it trains alike, and where its trainings went; `asked` is how many steps were to
+    be compared.
+    """
     if trajectory is None:
         return
     steps = f"{trajectory.steps:,}"
@@ -65,7 +69,10 @@ def _describe_trainings(trainings: Sequence[Training]) -> Iterator[str]:
     if all(ends.values()):
         spans = ", ".join(f"{arm} {_span(ends[arm])}" for arm in ARMS)
         seeds = len(ends[ARMS[0]])
-        yield f"loss after {trainings[0].steps:,} steps, with {seeds} seed{'' if seeds == 1 else 's'}: {spans}"
+        yield (
+            f"loss after {trainings[0].steps:,} steps, with {seeds} "
+            f"seed{'' if seeds == 1 else 's'}: {spans}"
+        )
     apart = [last for one in trainings if one.apart and (last := one.apart[-1]) is not None]
     if apart:
         yield f"weights of one seed end {_percent(max(apart))} of their way apart"

@@ -1,4 +1,5 @@
-"""Units: what summary.csv takes its means over, a model at a batch size with its trials in the weighted precisions.
+"""Units: what summary.csv takes its means over, a model at a batch size with its trials in the
+weighted precisions.
 
 Trials with mode=eager, or in a precision without a weight, are in no unit.
 """
@@ -47,7 +48,9 @@ class Key:
 
 @dataclass(frozen=True)
 class Unit:
-    """A model at a batch size under one key; `entries` maps each weight to the trial that carries it, one at least."""
+    """A model at a batch size under one key; `entries` maps each weight to the trial that carries
+    it, one at least.
+    """
 
     key: Key
     entries: Mapping[str, Entry]
@@ -76,11 +79,15 @@ class Unit:
         return any(is_ok(entry) and not is_verified(entry) for entry in self.entries.values())
 
     def has_doubt(self, weights: Iterable[str], doubts: Collection[str]) -> bool:
-        """Whether the trial under any of these weights, which must have been tried, has one of these flags."""
+        """Whether the trial under any of these weights, which must have been tried, has one of
+        these flags.
+        """
         return any(flag in doubts for weight in weights for flag in self.entries[weight].flags)
 
     def estimate(self, weight: str) -> Estimate | None:
-        """Return the speedup under `weight`; None where the trial is not verified or was not tried."""
+        """Return the speedup under `weight`; None where the trial is not verified or was not
+        tried.
+        """
         return entry.result.estimate if (entry := self._find_verified(weight)) else None
 
     def estimate_if_ok(self, weight: str) -> Estimate | None:
@@ -89,7 +96,9 @@ class Unit:
         return entry.result.estimate if entry and is_ok(entry) else None
 
     def device_estimate(self, weight: str) -> Estimate | None:
-        """Return the device speedup under `weight`; None as in `estimate`, and where it is not known."""
+        """Return the device speedup under `weight`; None as in `estimate`, and where it is not
+        known.
+        """
         return entry.result.device_estimate if (entry := self._find_verified(weight)) else None
 
     def busy_estimate(self, weight: str) -> Estimate | None:
@@ -97,7 +106,9 @@ class Unit:
         return entry.result.busy_estimate if (entry := self._find_verified(weight)) else None
 
     def over_strongest(self, weight: str) -> Estimate | None:
-        """Return the speedup over the strongest eager under `weight`; None as in `device_estimate`."""
+        """Return the speedup over the strongest eager under `weight`; None as in
+        `device_estimate`.
+        """
         entry = self._find_verified(weight)
         return entry.over_strongest.speedup if entry and entry.over_strongest else None
 
@@ -106,7 +117,8 @@ class Unit:
         return entry if entry and is_verified(entry) else None
 
     def speedup_or_one(self, weight: str) -> float | None:
-        """Return the speedup under `weight`, which must have been tried; 1.0 where the trial failed.
+        """Return the speedup under `weight`, which must have been tried; 1.0 where the trial
+        failed.
 
         None where the trial is ok but not verified: nobody knows which of the two it is.
         """
@@ -127,9 +139,10 @@ class Units:
 def collect(entries: Iterable[Entry]) -> Units:
     """Put the trials of each model together, units in order of key and then of first appearance.
 
-    A model is what is built (its axes), not what it is called. Where a unit has two records in one precision, one that
-    got its batch size as asked goes before one that backed off to it, then the later one.
-    No mean mixes precisions: of several that carry one weight under a key, the one with the most trials counts.
+    A model is what is built (its axes), not what it is called. Where a unit has two records in one
+    precision, one that got its batch size as asked goes before one that backed off to it, then the
+    later one. No mean mixes precisions: of several that carry one weight under a key, the one with
+    the most trials counts.
     """
     weighted = [
         entry
@@ -153,7 +166,8 @@ def collect(entries: Iterable[Entry]) -> Units:
         slot[weight] = kept
     units = [Unit(key, slot) for (key, _), slot in slots.items()]
     notes = [
-        f"{count} trial{'' if count == 1 else 's'} of {one} not in the summary: {other} has the same"
+        f"{count} trial{'' if count == 1 else 's'} of {one} not in the summary: {other} has "
+        "the same"
         + (f"; to compare: python -m sweeper.compare {one} {other}" if one != other else "")
         for (one, other), count in aside.items()
     ]
@@ -174,7 +188,9 @@ def _precision(entry: Entry) -> tuple[str, Precision]:
 def _choose_precisions(
     entries: Iterable[Entry],
 ) -> tuple[Mapping[tuple[Key, str], tuple[str, Precision]], list[str]]:
-    """Choose one precision for each row: the one with the most trials, then the first. Lines tell of the others."""
+    """Choose one precision for each row: the one with the most trials, then the first. Lines tell
+    of the others.
+    """
     counts: dict[tuple[Key, str], Counter[tuple[str, Precision]]] = defaultdict(Counter)
     for entry in entries:
         counts[_row(entry)][_precision(entry)] += 1
@@ -190,7 +206,8 @@ def _choose_precisions(
             )
             trials = f"{count} trial{'' if count == 1 else 's'} in precision={name}"
             lines.append(
-                f"{key}: {trials} not in the summary: {carrier} carries the weight {weight}, which only one precision "
+                f"{key}: {trials} not in the summary: {carrier} carries the weight {weight}, which "
+                "only one precision "
                 "can have; make two sweeps of them and report each alone"
             )
     return chosen, lines

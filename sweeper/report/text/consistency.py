@@ -1,6 +1,8 @@
-"""What records of several sweeps do not have in common, as lines: a mean over them should not hide it.
+"""What records of several sweeps do not have in common, as lines: a mean over them should not hide
+it.
 
-Different devices are told apart by `variant`, and enter no common mean. Trials that differ in anything else do.
+Different devices are told apart by `variant`, and enter no common mean. Trials that differ in
+anything else do.
 """
 
 from __future__ import annotations
@@ -32,12 +34,15 @@ V = TypeVar("V", str, bool)
 
 
 def find_mixtures(entries: Sequence[Entry]) -> list[str]:
-    """Make a line for each of: devices, versions of torch, ways to time, global switches of one precision."""
+    """Make a line for each of: devices, versions of torch, ways to time, global switches of one
+    precision.
+    """
     lines = []
     parts = {part for entry in entries for part in entry.variant.split("; ")}
     if devices := sorted(part for part in parts if part.startswith(("device=", "gpu=", "cpu="))):
         lines.append(
-            f"trials ran on different devices, which no mean mixes: {', '.join(devices)} (in variant)"
+            f"trials ran on different devices, which no mean mixes: {', '.join(devices)} (in "
+            "variant)"
         )
     # The variant has what the grid asked for, such as `worker.python`.
     versions = (

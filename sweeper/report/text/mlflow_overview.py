@@ -1,4 +1,6 @@
-"""What the run of a sweep in MLflow shows of its report: key figures as metrics, a description in Markdown."""
+"""What the run of a sweep in MLflow shows of its report: key figures as metrics, a description in
+Markdown.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,8 @@ def overview(findings: Findings) -> Overview:
 
 
 def metrics(overall: Sequence[Row]) -> Mapping[str, float]:
-    """Name the key figures of each row of the family `all`, e.g. `weighted_default`; of a single row also `weighted`.
+    """Name the key figures of each row of the family `all`, e.g. `weighted_default`; of a single
+    row also `weighted`.
 
     A figure that does not exist has no metric.
     """
@@ -60,7 +63,9 @@ def metrics(overall: Sequence[Row]) -> Mapping[str, float]:
 
 
 def _make_suffixes(overall: Sequence[Row]) -> list[str]:
-    """Make `_reduce-overhead` of the mode and whatever else differs between rows, in characters that MLflow takes."""
+    """Make `_reduce-overhead` of the mode and whatever else differs between rows, in characters
+    that MLflow takes.
+    """
     varying = {"mode", *formatting.find_varying(overall, formatting.KEY)}
     names = [name for name in formatting.KEY if name in varying]
     texts = ["_".join(formatting.text(row[name]) or "base" for name in names) for row in overall]
@@ -74,7 +79,9 @@ def _make_suffixes(overall: Sequence[Row]) -> list[str]:
 
 
 def _describe(rows: Sequence[Row], overall: Sequence[Row], foot: str) -> str:
-    """Write headlines, `foot` and a table; where that is too long, families go first, then the last lines."""
+    """Write headlines, `foot` and a table; where that is too long, families go first, then the last
+    lines.
+    """
     headlines = [
         f"**{markdown.escape(headline(row))}** ({markdown.escape(formatting.key(row))})"
         for row in overall

@@ -1,4 +1,6 @@
-"""Where the numbers come from: dates, devices, versions and settings, as lines at the head of a report."""
+"""Where the numbers come from: dates, devices, versions and settings, as lines at the head of a
+report.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from sweeper.report.formatting import shorten_names
 
 MAX_CHARACTERS = 60  # of one setting
 PRESETS = {
-    "pt2": ", the settings of the figures of 2022: TF32, float16 autocast without gradient scaler, no optimizer"
+    "pt2": ", the settings of the figures of 2022: TF32, float16 autocast without gradient scaler, "
+    "no optimizer"
 }
 
 
@@ -57,7 +60,9 @@ def _distinct(values: Iterable[object]) -> list[str]:
 
 
 def name_amp_format(entries: Iterable[Entry]) -> str:
-    """Name what carried the weight amp, e.g. `bfloat16 autocast without gradient scaler`; empty where nobody knows."""
+    """Name what carried the weight amp, e.g. `bfloat16 autocast without gradient scaler`; empty
+    where nobody knows.
+    """
     trials = ((entry.record, entry.record.trial) for entry in entries)
     formats = (
         _name_format(record)
@@ -89,7 +94,9 @@ def _get_settings(record: Record) -> Mapping[str, Any]:
 
 
 def _describe_settings(records: Sequence[Record]) -> str:
-    """List every setting that was equal in both arms with its values, and how many records have it if not all do."""
+    """List every setting that was equal in both arms with its values, and how many records have it
+    if not all do.
+    """
     # many share one
     shared = {id(settings): settings for record in records if (settings := _get_settings(record))}
     keys = ((record.trial.labels.precision, id(_get_settings(record))) for record in records)
@@ -160,7 +167,9 @@ def list_unreadable_manifests(sources: Iterable[Source]) -> list[str]:
 
 
 def read_invocations(source: Source) -> tuple[list[Mapping[str, Any]], str]:
-    """Read the invocations in `sweep.json`, and say why it cannot be read; records alone are no sweep of ours."""
+    """Read the invocations in `sweep.json`, and say why it cannot be read; records alone are no
+    sweep of ours.
+    """
     try:
         manifest = parse_json(source.read_manifest())
     except FileNotFoundError:
@@ -169,7 +178,8 @@ def read_invocations(source: Source) -> tuple[list[Mapping[str, Any]], str]:
         name = source.folder.resolve().name
         return (
             [],
-            f"sweep.json of {name}: {explain_unreadable(error)}; when and how it was measured is not known",
+            f"sweep.json of {name}: {explain_unreadable(error)}; when and how it was measured is "
+            "not known",
         )
     found = manifest.get("invocations") if isinstance(manifest, Mapping) else None
     return [item for item in found if isinstance(item, Mapping)] if isinstance(
@@ -178,9 +188,11 @@ def read_invocations(source: Source) -> tuple[list[Mapping[str, Any]], str]:
 
 
 def _describe_measuring(invocations: Iterable[Mapping[str, Any]], entries: Iterable[Entry]) -> str:
-    """Say how often was measured, e.g. `processes 3, draws 1; 2 to 10 rounds of 10 asked (2 in 5 of 9 processes)`.
+    """Say how often was measured, e.g. `processes 3, draws 1; 2 to 10 rounds of 10 asked (2 in 5 of
+    9 processes)`.
 
-    Processes and draws are as the invocations asked for. Rounds are those of trials that are ok, without void ones.
+    Processes and draws are as the invocations asked for. Rounds are those of trials that are ok,
+    without void ones.
     """
     settings = [get_mapping(get_mapping(item).get("settings"), "measure") for item in invocations]
     names = ("processes", "draws", "target")
@@ -196,7 +208,9 @@ def _describe_measuring(invocations: Iterable[Mapping[str, Any]], entries: Itera
 
 
 def _describe_rounds(found: Counter[int], asked: Sequence[str]) -> str:
-    """Say how many rounds processes had, fewer than asked for where they ended early; `found` counts the processes."""
+    """Say how many rounds processes had, fewer than asked for where they ended early; `found`
+    counts the processes.
+    """
     if not found:
         return f"{' or '.join(asked)} rounds asked" if asked else ""
     few, many = min(found), max(found)

@@ -1,4 +1,6 @@
-"""The report on a terminal: the best mode of each model and the verdict, or every table with the summary last."""
+"""The report on a terminal: the best mode of each model and the verdict, or every table with the
+summary last.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ def _count_lines(lines: Sequence[str], width: int) -> int:
 
 
 def _write_verdict(verdict: Verdict) -> Iterator[Sequence[Sequence[str]]]:
-    """Yield what may be said, what matters most first: each as lines, and as fewer lines for where these do not fit."""
+    """Yield what may be said, what matters most first: each as lines, and as fewer lines for where
+    these do not fit.
+    """
     for sentence in verdict.sentences:
         yield [[sentence]]
     if verdict.failed:
@@ -86,7 +90,9 @@ def _write_verdict(verdict: Verdict) -> Iterator[Sequence[Sequence[str]]]:
 
 
 def _print_best(rows: Sequence[Row], console: Console) -> None:
-    """Print a row for each model with its answer in each precision, the largest speedup first; of one model nothing."""
+    """Print a row for each model with its answer in each precision, the largest speedup first; of
+    one model nothing.
+    """
     if len(rows) < 2:
         return
     precisions = list(dict.fromkeys(text(row["precision"]) for row in rows))
@@ -112,12 +118,17 @@ def _print_best(rows: Sequence[Row], console: Console) -> None:
 
 
 def _show_answer(row: Row) -> str:
-    """Show e.g. `reduce-overhead 2.67x`, with ` ?` where a doubt flag is on it; a status where nothing was compared."""
+    """Show e.g. `reduce-overhead 2.67x`, with ` ?` where a doubt flag is on it; a status where
+    nothing was compared.
+    """
     if row["recommended"] is None:
         return text(row["reason"]).rpartition(": ")[2]
     if row["mode"] is None:
         return classify(row)
-    return f"{text(row['recommended'])} {ratio(finite(row, 'speedup'))}x{' ?' if has_doubts(row) else ''}"
+    return (
+        f"{text(row['recommended'])} "
+        f"{ratio(finite(row, 'speedup'))}x{' ?' if has_doubts(row) else ''}"
+    )
 
 
 def print_tables(tables: Mapping[str, Table], console: Console) -> None:
@@ -191,7 +202,9 @@ def _split_title(column: TextColumn) -> list[str]:
 
 
 def _min_width(column: TextColumn, rows: Sequence[Row]) -> int:
-    """Count the characters that a column needs: as many as its widest cell has, or fewer where it may be folded."""
+    """Count the characters that a column needs: as many as its widest cell has, or fewer where it
+    may be folded.
+    """
     cells = (text(column.text(row)) for row in rows)
     widest = max(map(cell_len, (*_split_title(column), *cells)))
     return min(widest, MIN_FOLDED) if column.folds else widest

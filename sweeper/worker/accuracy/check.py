@@ -1,20 +1,23 @@
-"""The accuracy check of the compiled step: which cases are judged, and what becomes of a check that cannot be made.
+"""The accuracy check of the compiled step: which cases are judged, and what becomes of a check that
+cannot be made.
 
-A case is a state of the model and a batch. The first is the model as built, on a batch that is not timed; the others
-are the state in which no branch is dead, on every timed batch. Where that state says nothing (eager is not finite, or
-nowhere near its reference), the way to it is halved; then the timed batches are judged in the state as built. So they
-are where a program has its weights in it.
+A case is a state of the model and a batch. The first is the model as built, on a batch that is not
+timed; the others are the state in which no branch is dead, on every timed batch. Where that state
+says nothing (eager is not finite, or nowhere near its reference), the way to it is halved; then the
+timed batches are judged in the state as built. So they are where a program has its weights in it.
 
-The reference is the same step in fp64; where that does not fit or run, or eager is nowhere near it, in fp32 at the
-highest precision. Nothing that goes wrong in here decides the trial's status: the record then says why its accuracy is
-unknown. `rule` has the rule itself. A step that draws random numbers has no reference: `seeds` has its test.
+The reference is the same step in fp64; where that does not fit or run, or eager is nowhere near it,
+in fp32 at the highest precision. Nothing that goes wrong in here decides the trial's status: the
+record then says why its accuracy is unknown. `rule` has the rule itself. A step that draws random
+numbers has no reference: `seeds` has its test.
 
-From the reference to the verdict all that is compared or restored lies on the device where that has room: logits of a
-large vocabulary are gigabytes, and seven times over the bus they took longer than the steps. Else it is on the host.
+From the reference to the verdict all that is compared or restored lies on the device where that has
+room: logits of a large vocabulary are gigabytes, and seven times over the bus they took longer than
+the steps. Else it is on the host.
 
-`session` makes an `AccuracyCheck` right after building, before any step, and has it judge when the step is compiled and
-the device is its own; eager steps are eager then as well, by the stance. It is asked again when the timed rounds have
-run code that was compiled after it.
+`session` makes an `AccuracyCheck` right after building, before any step, and has it judge when the
+step is compiled and the device is its own; eager steps are eager then as well, by the stance. It is
+asked again when the timed rounds have run code that was compiled after it.
 """
 
 from __future__ import annotations
@@ -126,13 +129,16 @@ class AccuracyCheck:
         self._seed_offset = 0  # of the last step that had a seed of its own
 
     def restore(self) -> None:
-        """Set parameters, buffers, optimizers and random generators back to where the model was built."""
+        """Set parameters, buffers, optimizers and random generators back to where the model was
+        built.
+        """
         self._states.restore(self._setup.optimizers, self._setup.measure.seed)
 
     def judge(self, enter: Enter) -> Accuracy:
         """Judge the compiled arm in every case; parameters are afterwards as they were built.
 
-        Raises MismatchError when the compiled step gives other tensors than the reference, and whatever it raises.
+        Raises MismatchError when the compiled step gives other tensors than the reference, and
+        whatever it raises.
         """
         if self._place != HOST:
             self._place = self._setup.device if _fits_on_device(self._setup.device) else HOST
@@ -153,7 +159,8 @@ class AccuracyCheck:
         return replace(found, batch=self._setup.built.unseen_origin, random_in_step=random)
 
     def _draws_random(self) -> bool:
-        """Whether an eager step draws random numbers, and depends on them; some draw one and throw it away.
+        """Whether an eager step draws random numbers, and depends on them; some draw one and throw
+        it away.
 
         What a dead branch draws is seen in the second state alone.
         """
@@ -210,7 +217,8 @@ class AccuracyCheck:
     def _judge_over_seeds(self, case: Case, enter: Enter) -> Verdict:
         """Compare eager and compiled steps over seeds.
 
-        Before they are called different they are compared over other seeds, and beside steps in a reliable format.
+        Before they are called different they are compared over other seeds, and beside steps in a
+        reliable format.
         """
         verdict = self._test_seeds(case, enter)
         return (
@@ -243,7 +251,10 @@ class AccuracyCheck:
                     )
                 )
                 if isinstance(taken, Missing):
-                    reason = f"steps differ, and none in a longer number format says which are right: {taken.reason}"
+                    reason = (
+                        "steps differ, and none in a longer number format says which are "
+                        f"right: {taken.reason}"
+                    )
                     return _name_case(Verdict(Accuracy(None, None, reason)), case)
                 found = test.verdict()
         worst = found.worst
@@ -288,7 +299,9 @@ class AccuracyCheck:
     def _take_seeds(
         self, arm: Arm, case: Case, test: SeedTest, add: Callable[[Named], None]
     ) -> None:
-        """Take steps of an arm, each with another seed, and for slopes the losses with displaced parameters."""
+        """Take steps of an arm, each with another seed, and for slopes the losses with displaced
+        parameters.
+        """
         setup = self._setup
         for _ in range(STEPS):
             seed = self._next_seed()
@@ -306,7 +319,9 @@ class AccuracyCheck:
         return self._seed_offset
 
     def _judge_timed_batches(self, judge: Judge) -> tuple[list[Verdict], str, str | None]:
-        """Judge every timed batch in the second state; give also what became of it, and what that leaves unknown."""
+        """Judge every timed batch in the second state; give also what became of it, and what that
+        leaves unknown.
+        """
         reason: str | None = "the program has the weights in it as constants"
         for share in () if holds_weights(self._setup.trial) else SHARES:
             self._states.move(SHARES[share])
@@ -334,7 +349,8 @@ class AccuracyCheck:
     def _judge_case(self, case: Case, enter: Enter) -> Verdict:
         """Judge the compiled step in one case.
 
-        Before it is called wrong, eager is asked again how far off it is, with its numbers moved by what rounding does.
+        Before it is called wrong, eager is asked again how far off it is, with its numbers moved by
+        what rounding does.
         """
         with enter("reference"):
             reasons = self._take_reference(case)
@@ -350,7 +366,9 @@ class AccuracyCheck:
         return _name_case(verdict, case)
 
     def _take_reference(self, case: Case) -> list[str]:
-        """Take the reference and compare eager with it; give the reasons where there is none that eager is near."""
+        """Take the reference and compare eager with it; give the reasons where there is none that
+        eager is near.
+        """
         reasons: list[str] = []
         best: Reference | None = None
         self._reference = None
@@ -442,7 +460,9 @@ class AccuracyCheck:
         )
 
     def _run_or_retry_on_host(self, work: Callable[[], T]) -> T:
-        """Do `work`; if the device runs out of memory, move the check's tensors to the host and do it again."""
+        """Do `work`; if the device runs out of memory, move the check's tensors to the host and do
+        it again.
+        """
         if self._place != HOST:
             try:
                 return work()
@@ -467,7 +487,9 @@ class AccuracyCheck:
     def _capture(
         self, arm: Arm, case: Case, seed_offset: int = 0, perturbation: float = 0.0
     ) -> Named:
-        """Run a step of an arm from the state of a case, moved by `perturbation`, on a copy of its batch."""
+        """Run a step of an arm from the state of a case, moved by `perturbation`, on a copy of its
+        batch.
+        """
         setup = self._setup
         self._states.restore(setup.optimizers, setup.measure.seed + seed_offset, case.state)
         batch, module, run = copy_batch(case.batch), setup.built.module, setup.bench.run_on
@@ -497,7 +519,9 @@ def _name_case(verdict: Verdict, case: Case) -> Verdict:
 
 
 def combine(verdicts: list[Verdict], unknown: str | None) -> Accuracy:
-    """The accuracy of a step by its verdicts in all cases; `unknown` is what else would have to be known."""
+    """The accuracy of a step by its verdicts in all cases; `unknown` is what else would have to be
+    known.
+    """
     worst = max(verdicts, key=lambda verdict: (verdict.accuracy.passed is False, verdict.share))
     reasons = (
         verdict.accuracy.unverified for verdict in verdicts if verdict.accuracy.passed is None

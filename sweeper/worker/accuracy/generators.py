@@ -1,7 +1,9 @@
-"""Does running something draw random numbers? Read off the states of the random generators before and after.
+"""Does running something draw random numbers? Read off the states of the random generators before
+and after.
 
-A dropout of rate zero or in evaluation mode draws nothing (torch 2.13), so "dropout is off" can be measured. Not seen:
-numbers from a generator that the model made for itself, and draws whose state is put back (`torch.random.fork_rng`).
+A dropout of rate zero or in evaluation mode draws nothing (torch 2.13), so "dropout is off" can be
+measured. Not seen: numbers from a generator that the model made for itself, and draws whose state
+is put back (`torch.random.fork_rng`).
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import torch
 
 
 class GeneratorStates(NamedTuple):
-    """The states of the generators that everything draws from unless it is told otherwise; compare with `==`."""
+    """The states of the generators that everything draws from unless it is told otherwise; compare
+    with `==`.
+    """
 
     torch_cpu: bytes
     accelerator: bytes  # of one device: its seed and offset; empty on the CPU
@@ -46,7 +50,8 @@ def write_states(states: GeneratorStates, device: torch.device) -> None:
 
 
 def draws_random(run: Callable[[], object], device: torch.device) -> bool:
-    """Run something, and say whether the state of any generator moved; it stays where `run` has left it.
+    """Run something, and say whether the state of any generator moved; it stays where `run` has
+    left it.
 
     `run` is to be eager: a recorded CUDA graph counts in its own way.
     """

@@ -1,10 +1,12 @@
-"""Permutation tests of two arms: would the steps, dealt out to the arms at random, differ as much as they do?
+"""Permutation tests of two arms: would the steps, dealt out to the arms at random, differ as much
+as they do?
 
-Where both arms draw from one distribution, every way of dealing the same steps out is as likely as the real one. So the
-share of the ways (`splits`) that differ at least as much as the real one is a p-value, whatever the distribution.
-Several tests of the same steps are held against the largest difference that a split has in any test: that keeps the
-rate of false alarms over all tests, however these depend on each other, and costs less power than Bonferroni
-(Westfall & Young, Resampling-Based Multiple Testing, 1993, section 2.3: single-step maxT).
+Where both arms draw from one distribution, every way of dealing the same steps out is as likely as
+the real one. So the share of the ways (`splits`) that differ at least as much as the real one is a
+p-value, whatever the distribution. Several tests of the same steps are held against the largest
+difference that a split has in any test: that keeps the rate of false alarms over all tests, however
+these depend on each other, and costs less power than Bonferroni (Westfall & Young, Resampling-Based
+Multiple Testing, 1993, section 2.3: single-step maxT).
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ LEAST_SHARE = 1e-12  # of all variation: an arm without any counts as having so 
 
 @cache
 def list_splits(first: int, second: int) -> torch.Tensor:
-    """List the ways to deal steps out to two arms, the real one first: bool [splits, first + second], true: first arm.
+    """List the ways to deal steps out to two arms, the real one first: bool [splits, first +
+    second], true: first arm.
 
     Of two splits that only swap equally large arms, one is listed.
     """
@@ -35,9 +38,11 @@ def list_splits(first: int, second: int) -> torch.Tensor:
 
 
 def correlate(values: torch.Tensor, splits: torch.Tensor) -> torch.Tensor:
-    """How far apart two arms' means are: |correlation| of value and arm, [splits, tests]; values: [steps, tests].
+    """How far apart two arms' means are: |correlation| of value and arm, [splits, tests]; values:
+    [steps, tests].
 
-    Its square is t^2 / (t^2 + steps - 2), with Student's t of pooled variance. Without any variation it is 0.
+    Its square is t^2 / (t^2 + steps - 2), with Student's t of pooled variance. Without any
+    variation it is 0.
     """
     centred = values - values.mean(0)
     sizes = centred.norm(dim=0)
@@ -48,10 +53,11 @@ def correlate(values: torch.Tensor, splits: torch.Tensor) -> torch.Tensor:
 
 
 def compare_spreads(vectors: Sequence[torch.Tensor], splits: torch.Tensor) -> torch.Tensor:
-    """How different two arms' variances are: |log of their ratio|, [splits, tests]; vectors: [steps, elements].
+    """How different two arms' variances are: |log of their ratio|, [splits, tests]; vectors:
+    [steps, elements].
 
-    Each test is divided by its root mean square over the splits: by chance, the variances of long vectors differ less
-    than the variances of single numbers do.
+    Each test is divided by its root mean square over the splits: by chance, the variances of long
+    vectors differ less than the variances of single numbers do.
     """
     if not vectors:
         return splits.new_zeros(len(splits), 0, dtype=torch.float64)
@@ -66,8 +72,9 @@ def compare_spreads(vectors: Sequence[torch.Tensor], splits: torch.Tensor) -> to
 def _sum_variances(products: torch.Tensor, arms: torch.Tensor) -> torch.Tensor:
     """The variances of vectors within an arm, summed over their elements: [splits, tests].
 
-    `products` are the inner products of each test's vectors, [tests, steps, steps]. All tests share two products of
-    matrices: of many small operations, each would wait for threads that have no core while compilers are at work.
+    `products` are the inner products of each test's vectors, [tests, steps, steps]. All tests share
+    two products of matrices: of many small operations, each would wait for threads that have no
+    core while compilers are at work.
     """
     arm, pairs = arms.double(), (arms[:, :, None] & arms[:, None, :]).flatten(1).double()
     sizes = arm.sum(1, keepdim=True)

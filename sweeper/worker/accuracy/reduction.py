@@ -1,4 +1,6 @@
-"""A step reduced to a few numbers for each tensor, beside the mean of other steps, its direction."""
+"""A step reduced to a few numbers for each tensor, beside the mean of other steps, its
+direction.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class Change(NamedTuple):
 
 
 class Direction:
-    """The mean of steps. Where it is infinite, as masked logits are, elements of all steps are left out."""
+    """The mean of steps. Where it is infinite, as masked logits are, elements of all steps are left
+    out.
+    """
 
     def __init__(self, means: Mapping[str, torch.Tensor]) -> None:
         self._means = dict(means)
@@ -92,7 +96,8 @@ class Direction:
         return float(self._means[LOSS]) if LOSS in self._means else math.nan
 
     def displace(self, module: torch.nn.Module, alpha: float, factor: float) -> bool:
-        """Add to parameters what their gradients, divided by `factor`, are more than the direction, times `alpha`.
+        """Add to parameters what their gradients, divided by `factor`, are more than the direction,
+        times `alpha`.
 
         False where the parameters' number format would swallow it.
         """
@@ -134,7 +139,9 @@ def _measure_size(mean: torch.Tensor) -> Size:
 
 
 def _sum_up(tensor: torch.Tensor, mean: torch.Tensor, size: Size) -> torch.Tensor:
-    """The numbers of a `Reduced`, where the tensor lies, without waiting for them: float64 [BLOCKS + 2]."""
+    """The numbers of a `Reduced`, where the tensor lies, without waiting for them: float64 [BLOCKS
+    + 2].
+    """
     sums = torch.zeros(BLOCKS + 2, dtype=torch.float64, device=tensor.device)
     for x, m in _split(tensor, mean):
         sums[BLOCKS + 1] += _count_zeros(x, m, size.least)

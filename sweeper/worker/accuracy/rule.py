@@ -1,26 +1,32 @@
 """Is the compiled step right? All that a step gives and changes against the same step in fp64.
 
-The question is asked of the code that is timed (a replay, for CUDA graphs), in several cases: states of the model and
-batches. There are two rules for each tensor. The rule of size, in root mean squares:
+The question is asked of the code that is timed (a replay, for CUDA graphs), in several cases:
+states of the model and batches. There are two rules for each tensor. The rule of size, in root mean
+squares:
 
-    error(compiled) <= max(MAX_TIMES * error(eager), tolerance * max(size(reference), FLOOR * size(all gradients)))
+    error(compiled) <= max(MAX_TIMES * error(eager),
+                           tolerance * max(size(reference), FLOOR * size(all gradients)))
 
-and, where that bound is so wide that nothing but zeros would pass (the gradients of a CNN in bfloat16 are further from
-the truth than they are long), size(compiled) >= size(eager) / MAX_TIMES. The rule of direction, of the projection
-p(step) = <step, reference> / <reference, reference>, which errors of rounding hardly move, since they point anywhere:
+and, where that bound is so wide that nothing but zeros would pass (the gradients of a CNN in
+bfloat16 are further from the truth than they are long), size(compiled) >= size(eager) / MAX_TIMES.
+The rule of direction, of the projection p(step) = <step, reference> / <reference, reference>, which
+errors of rounding hardly move, since they point anywhere:
 
     min p(eager) - margin <= p(compiled) <= max p(eager) + margin
 
-where the margin is a share of eager's relative error, and at most MAX_MARGIN in tensors of many numbers. It is asked of
-the gradients of each stage of the model as well, and sees a gradient that is negated or scaled within eager's errors.
+where the margin is a share of eager's relative error, and at most MAX_MARGIN in tensors of many
+numbers. It is asked of the gradients of each stage of the model as well, and sees a gradient that
+is negated or scaled within eager's errors.
 
-Compiled code sums in another order than eager does, so it may be a few times further from the truth. The form of the
-rule of size is that of torch's own benchmark suite, `same` in torch/_dynamo/utils.py; three things are added, each for
-a correct model that failed without it. Gradients that are tiny beside the others get a floor. A gradient that is
-smaller than eager's own error (a bias before batch normalisation) is noise in both arms and gets a higher one, NOISE.
-And before a compiled step is called wrong, more steps of eager count, whose inputs and parameters were moved by about
-what reordered sums do: some activations near zero then change sides, and a single one moves gradients a thousand times
-further than rounding does. `docs/decisions/what-counts-as-wrong.md` has the figures.
+Compiled code sums in another order than eager does, so it may be a few times further from the
+truth. The form of the rule of size is that of torch's own benchmark suite, `same` in
+torch/_dynamo/utils.py; three things are added, each for a correct model that failed without it.
+Gradients that are tiny beside the others get a floor. A gradient that is smaller than eager's own
+error (a bias before batch normalisation) is noise in both arms and gets a higher one, NOISE. And
+before a compiled step is called wrong, more steps of eager count, whose inputs and parameters were
+moved by about what reordered sums do: some activations near zero then change sides, and a single
+one moves gradients a thousand times further than rounding does.
+`docs/decisions/what-counts-as-wrong.md` has the figures.
 """
 
 from __future__ import annotations
@@ -74,7 +80,9 @@ class DifferentTensorsError(ValueError):
 
 
 class Sums(NamedTuple):
-    """Sums over the elements of a tensor that are finite in the reference, and how many these are."""
+    """Sums over the elements of a tensor that are finite in the reference, and how many these
+    are.
+    """
 
     # squares of the differences between step and reference; NaN or infinite where one is
     differences: float = 0.0
@@ -98,7 +106,9 @@ class Sums(NamedTuple):
 
     @property
     def projection(self) -> float:
-        """The share of the reference that the step has, 1 for the reference itself; NaN where that is 0."""
+        """The share of the reference that the step has, 1 for the reference itself; NaN where that
+        is 0.
+        """
         return self.products / self.reference if self.reference else math.nan
 
 
@@ -107,7 +117,8 @@ Stages = Mapping[str, str]  # the stage of each parameter, by name
 
 
 def name_stages(module: torch.nn.Module) -> dict[str, str]:
-    """The stage of each parameter: the child of the longest list or sequence, else the top-level child, that holds it.
+    """The stage of each parameter: the child of the longest list or sequence, else the top-level
+    child, that holds it.
 
     Of a transformer these are its layers, the embedding and the head.
     """
@@ -127,7 +138,8 @@ def name_stages(module: torch.nn.Module) -> dict[str, str]:
 
 
 def compare(step: Named, reference: StepTensors, stages: Stages | None = None) -> Comparison:
-    """Compare two steps, tensor by tensor; the gradients of a stage together, and all gradients, have names as well.
+    """Compare two steps, tensor by tensor; the gradients of a stage together, and all gradients,
+    have names as well.
 
     Raises DifferentTensorsError when the steps did not give the same tensors.
     """
@@ -217,7 +229,9 @@ def choose_tolerance(trial: Trial, module: torch.nn.Module) -> str:
 
 
 def perturbation(precision: Precision, tolerance: str) -> float:
-    """By how much, relatively, rounding and the order of sums move a number; in reduced precision half a last place."""
+    """By how much, relatively, rounding and the order of sums move a number; in reduced precision
+    half a last place.
+    """
     if tolerance == "full":
         return PERTURBATION
     half = "bfloat16" if "bfloat16" in (precision.autocast, precision.parameters) else "float16"
@@ -226,7 +240,9 @@ def perturbation(precision: Precision, tolerance: str) -> float:
 
 @dataclass(frozen=True)
 class Span:
-    """Where the projections of eager's steps lie, and how far beyond them the compiled one may be."""
+    """Where the projections of eager's steps lie, and how far beyond them the compiled one may
+    be.
+    """
 
     low: float
     high: float
@@ -261,8 +277,8 @@ def set_bounds(
 ) -> Bounds:
     """Set the bounds by eager steps that were compared with the reference.
 
-    `repeated` compares eager with itself: it counts as nondeterministic when its loss, an output, a change or the
-    concatenated gradient moves by more than the tolerance.
+    `repeated` compares eager with itself: it counts as nondeterministic when its loss, an output, a
+    change or the concatenated gradient moves by more than the tolerance.
     """
     first = comparisons[0]
     judged = [
@@ -311,7 +327,9 @@ def set_bounds(
 
 
 def differs(comparison: Comparison, tolerance: str) -> bool:
-    """Whether two steps that were compared differ by more than the tolerance, in anything but a single gradient."""
+    """Whether two steps that were compared differ by more than the tolerance, in anything but a
+    single gradient.
+    """
     judged = (sums for name, sums in comparison.items() if not name.startswith((GRADIENT, STAGE)))
     return any(not sums.error <= TOLERANCE[tolerance] * sums.reference_size for sums in judged)
 
@@ -329,8 +347,9 @@ def _floor(
 ) -> float:
     """What is allowed however exact eager is.
 
-    A tensor that is tiny beside the others of its kind, or beside what it changes, is measured against those. One that
-    is smaller than eager's own error is noise: a bias before batch normalisation, the mean of what has none.
+    A tensor that is tiny beside the others of its kind, or beside what it changes, is measured
+    against those. One that is smaller than eager's own error is noise: a bias before batch
+    normalisation, the mean of what has none.
     """
     size, least = eager[name].reference_size, TOLERANCE[tolerance]
     if _is_update(name, eager):
@@ -347,7 +366,9 @@ def _floor(
 
 
 def _sizes_of_kinds(eager: Comparison) -> dict[str, float]:
-    """The root mean squares of the reference over all gradients, and over all changes of buffers."""
+    """The root mean squares of the reference over all gradients, and over all changes of
+    buffers.
+    """
     buffers = _add(sums for name, sums in eager.items() if name.startswith(CHANGE_OF_BUFFER))
     return {
         GRADIENT: eager.get(ALL_GRADIENTS, Sums()).reference_size,
@@ -356,7 +377,9 @@ def _sizes_of_kinds(eager: Comparison) -> dict[str, float]:
 
 
 def _find_gradient(name: str, names: Comparison) -> str | None:
-    """The gradient that a parameter's update, or the optimizer's state for it, follows from; None for other tensors."""
+    """The gradient that a parameter's update, or the optimizer's state for it, follows from; None
+    for other tensors.
+    """
     _, _, parameter = name.partition(" of ")
     gradient = f"{GRADIENT}{parameter}"
     return gradient if gradient in names and gradient != name else None
@@ -367,7 +390,9 @@ def _is_update(name: str, names: Comparison) -> bool:
 
 
 def _follows_noise(name: str, comparisons: Sequence[Comparison]) -> bool:
-    """Whether an update or a state follows from a gradient that is noise: Adam makes updates of any length of it."""
+    """Whether an update or a state follows from a gradient that is noise: Adam makes updates of any
+    length of it.
+    """
     first = comparisons[0]
     if (gradient := _find_gradient(name, first)) is None:
         return False
@@ -380,7 +405,8 @@ def _follows_noise(name: str, comparisons: Sequence[Comparison]) -> bool:
 def _passes_zeros(name: str, eager: Comparison, bound: float) -> bool:
     """Whether zeros would pass for a gradient that is more than noise beside the others.
 
-    Outputs as far off as they are long are nothing to judge by at all; a loss has nothing that would say what is noise.
+    Outputs as far off as they are long are nothing to judge by at all; a loss has nothing that
+    would say what is noise.
     """
     if not name.startswith((GRADIENT, ALL_GRADIENTS)):
         return False
@@ -388,10 +414,11 @@ def _passes_zeros(name: str, eager: Comparison, bound: float) -> bool:
 
 
 def _share_of_flips(name: str, eager: Comparison, bounds: Mapping[str, float]) -> float:
-    """Of an update, roughly the share of numbers whose gradient may have another sign, within what is allowed to it.
+    """Of an update, roughly the share of numbers whose gradient may have another sign, within what
+    is allowed to it.
 
-    Each of these turns an update of Adam around: an error of twice its size, and twice as much off its direction. More
-    than all of them are as good as all.
+    Each of these turns an update of Adam around: an error of twice its size, and twice as much off
+    its direction. More than all of them are as good as all.
     """
     gradient = _find_gradient(name, eager) or name
     return _divide(bounds.get(gradient, math.inf), eager[gradient].reference_size)
@@ -403,7 +430,8 @@ def _span_projections(
     flips: Mapping[str, float],
     sizes_of_kinds: Mapping[str, float],
 ) -> Iterator[tuple[str, Span]]:
-    """Where the projections of eager lie, for gradients that are more than noise and for other tensors of eager's size.
+    """Where the projections of eager lie, for gradients that are more than noise and for other
+    tensors of eager's size.
 
     A loss is one number, for which the rule of size says all.
     """
@@ -454,7 +482,8 @@ def _explain_nothing_compared(eager: Comparison) -> str | None:
 
 
 def _explain_far_off(comparisons: Sequence[Comparison]) -> str | None:
-    """Why eager is nothing to judge by when its outputs are so far off that being as far says nothing, or None.
+    """Why eager is nothing to judge by when its outputs are so far off that being as far says
+    nothing, or None.
 
     Where outputs are not seen, its loss is taken.
     """
@@ -469,14 +498,18 @@ def _explain_far_off(comparisons: Sequence[Comparison]) -> str | None:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was found in a case, and the share of its bound that the worst tensor takes; above 1 it is wrong."""
+    """What was found in a case, and the share of its bound that the worst tensor takes; above 1 it
+    is wrong.
+    """
 
     accuracy: Accuracy
     share: float = 0.0
 
 
 def judge(comparison: Comparison, bounds: Bounds) -> Verdict:
-    """Judge the compiled step, compared with the reference; a tensor in which eager itself is not finite is not."""
+    """Judge the compiled step, compared with the reference; a tensor in which eager itself is not
+    finite is not.
+    """
     elements = sum(
         sums.elements
         for name, sums in comparison.items()
@@ -515,7 +548,9 @@ def judge(comparison: Comparison, bounds: Bounds) -> Verdict:
 
 
 def _share_of_bounds(name: str, sums: Sums, bounds: Bounds) -> float:
-    """The largest share of what is allowed to a tensor: in size, by the least size, in direction."""
+    """The largest share of what is allowed to a tensor: in size, by the least size, in
+    direction.
+    """
     shares = [0.0]
     if name in bounds.least_sizes:
         shares.append(_divide(bounds.least_sizes[name], sums.step_size))
@@ -534,7 +569,9 @@ def _nearest_projections(span: Span, compiled: float) -> PerArm:
 
 
 def _divide(error: float, allowed: float) -> float:
-    """The error as a share of what is allowed; infinite where one is not a number, or nothing is allowed."""
+    """The error as a share of what is allowed; infinite where one is not a number, or nothing is
+    allowed.
+    """
     if not math.isfinite(error) or math.isnan(allowed):
         return math.inf
     return error / allowed if allowed else (0.0 if error == 0 else math.inf)

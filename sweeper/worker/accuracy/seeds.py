@@ -1,29 +1,35 @@
-"""Is a compiled step right that draws random numbers? A test over seeds, of eager and compiled steps.
+"""Is a compiled step right that draws random numbers? A test over seeds, of eager and compiled
+steps.
 
-For one seed, compiled code draws other numbers than eager does, so no single step can be compared. What must agree is
-how steps are distributed over seeds. All steps start from the same state with the same batch, each with its own seed:
+For one seed, compiled code draws other numbers than eager does, so no single step can be compared.
+What must agree is how steps are distributed over seeds. All steps start from the same state with
+the same batch, each with its own seed:
 
-1. DIRECTION_STEPS of eager. Their mean is the direction of each tensor. They serve for nothing else, since eager's own
-   steps are nearer to their mean than other steps are.
-2. One more eager step with the last of these seeds, and parameters and inputs moved by about what rounding does. How
-   far it is from the last step is how much of a difference rounding explains.
-3. STEPS of eager, then STEPS of the compiled step; after each of these one more with the same seed, of which only the
-   loss is taken, with parameters that `displace` has moved. Of batches of one size the first alone has these.
+1. DIRECTION_STEPS of eager. Their mean is the direction of each tensor. They serve for nothing
+   else, since eager's own steps are nearer to their mean than other steps are.
+2. One more eager step with the last of these seeds, and parameters and inputs moved by about what
+   rounding does. How far it is from the last step is how much of a difference rounding explains.
+3. STEPS of eager, then STEPS of the compiled step; after each of these one more with the same seed,
+   of which only the loss is taken, with parameters that `displace` has moved. Of batches of one
+   size the first alone has these.
 
-Each step is reduced to a few numbers for each tensor x with the direction m: the coefficient <x, m> / <m, m> (a factor,
-a sign, a lost scale), the distance |x - m| / |m| (another keep rate, gradients of another mask), the log odds of exact
-zeros (the keep rate itself, where zeros reach an output or a gradient; elements of which m is next to nothing are left
-out, since rounding alone may make them zero), and <x, m> by blocks of elements, of which the variance over the steps is
-the spread (masks that are the same for every seed). All gradients together count as one more
-tensor. Parameters are displaced by what the seed adds to their gradients, x - m: the loss must rise by <x, x - m>, else
+Each step is reduced to a few numbers for each tensor x with the direction m: the coefficient <x, m>
+/ <m, m> (a factor, a sign, a lost scale), the distance |x - m| / |m| (another keep rate, gradients
+of another mask), the log odds of exact zeros (the keep rate itself, where zeros reach an output or
+a gradient; elements of which m is next to nothing are left out, since rounding alone may make them
+zero), and <x, m> by blocks of elements, of which the variance over the steps is the spread (masks
+that are the same for every seed). All gradients together count as one more tensor. Parameters are
+displaced by what the seed adds to their gradients, x - m: the loss must rise by <x, x - m>, else
 the backward pass has other masks than the forward pass, and the excess over this slope says so.
 
-A difference is a fault when it is significant and beyond a margin: a few percent, and what rounding explains. Compiled
-code rounds in another way than eager does, so a right step may differ significantly. Where it rounds less, eager may be
-nothing but rounding: the gradient of a bias that a softmax cancels is zero, and in bfloat16 it is not. So before a step
-is called wrong, STEPS of eager in a longer number format are taken, and it is no fault to be nearer to them than eager.
+A difference is a fault when it is significant and beyond a margin: a few percent, and what rounding
+explains. Compiled code rounds in another way than eager does, so a right step may differ
+significantly. Where it rounds less, eager may be nothing but rounding: the gradient of a bias that
+a softmax cancels is zero, and in bfloat16 it is not. So before a step is called wrong, STEPS of
+eager in a longer number format are taken, and it is no fault to be nearer to them than eager.
 `permutation` gives the p-values; ALPHA is the chance that any test of a right step is significant.
-`docs/decisions/random-steps.md` has the reasons, `docs/results/random-steps.md` what the test finds.
+`docs/decisions/random-steps.md` has the reasons, `docs/results/random-steps.md` what the test
+finds.
 """
 
 from __future__ import annotations
@@ -91,7 +97,9 @@ class Test:
 
 @dataclass(frozen=True)
 class SeedVerdict:
-    """What the test over seeds found; `passed` is None where `unverified` says why there is no telling."""
+    """What the test over seeds found; `passed` is None where `unverified` says why there is no
+    telling.
+    """
 
     passed: bool | None
     unverified: str | None = None
@@ -108,8 +116,8 @@ class SeedVerdict:
 class SeedTest:
     """Takes steps in the order of the module's docstring, and keeps what the verdict needs.
 
-    At `place` it holds the direction, and until the rounding step the last step. A step's tensors may be overwritten
-    as soon as the call returns.
+    At `place` it holds the direction, and until the rounding step the last step. A step's tensors
+    may be overwritten as soon as the call returns.
     """
 
     def __init__(self, full: bool, place: torch.device = HOST) -> None:
@@ -140,7 +148,9 @@ class SeedTest:
         self._num_summed += 1
 
     def add_rounding(self, step: Named) -> None:
-        """Take an eager step with the seed of the last one, and with perturbed parameters and inputs."""
+        """Take an eager step with the seed of the last one, and with perturbed parameters and
+        inputs.
+        """
         last = self._last
         self._changes = self._find_direction().compare(step, last)
 
@@ -164,10 +174,12 @@ class SeedTest:
         self._reliable.append(self._find_direction().reduce(step))
 
     def displace(self, module: torch.nn.Module, factor: float = 1.0) -> bool:
-        """Move parameters by what the last step's seed added to their gradients; False where that is next to nothing.
+        """Move parameters by what the last step's seed added to their gradients; False where that
+        is next to nothing.
 
-        The parameters are as they were before the last step, and still have its gradients, times `factor`. Parameters
-        in half precision are not moved either: they would be rounded to another direction.
+        The parameters are as they were before the last step, and still have its gradients, times
+        `factor`. Parameters in half precision are not moved either: they would be rounded to
+        another direction.
         """
         direction = self._find_direction()
         gradients = [name for name in direction.sizes if name.startswith(GRADIENT)]
@@ -295,7 +307,8 @@ class Sample:
 def _relate(sizes: Mapping[str, Size], changes: Mapping[str, Change], steps: Steps) -> list[Sample]:
     """Divide what steps gave by the size of each tensor; all gradients are one more.
 
-    A gradient that is tiny beside the others counts as LEAST_SIZE of their size: it may be nothing but rounding.
+    A gradient that is tiny beside the others counts as LEAST_SIZE of their size: it may be nothing
+    but rounding.
     """
     gradients = [name for name in sizes if name.startswith(GRADIENT)]
     square, elements = (
@@ -377,7 +390,9 @@ def _decide(
 
 
 def _test_means(sample: Sample, margin: float) -> Iterator[Test]:
-    """Tests of the means of both arms. No test where no two steps differ by more than the margin: it cannot fail."""
+    """Tests of the means of both arms. No test where no two steps differ by more than the margin:
+    it cannot fail.
+    """
     explained = margin + MAX_TIMES * sample.change
     statistics = [
         ("coefficient", sample.blocks.sum(1), explained),
@@ -403,7 +418,9 @@ def _test_mean(name: str, statistic: str, values: torch.Tensor, margin: float) -
 
 
 def _rounds_less(test: Test, references: Mapping[str, Sample]) -> bool:
-    """Whether compiled steps are nearer than eager's to those in a reliable format, of which no slopes are taken."""
+    """Whether compiled steps are nearer than eager's to those in a reliable format, of which no
+    slopes are taken.
+    """
     if test.statistic == "slope" or test.tensor not in references:
         return False
     reference = _measure(test.statistic, references[test.tensor])
@@ -427,7 +444,8 @@ def _measure(statistic: str, sample: Sample) -> float:
 def _test_slope(gradients: Sample, slopes: torch.Tensor, precision: str) -> Iterator[Test]:
     """The test of the excess slope: -1 where gradients have nothing of the forward pass's masks.
 
-    Rounding moves gradients by r, of which the loss knows nothing, so the excess is -|r|^2 / |x - m|^2.
+    Rounding moves gradients by r, of which the loss knows nothing, so the excess is -|r|^2 / |x -
+    m|^2.
     """
     explained = (
         MAX_TIMES * gradients.change / max(float(gradients.distance.mean()), LEAST_SHARE)
@@ -467,10 +485,11 @@ def _stack(values: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _resolve(samples: Sequence[Sample], correlations: torch.Tensor, margin: float) -> float:
-    """The least change of the coefficient of all gradients that is a fault; without gradients, of an output.
+    """The least change of the coefficient of all gradients that is a fault; without gradients, of
+    an output.
 
-    Only the real split may be so far out. With correlation r, two means are apart by the deviation within an arm times
-    2 r / sqrt(1 - r^2).
+    Only the real split may be so far out. With correlation r, two means are apart by the deviation
+    within an arm times 2 r / sqrt(1 - r^2).
     """
     decisive = [sample for sample in samples if sample.name == ALL_GRADIENTS] or samples
     r = float(find_largest(correlations)[1:].max())

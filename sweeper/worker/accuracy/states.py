@@ -1,10 +1,13 @@
-"""The states in which the check runs a step, and the way back to each: by copies into the same tensors.
+"""The states in which the check runs a step, and the way back to each: by copies into the same
+tensors.
 
-As built, some models have branches that are dead: a weight of zeros, or a LayerScale of 1e-6, hides what a compiler has
-done to a residual branch. So there is a second state, `MOVED`, in which no branch is dead.
+As built, some models have branches that are dead: a weight of zeros, or a LayerScale of 1e-6, hides
+what a compiler has done to a residual branch. So there is a second state, `MOVED`, in which no
+branch is dead.
 
-Compiled code and recorded CUDA graphs hold the addresses of parameters, so nothing is ever replaced. The values lie on
-the host, where they do not count as the model's memory; for a while they may lie on the device as well.
+Compiled code and recorded CUDA graphs hold the addresses of parameters, so nothing is ever
+replaced. The values lie on the host, where they do not count as the model's memory; for a while
+they may lie on the device as well.
 """
 
 from __future__ import annotations
@@ -27,7 +30,9 @@ STATISTICS_STEP = 0.1
 
 
 class States:
-    """Parameters and buffers of a module as they were when this was made, and as `move` makes them."""
+    """Parameters and buffers of a module as they were when this was made, and as `move` makes
+    them.
+    """
 
     def __init__(self, module: torch.nn.Module, seed: int) -> None:
         tables = [
@@ -63,7 +68,9 @@ class States:
         self.place(self._nearest_device())
 
     def place(self, device: torch.device) -> None:
-        """Have the values on a device as well, from which restoring takes no time; on the CPU: on the host alone."""
+        """Have the values on a device as well, from which restoring takes no time; on the CPU: on
+        the host alone.
+        """
         pairs = zip(self._values[BUILT], self._nearest[BUILT], strict=True)
         near = {id(value): copy for value, copy in pairs if copy.device.type == device.type}
         self._nearest = self._values  # the memory of the last moved ones is free first
@@ -80,10 +87,11 @@ class States:
     def restore(
         self, optimizers: Iterable[torch.optim.Optimizer | None], seed: int, state: str = BUILT
     ) -> None:
-        """Set parameters and buffers to a state, every state of the optimizers to zero, and the generators to `seed`.
+        """Set parameters and buffers to a state, every state of the optimizers to zero, and the
+        generators to `seed`.
 
-        A step may put another tensor in a buffer's place; the first one comes back. Zero is where Adam's moments, its
-        count of steps and the momentum of SGD begin.
+        A step may put another tensor in a buffer's place; the first one comes back. Zero is where
+        Adam's moments, its count of steps and the momentum of SGD begin.
         """
         for table, tensors in self._tables:
             table.update(tensors)  # type: ignore[arg-type]
@@ -103,7 +111,9 @@ class States:
 
 
 def is_expanded(tensor: torch.Tensor) -> bool:
-    """Whether numbers share their memory; torch lets nobody write to such a tensor, a step neither."""
+    """Whether numbers share their memory; torch lets nobody write to such a tensor, a step
+    neither.
+    """
     sizes = (
         zip(tensor.stride(), tensor.shape, strict=True) if tensor.layout == torch.strided else ()
     )
@@ -129,10 +139,11 @@ def is_small_constant(value: torch.Tensor) -> bool:
 def move_tensor(
     name: str, tensor: torch.Tensor, value: torch.Tensor, share: float, generator: torch.Generator
 ) -> torch.Tensor:
-    """Move a parameter or buffer from `value`, by `share` of the way to where it does something; most stay.
+    """Move a parameter or buffer from `value`, by `share` of the way to where it does something;
+    most stay.
 
-    `name` is its own in its module. Factors go to N(1, 0.1), matrices to N(0, 0.02); biases move by N(0, 0.02), running
-    means by N(0, 0.1), and running variances by 10 %.
+    `name` is its own in its module. Factors go to N(1, 0.1), matrices to N(0, 0.02); biases move by
+    N(0, 0.02), running means by N(0, 0.1), and running variances by 10 %.
     """
 
     def draw() -> torch.Tensor:
@@ -154,7 +165,9 @@ def move_tensor(
 
 
 def perturb(module: torch.nn.Module, batch: Batch, relative: float) -> Batch:
-    """Move every parameter and floating-point input at random by about `relative`; parameters in place."""
+    """Move every parameter and floating-point input at random by about `relative`; parameters in
+    place.
+    """
 
     def perturb_tensor(tensor: torch.Tensor) -> torch.Tensor:
         return (

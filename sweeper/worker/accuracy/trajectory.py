@@ -1,20 +1,24 @@
-"""Does compiled code train a model as eager does? The differences of many steps, each from one state.
+"""Does compiled code train a model as eager does? The differences of many steps, each from one
+state.
 
-In each step of a training the same inputs, weights, random numbers and gradients of the outputs go through several
-arms: `eager`, `compiled`, eager whose weights and inputs are `moved` by what rounding does, and under autocast eager
-without it, `longer`. Nothing is carried from step to step, so no arm runs away from the others by chance. Of each
-tensor (outputs, gradients, changes of buffers) five questions are asked, each by a figure relative to eager's size:
+In each step of a training the same inputs, weights, random numbers and gradients of the outputs go
+through several arms: `eager`, `compiled`, eager whose weights and inputs are `moved` by what
+rounding does, and under autocast eager without it, `longer`. Nothing is carried from step to step,
+so no arm runs away from the others by chance. Of each tensor (outputs, gradients, changes of
+buffers) five questions are asked, each by a figure relative to eager's size:
 
 * typical: how far is the compiled one from eager, in the median of the steps?
 * often: how far in one step of twenty, the 95th percentile?
 * worst: how far in the worst step?
-* drift: how long is the mean of the differences over all steps? Errors of rounding point anywhere and cancel out.
+* drift: how long is the mean of the differences over all steps? Errors of rounding point anywhere
+  and cancel out.
 * gain: by how much is it longer or shorter than eager along eager's own direction, on average?
 
-A figure is too large where it is several times that of the moved steps, above a least value and, for drift and gain,
-larger than chance makes the mean of such differences. Beside `longer` 1.5 times are enough, and compiled has to be
-further from `longer` than eager is: compiled code may round where eager does not, and the other way around.
-`docs/decisions/same-training.md` has the error rates.
+A figure is too large where it is several times that of the moved steps, above a least value and,
+for drift and gain, larger than chance makes the mean of such differences. Beside `longer` 1.5 times
+are enough, and compiled has to be further from `longer` than eager is: compiled code may round
+where eager does not, and the other way around. `docs/decisions/same-training.md` has the error
+rates.
 """
 
 from __future__ import annotations
@@ -52,7 +56,9 @@ Tensors = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class _Pair:
-    """The differences of two arms: a row per sample with a figure per tensor, and sums over samples."""
+    """The differences of two arms: a row per sample with a figure per tensor, and sums over
+    samples.
+    """
 
     relative: list[torch.Tensor] = field(default_factory=list)
     gains: list[torch.Tensor] = field(default_factory=list)
@@ -62,7 +68,9 @@ class _Pair:
 
 @dataclass(frozen=True)
 class _Figures:
-    """The figures of a pair, each a vector over tensors; `sure` says where drift and gain are no chance."""
+    """The figures of a pair, each a vector over tensors; `sure` says where drift and gain are no
+    chance.
+    """
 
     counts: torch.Tensor  # of the calls in which eager is finite
     values: Mapping[str, torch.Tensor]
@@ -79,7 +87,9 @@ class Differences:
         self._pairs: dict[tuple[str, str], _Pair] = {}
 
     def add(self, arms: Mapping[str, Tensors]) -> None:
-        """Compare what the arms gave in one call. Raises DifferentTensorsError where they gave other tensors."""
+        """Compare what the arms gave in one call. Raises DifferentTensorsError where they gave
+        other tensors.
+        """
         eager = arms[EAGER]
         self._names = self._names or tuple(eager)
         for tensors in arms.values():
@@ -99,7 +109,9 @@ class Differences:
         self.num_samples += 1
 
     def _sizes(self, eager: list[torch.Tensor]) -> torch.Tensor:
-        """The norm of each tensor; one that is tiny beside the others of its kind is measured against those."""
+        """The norm of each tensor; one that is tiny beside the others of its kind is measured
+        against those.
+        """
         counts = torch.tensor([max(tensor.numel(), 1) for tensor in eager], dtype=torch.float32)
         norms = torch.stack(torch._foreach_norm(eager))
         counts = counts.to(norms.device)
@@ -141,9 +153,14 @@ class Differences:
             )
 
     def judge(self) -> Trajectory:
-        """Say whether compiled code trains the same, and which tensor's figure is the worst by its limit."""
+        """Say whether compiled code trains the same, and which tensor's figure is the worst by its
+        limit.
+        """
         if self.num_samples < MIN_TRAJECTORY:
-            reason = f"{self.num_samples} calls of the module were compared, and {MIN_TRAJECTORY} are needed"
+            reason = (
+                f"{self.num_samples} calls of the module were compared, and {MIN_TRAJECTORY} "
+                "are needed"
+            )
             return Trajectory(self.num_samples, None, reason)
         figures = {pair: self._read(item) for pair, item in self._pairs.items()}
         found = [self._judge_kind(kind, figures) for kind in KINDS]
@@ -174,7 +191,9 @@ class Differences:
     def _judge_kind(
         self, kind: str, figures: Mapping[tuple[str, str], _Figures]
     ) -> tuple[torch.Tensor, ...]:
-        """Of each tensor the figure, what it is measured by, its limit, and whether they are against `longer`."""
+        """Of each tensor the figure, what it is measured by, its limit, and whether they are
+        against `longer`.
+        """
         times = TIMES_BESIDE_LONGER if (COMPILED, LONGER) in figures else TIMES
         times, least = times * RARE.get(kind, 1.0), LEAST[self._tolerance][kind]
         compiled = figures[COMPILED, EAGER]

@@ -1,7 +1,8 @@
-"""What the compiler left behind: fingerprints of code and autotuning, where the time went, what the cache gave.
+"""What the compiler left behind: fingerprints of code and autotuning, where the time went, what the
+cache gave.
 
-Two processes with the same fingerprints ran the same kernels; Inductor autotunes kernels while it compiles, so two
-caches may end with different ones.
+Two processes with the same fingerprints ran the same kernels; Inductor autotunes kernels while it
+compiles, so two caches may end with different ones.
 """
 
 from __future__ import annotations
@@ -66,7 +67,9 @@ def read_parts_s() -> dict[str, float]:
 
 
 def code_fingerprint() -> str | None:
-    """Digest of the generated modules that hold a compiled graph with its kernels; None when there is none."""
+    """Digest of the generated modules that hold a compiled graph with its kernels; None when there
+    is none.
+    """
     sources = (source.splitlines() for source in _generated_sources())
     # Comments name files of the private cache.
     return _digest(
@@ -99,7 +102,9 @@ def _generated_sources() -> Iterator[str]:
 
 
 def autotuning_fingerprint() -> str | None:
-    """Digest of the configurations that won, from the private cache; None when nothing was autotuned."""
+    """Digest of the configurations that won, from the private cache; None when nothing was
+    autotuned.
+    """
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
     files = Path(folder).glob("**/*.best_config") if folder else ()
     winners = ((file.stem, json.loads(file.read_text()).items()) for file in files)

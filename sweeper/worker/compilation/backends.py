@@ -1,7 +1,8 @@
-"""Backends on this machine: whether one can be asked for, its compiler, and where it silently falls back.
+"""Backends on this machine: whether one can be asked for, its compiler, and where it silently falls
+back.
 
-A name in torch's list proves nothing: its package may be missing or not fit this torch, and OpenVINO goes on in native
-PyTorch or Inductor where it fails.
+A name in torch's list proves nothing: its package may be missing or not fit this torch, and
+OpenVINO goes on in native PyTorch or Inductor where it fails.
 """
 
 from __future__ import annotations
@@ -35,13 +36,18 @@ def list_known() -> list[str]:
 
 
 def require(name: str, workload: str, device: str) -> None:
-    """Raises UnavailableError when the backend is missing, or can do nothing with this workload or device."""
+    """Raises UnavailableError when the backend is missing, or can do nothing with this workload or
+    device.
+    """
     if name in NEEDS:
         _require_needs(name, NEEDS[name], workload, device)
     elif name not in (*WITHOUT_DYNAMO, *torch._dynamo.list_backends(None)):
         if name in GONE:
             raise UnavailableError(f"backend {name} is no more: {GONE[name]}")
-        advice = f"install the package that registers it; {nearest(name, [*list_known(), *WITHOUT_DYNAMO, *NEEDS])}"
+        advice = (
+            "install the package that registers it; "
+            f"{nearest(name, [*list_known(), *WITHOUT_DYNAMO, *NEEDS])}"
+        )
         raise UnavailableError(f"backend {name} is not installed: {advice}")
 
 
@@ -74,7 +80,9 @@ def _require_needs(name: str, needs: Needs, workload: str, device: str) -> None:
 
 
 def _is_there(module: str) -> bool:
-    """Whether a module can be found. Its packages are imported on the way; one that cannot be is there all the same."""
+    """Whether a module can be found. Its packages are imported on the way; one that cannot be is
+    there all the same.
+    """
     package, _, rest = module.partition(".")
     if importlib.util.find_spec(package) is None:
         return False
@@ -90,7 +98,9 @@ def find_compiler(name: str) -> Compiler:
 
 
 def _thunder() -> Compiler:
-    """Thunder registers no name; its class says that it is a backend: thunder/dynamo/compiler.py."""
+    """Thunder registers no name; its class says that it is a backend:
+    thunder/dynamo/compiler.py.
+    """
     return importlib.import_module("thunder.dynamo").ThunderCompiler()  # type: ignore[no-any-return]
 
 

@@ -1,14 +1,17 @@
-"""What makes the compiled arm: `torch.compile` with the arguments of a trial, or one of torch's older ways.
+"""What makes the compiled arm: `torch.compile` with the arguments of a trial, or one of torch's
+older ways.
 
-Torch refuses `mode` together with `options`; which backends take neither is in `sweeper.core.backends`. With
-`compile.scope=blocks` a model's repeated blocks are compiled, each by itself, and the rest is left eager. Blocks of one
-class share what is compiled for them, so compiling takes a fraction of the time
-(https://docs.pytorch.org/tutorials/recipes/regional_compilation.html). With `compile.scope=optimizer` or `loss` that
-part of the training step is compiled alone.
+Torch refuses `mode` together with `options`; which backends take neither is in
+`sweeper.core.backends`. With `compile.scope=blocks` a model's repeated blocks are compiled, each by
+itself, and the rest is left eager. Blocks of one class share what is compiled for them, so
+compiling takes a fraction of the time
+(https://docs.pytorch.org/tutorials/recipes/regional_compilation.html). With
+`compile.scope=optimizer` or `loss` that part of the training step is compiled alone.
 
-The older ways, without Dynamo, are `torch.jit.trace`, `torch.jit.script` and `torch.fx.symbolic_trace`. A trace holds
-what its first inputs did, whatever the code says; scripting and symbolic tracing refuse what they cannot read. With
-`backend=graphed` nothing is compiled: `graphed` records the model's kernels as CUDA graphs.
+The older ways, without Dynamo, are `torch.jit.trace`, `torch.jit.script` and
+`torch.fx.symbolic_trace`. A trace holds what its first inputs did, whatever the code says;
+scripting and symbolic tracing refuse what they cannot read. With `backend=graphed` nothing is
+compiled: `graphed` records the model's kernels as CUDA graphs.
 """
 
 from __future__ import annotations
@@ -36,7 +39,9 @@ Function = Callable[..., Any]
 
 
 def compile_arguments(trial: Trial) -> dict[str, Any]:
-    """Keyword arguments for `torch.compile`. With options, the mode is spelled out as options and they win."""
+    """Keyword arguments for `torch.compile`. With options, the mode is spelled out as options and
+    they win.
+    """
     chosen = trial.compile
     arguments: dict[str, Any] = {
         "backend": trial.backend,
@@ -52,7 +57,9 @@ def compile_arguments(trial: Trial) -> dict[str, Any]:
 
 
 def compile_function(function: Function, trial: Trial, counters: CompileCounters) -> Function:
-    """Compile `function` as the trial says, in its first call; give it back as it is with mode=eager."""
+    """Compile `function` as the trial says, in its first call; give it back as it is with
+    mode=eager.
+    """
     if trial.mode == "eager":
         return function
     if trial.backend in WITHOUT_DYNAMO:
@@ -76,10 +83,12 @@ def compile_function(function: Function, trial: Trial, counters: CompileCounters
 
 
 def compile_update(optimizer: Optimizer | None, trial: Trial, counters: CompileCounters) -> None:
-    """Compile the step of an optimizer, in its first call; whoever calls `step`, a gradient scaler too, then runs that.
+    """Compile the step of an optimizer, in its first call; whoever calls `step`, a gradient scaler
+    too, then runs that.
 
-    A function that calls the step is compiled, as in https://docs.pytorch.org/tutorials/recipes/compiling_optimizer.html.
-    Raises NotCompiledError where there is no optimizer.
+    A function that calls the step is compiled, as in
+    https://docs.pytorch.org/tutorials/recipes/compiling_optimizer.html. Raises NotCompiledError
+    where there is no optimizer.
     """
     if optimizer is None:
         raise NotCompiledError(
@@ -93,9 +102,11 @@ def compile_update(optimizer: Optimizer | None, trial: Trial, counters: CompileC
 
 
 def set_memory_budget(budget: float) -> None:
-    """Have AOTAutograd save this share of activations in what is compiled from now on; `torch._dynamo.reset` ends this.
+    """Have AOTAutograd save this share of activations in what is compiled from now on;
+    `torch._dynamo.reset` ends this.
 
-    Outside of compilations torch keeps its setting. See `activation_memory_budget` in torch/_functorch/config.py.
+    Outside of compilations torch keeps its setting. See `activation_memory_budget` in
+    torch/_functorch/config.py.
     """
     config: Any = torch._functorch.config
     before: list[float] = []
@@ -114,7 +125,8 @@ def set_memory_budget(budget: float) -> None:
 
 
 def find_repeated(module: torch.nn.Module) -> list[torch.nn.Module]:
-    """The outermost modules of which one list or sequence has several, by class; layers without parts are left out.
+    """The outermost modules of which one list or sequence has several, by class; layers without
+    parts are left out.
 
     Of a ResNet these are the residual blocks of each stage, of a transformer its layers.
     """
@@ -135,9 +147,11 @@ def find_repeated(module: torch.nn.Module) -> list[torch.nn.Module]:
 
 
 def compile_blocks(module: torch.nn.Module, compile_: Callable[[Function], Function]) -> Function:
-    """Compile the blocks of `module`, for calls through what this gives. Raises NotCompiledError when it has none.
+    """Compile the blocks of `module`, for calls through what this gives. Raises NotCompiledError
+    when it has none.
 
-    Called directly the module stays as it is, without the way through the compiler's wrapper, so that eager is eager.
+    Called directly the module stays as it is, without the way through the compiler's wrapper, so
+    that eager is eager.
     """
     pairs = [(block, compile_(block._call_impl)) for block in find_repeated(module)]
     if not pairs:
@@ -156,7 +170,9 @@ def compile_blocks(module: torch.nn.Module, compile_: Callable[[Function], Funct
 
 
 class LegacyModule:
-    """A module that `backend` converts at its first call, with the inputs and in the contexts of that call."""
+    """A module that `backend` converts at its first call, with the inputs and in the contexts of
+    that call.
+    """
 
     def __init__(self, module: torch.nn.Module, backend: str) -> None:
         self._module, self._backend = module, backend
@@ -180,7 +196,9 @@ class LegacyModule:
 def _trace(
     module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """Trace a module. Torch does not check it, on the same inputs again: sweeper's own check takes others."""
+    """Trace a module. Torch does not check it, on the same inputs again: sweeper's own check takes
+    others.
+    """
     flat = FlatModule(module, args, kwargs)
     traced = torch.jit.trace(flat, flat.inputs.tensors, check_trace=False)  # type: ignore[no-untyped-call]
     structure = flat.output
@@ -200,7 +218,8 @@ CONVERTERS: Mapping[str, Callable[..., Callable[..., Any]]] = {
 
 
 def end_compile_workers() -> None:
-    """End the processes in which Inductor compiles; the next compilation, if there is one, starts new ones.
+    """End the processes in which Inductor compiles; the next compilation, if there is one, starts
+    new ones.
 
     They are killed first, because one that has not finished importing torch would be waited for.
     """
@@ -213,7 +232,9 @@ def end_compile_workers() -> None:
 
 
 def holds_weights(trial: Trial) -> bool:
-    """Whether weights become constants of the program, which then does not follow when they change."""
+    """Whether weights become constants of the program, which then does not follow when they
+    change.
+    """
     return trial.backend in HOLD_WEIGHTS or (
         trial.workload != "train" and bool(trial.compile.options.get("freezing"))
     )

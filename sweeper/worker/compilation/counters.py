@@ -1,4 +1,6 @@
-"""What the compiler did: graphs, breaks with reasons and places, recompilations, CUDA graphs that were skipped."""
+"""What the compiler did: graphs, breaks with reasons and places, recompilations, CUDA graphs that
+were skipped.
+"""
 
 from __future__ import annotations
 
@@ -24,9 +26,12 @@ from sweeper.worker.compilation.wrapped_backend import WrappedBackend
 
 REASON_LENGTH = 300
 NO_GRAPH = {  # by scope, why there is none; else a model that Dynamo could not read
-    "optimizer": "no graph of the optimizer's step reached the backend: everything ran eager. Dynamo leaves a fused "
-    "optimizer alone (optimizer.impl=fused, or adam with a gradient scaler); use optimizer.impl=foreach",
-    "loss": "no graph of the loss reached the backend: everything ran eager. Models of transformers compute their loss "
+    "optimizer": "no graph of the optimizer's step reached the backend: everything ran eager. "
+    "Dynamo leaves a fused "
+    "optimizer alone (optimizer.impl=fused, or adam with a gradient scaler); use "
+    "optimizer.impl=foreach",
+    "loss": "no graph of the loss reached the backend: everything ran eager. Models of "
+    "transformers compute their loss "
     "in their forward; use compile.scope=model",
 }
 
@@ -34,8 +39,9 @@ NO_GRAPH = {  # by scope, why there is none; else a model that Dynamo could not 
 class CompileCounters:
     """Counts compilations from now on; made before the first compiled call.
 
-    Torch's own counters are global, so a process has one of these. `keep_compiled` leaves what has been compiled so far
-    in place, for an eager arm that compiles kernels of its own: they are neither compiled again nor counted.
+    Torch's own counters are global, so a process has one of these. `keep_compiled` leaves what has
+    been compiled so far in place, for an eager arm that compiles kernels of its own: they are
+    neither compiled again nor counted.
     """
 
     def __init__(self, keep_compiled: bool = False) -> None:
@@ -69,7 +75,9 @@ class CompileCounters:
         return frozenset(self._programs)
 
     def wrap_backend(self, name: str) -> str | Callable[..., Any]:
-        """Wrap a backend for `torch.compile`, to count its runs; names alone stand for eager and inductor."""
+        """Wrap a backend for `torch.compile`, to count its runs; names alone stand for eager and
+        inductor.
+        """
         # torch has a way of its own for it; its code is looked for instead
         self._inductor = name == "inductor"
         if self._inductor or name in CONTROLS:
@@ -105,7 +113,10 @@ class CompileCounters:
             return "Inductor was given graphs and left no code: everything ran eager"
         if any("limit exceeded" in reason for reason in counters["unimplemented"]):
             limit = torch._dynamo.config.recompile_limit
-            return f"past torch's limit of recompilations ({limit}) a frame runs eager; TORCH_LOGS=recompiles says why"
+            return (
+                f"past torch's limit of recompilations ({limit}) a frame runs eager; "
+                "TORCH_LOGS=recompiles says why"
+            )
         return None
 
     def report(
@@ -130,7 +141,8 @@ class CompileCounters:
 def _graph_breaks() -> Iterator[GraphBreak]:
     """Distinct breaks; Dynamo's own count is used where it has no place for a break.
 
-    Frames that Dynamo gave up as a whole, which run eager, come last: torch counts them among no graph breaks.
+    Frames that Dynamo gave up as a whole, which run eager, come last: torch counts them among no
+    graph breaks.
     """
     placed = Counter(
         (_first_line(item.reason), _innermost_place(item.user_stack))

@@ -1,4 +1,6 @@
-"""A module with tensors alone going in and out, and what puts them back into the structure that they came in."""
+"""A module with tensors alone going in and out, and what puts them back into the structure that
+they came in.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,8 @@ from torch.utils import _pytree as pytree
 
 
 class FlatModule(torch.nn.Module):
-    """The module with tensors alone going in and out, in the order of torch's pytree, as traces and graphs take them.
+    """The module with tensors alone going in and out, in the order of torch's pytree, as traces and
+    graphs take them.
 
     What else goes in or comes out (None, numbers) is as in the call that is traced or recorded.
     """

@@ -1,8 +1,9 @@
-"""`backend=graphed`: a module whose forward and backward pass are CUDA graphs, without any compiler.
+"""`backend=graphed`: a module whose forward and backward pass are CUDA graphs, without any
+compiler.
 
 `torch.cuda.make_graphed_callables` records them, as people do by hand
-(https://docs.pytorch.org/docs/stable/notes/cuda.html#partial-network-capture): the kernels stay those of eager, and the
-host launches two graphs a step. Loss and optimizer stay outside.
+(https://docs.pytorch.org/docs/stable/notes/cuda.html#partial-network-capture): the kernels stay
+those of eager, and the host launches two graphs a step. Loss and optimizer stay outside.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ Record = Callable[["OutputsOf", tuple[torch.Tensor, ...]], Callable[..., Any]]
 class GraphedModule:
     """A module that is recorded at its first call, in training at the second one.
 
-    The first training step runs eager and shows which outputs a loss uses. The others leave the graph without a
-    gradient: a model of transformers with labels gives loss and logits, and the graph would add zeros to the gradient
-    of the logits.
+    The first training step runs eager and shows which outputs a loss uses. The others leave the
+    graph without a gradient: a model of transformers with labels gives loss and logits, and the
+    graph would add zeros to the gradient of the logits.
     """
 
     def __init__(self, module: torch.nn.Module, record: Record | None = None) -> None:
@@ -60,10 +61,12 @@ class GraphedModule:
 
 
 class OutputsOf(FlatModule):
-    """The module with tensors alone going in, and those outputs coming out that are `used` (None: all).
+    """The module with tensors alone going in, and those outputs coming out that are `used` (None:
+    all).
 
-    The forward pass runs under the autocast that was on when this was made, without its cache, which would keep casts
-    from outside of the recording. The backward pass is recorded without autocast, as eager's runs.
+    The forward pass runs under the autocast that was on when this was made, without its cache,
+    which would keep casts from outside of the recording. The backward pass is recorded without
+    autocast, as eager's runs.
     """
 
     def __init__(
@@ -90,7 +93,9 @@ class OutputsOf(FlatModule):
         return self._used is None or index in self._used
 
     def restore_structure(self, outputs: Sequence[torch.Tensor]) -> Any:
-        """The output of the module with `outputs` in their places; each replay writes to the memory of the others."""
+        """The output of the module with `outputs` in their places; each replay writes to the memory
+        of the others.
+        """
         given, last = iter(outputs), enumerate(self.output.tensors)
         return self.output.fill(
             tuple(next(given) if self._is_used(at) else tensor.detach() for at, tensor in last)
@@ -103,7 +108,9 @@ def _copy_input(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def record_graphs(module: OutputsOf, inputs: tuple[torch.Tensor, ...]) -> Callable[..., Any]:
-    """Record forward and, where there are gradients, backward. Raises what the first kernel that cannot be raises."""
+    """Record forward and, where there are gradients, backward. Raises what the first kernel that
+    cannot be raises.
+    """
     # one of eager's stream, which something kept alive, would spoil the recording
     renew_gradient_nodes(module)
     try:
@@ -119,9 +126,10 @@ def record_graphs(module: OutputsOf, inputs: tuple[torch.Tensor, ...]) -> Callab
 def renew_gradient_nodes(module: torch.nn.Module) -> None:
     """Have autograd make the node anew that stores a parameter's gradient; data and addresses stay.
 
-    A node works on the stream on which it was made, and lives as long as anything that was computed from its parameter.
-    The outputs of a recording stay, so all later backward passes, eager's too, would wait for a stream of the recording
-    and back, once for each parameter. Data of another type make torch drop the node (`VariableHooks::set_data`).
+    A node works on the stream on which it was made, and lives as long as anything that was computed
+    from its parameter. The outputs of a recording stay, so all later backward passes, eager's too,
+    would wait for a stream of the recording and back, once for each parameter. Data of another type
+    make torch drop the node (`VariableHooks::set_data`).
     """
     for parameter in module.parameters() if torch.is_grad_enabled() else ():
         if parameter.requires_grad:

@@ -1,8 +1,9 @@
 """A wrapped backend, which counts whether its graphs run compiled or as they came.
 
-A backend may give back the graph itself, a closure over it or an interpreter of it; all of these run eager. So runs of
-the graph as it came are counted where they end up, in its `forward` and in `torch.fx.Interpreter`, while the function
-that the backend made is running: compilers run graphs too, to trace them.
+A backend may give back the graph itself, a closure over it or an interpreter of it; all of these
+run eager. So runs of the graph as it came are counted where they end up, in its `forward` and in
+`torch.fx.Interpreter`, while the function that the backend made is running: compilers run graphs
+too, to trace them.
 """
 
 from __future__ import annotations

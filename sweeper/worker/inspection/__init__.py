@@ -1,1 +1,3 @@
-"""Writes what the compiler did, for people: `python -m sweeper.worker trial.json --inspect FOLDER`."""
+"""Writes what the compiler did, for people: `python -m sweeper.worker trial.json --inspect
+FOLDER`.
+"""

@@ -1,7 +1,8 @@
-"""What is in the code that Inductor generates: which kernels are launched, and what each of them fuses.
+"""What is in the code that Inductor generates: which kernels are launched, and what each of them
+fuses.
 
-With `trace.provenance_tracking_level` each launch has a comment with its name and number in front of it, the same on
-every device.
+With `trace.provenance_tracking_level` each launch has a comment with its name and number in front
+of it, the same on every device.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Kernel:
 
 
 def find_kernels(part: Part, others: Mapping[str, list[str]]) -> tuple[Kernel, ...]:
-    """Find what the part's code launches, in order; kernels that do the same under other numbers are put together.
+    """Find what the part's code launches, in order; kernels that do the same under other numbers
+    are put together.
 
     `others`: nodes by launch where the trace has none, see `run`.
     """
@@ -67,7 +69,9 @@ def find_kernels(part: Part, others: Mapping[str, list[str]]) -> tuple[Kernel, .
 
 
 def find_operations(graph: str) -> frozenset[str]:
-    """Names of the calls in a graph as torch prints it; inputs, outputs and picking from tuples are none."""
+    """Names of the calls in a graph as torch prints it; inputs, outputs and picking from tuples are
+    none.
+    """
     return frozenset(ATEN_CALL.findall(graph))
 
 

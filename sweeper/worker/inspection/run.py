@@ -1,7 +1,8 @@
-"""Inspects what the compiler does with a trial: generated code, graphs, breaks and a summary, as files.
+"""Inspects what the compiler does with a trial: generated code, graphs, breaks and a summary, as
+files.
 
-Nothing is timed here, so torch may write all that it can tell: its structured trace (`TORCH_TRACE`), and what
-`TORCH_COMPILE_DEBUG=1` shows of Inductor.
+Nothing is timed here, so torch may write all that it can tell: its structured trace
+(`TORCH_TRACE`), and what `TORCH_COMPILE_DEBUG=1` shows of Inductor.
 """
 
 from __future__ import annotations
@@ -66,10 +67,11 @@ def make_inspection(folder: Path, timed_fingerprint: str | None) -> Task:
 
 
 def _trace_inductor(trial: Trial) -> Trial:
-    """The trial with options that have Inductor write its own forms of a graph; none of them changes the code.
+    """The trial with options that have Inductor write its own forms of a graph; none of them
+    changes the code.
 
-    As options of `torch.compile` they reach the backward pass as well, which may be compiled in a thread of autograd's:
-    there torch's global configuration has its defaults.
+    As options of `torch.compile` they reach the backward pass as well, which may be compiled in a
+    thread of autograd's: there torch's global configuration has its defaults.
     """
     if trial.backend != "inductor":
         return trial
@@ -130,7 +132,9 @@ def write_files(folder: Path, files: Iterable[tuple[str, str | None]], max_bytes
 
 
 def _files(sight: Findings) -> Iterator[tuple[str, str | None]]:
-    """Names and texts, if there are any, those first that matter most, since there is a limit for all."""
+    """Names and texts, if there are any, those first that matter most, since there is a limit for
+    all.
+    """
     trace = sight.trace
     yield "graph_breaks.txt", "\n\n".join(trace.breaks)
     yield (

@@ -23,9 +23,10 @@ MAX_NAME = 60  # characters of a kernel's name
 MAX_BREAKS = 30
 MAX_RECOMPILES = 10
 MAX_GUARD = 200  # characters of a guard
-LEGEND = """Dynamo: operations of PyTorch that it captured. ATen: operations of the part. Scheduled: what Inductor
-made of them, before and after it fused. Kernels: launches of generated code. Library calls: convolutions, matrix
-products and whatever else runs code that was there. Empty: not known, or there is none."""
+LEGEND = """Dynamo: operations of PyTorch that it captured. ATen: operations of the part. Scheduled:
+what Inductor made of them, before and after it fused. Kernels: launches of generated code. Library
+calls: convolutions, matrix products and whatever else runs code that was there. Empty: not known,
+or there is none."""
 INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
 
 
@@ -84,7 +85,10 @@ def _facts(sight: Findings) -> Iterator[str]:
     backend = f"backend {trial.backend}" + (
         f", mode {trial.mode}" if trial.backend == "inductor" else ""
     )
-    yield f"torch {sight.versions.get('torch')}, {backend}, on {trial.device}; in a process beside the timed ones"
+    yield (
+        f"torch {sight.versions.get('torch')}, {backend}, on {trial.device}; in a process beside "
+        "the timed ones"
+    )
     if sight.failure:
         yield f"the compiled step failed: {' '.join(sight.failure.split())}"
     if sight.not_compiled:
@@ -144,7 +148,9 @@ def _describe_part(sight: Findings, part: Part) -> list[str]:
 
 
 def _graph_sections(sight: Findings, graph: Compilation) -> Iterator[str]:
-    """What each part launches, with the code from which it comes; nothing where no code is known."""
+    """What each part launches, with the code from which it comes; nothing where no code is
+    known.
+    """
     for part in graph.parts.values():
         launched = sight.find_kernels(part)
         yield f"## Graph {graph.compile_id}, {part.direction}" if launched else ""
@@ -153,7 +159,9 @@ def _graph_sections(sight: Findings, graph: Compilation) -> Iterator[str]:
         titles = ["launches", "kernel", "operations", "fuses", "from"]
         yield _markdown(titles, map(_describe_kernel, most)) if most else ""
         if len(kernels) > len(most):
-            yield f"{len(kernels) - len(most)} kernels with fewer operations are in `output_code.py`."
+            yield (
+                f"{len(kernels) - len(most)} kernels with fewer operations are in `output_code.py`."
+            )
         calls = [
             f"{kernel.name} ({kernel.launches})" for kernel in launched if not kernel.generated
         ]
@@ -212,7 +220,8 @@ def _shorten_place(place: str) -> str:
     function, at, file = place.rpartition(" at ")
     file = INSTALLED.sub("", file)
     roots = (f"{root}{os.sep}" for root in (Path.cwd(), *sys.path) if str(root))
-    return f"{function}{at}{file.removeprefix(next((root for root in roots if file.startswith(root)), ''))}"
+    root = next((root for root in roots if file.startswith(root)), "")
+    return f"{function}{at}{file.removeprefix(root)}"
 
 
 def _text(value: int | None) -> str:

@@ -1,8 +1,8 @@
 """What torch's structured trace says of a process: graphs, generated code, breaks, recompilations.
 
-`TORCH_TRACE=FOLDER` has torch write it, one event per line and its text, indented by a tab, behind it; it is what
-`tlparse` reads (https://github.com/meta-pytorch/tlparse). Torch is not imported here: the variable has to be set before
-that.
+`TORCH_TRACE=FOLDER` has torch write it, one event per line and its text, indented by a tab, behind
+it; it is what `tlparse` reads (https://github.com/meta-pytorch/tlparse). Torch is not imported
+here: the variable has to be set before that.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ AOT_ID = re.compile(r"# AOT ID: \['(\d+_([a-z]+))'")
 
 @dataclass(frozen=True)
 class Event:
-    """`compile_id` is `frame/compilation`, as in torch's logs; `text` what came with it, if it is of use here."""
+    """`compile_id` is `frame/compilation`, as in torch's logs; `text` what came with it, if it is
+    of use here.
+    """
 
     kind: str
     compile_id: str | None
@@ -50,7 +52,9 @@ class Event:
 
 @dataclass
 class Part:
-    """A graph as AOTAutograd gives it to the backend: `direction` is forward, backward or inference."""
+    """A graph as AOTAutograd gives it to the backend: `direction` is forward, backward or
+    inference.
+    """
 
     direction: str
     aot_graph: str | None = None
@@ -96,7 +100,9 @@ class Trace:
 
 
 def request_trace(environment: MutableMapping[str, str]) -> None:
-    """Have torch, once it is imported, write its trace to a new folder, and compile into caches of our own."""
+    """Have torch, once it is imported, write its trace to a new folder, and compile into caches of
+    our own.
+    """
     if "TORCHINDUCTOR_CACHE_DIR" not in environment:
         cache = tempfile.mkdtemp(prefix=make_prefix(TEMPORARY))
         environment.update(
@@ -108,7 +114,9 @@ def request_trace(environment: MutableMapping[str, str]) -> None:
 
 
 def take_folder(environment: MutableMapping[str, str]) -> Path:
-    """Where torch writes; to be called once it is imported: what we start from now on shall not write there."""
+    """Where torch writes; to be called once it is imported: what we start from now on shall not
+    write there.
+    """
     folder, *_ = [environment.pop(name) for name in VARIABLES]
     return Path(folder)
 
@@ -124,7 +132,9 @@ def read(folder: Path) -> Trace:
 
 
 def read_events(lines: Iterable[str]) -> Iterator[Event]:
-    """Read the events of a file; only those in `WITH_TEXT` keep their text, the others are many and long."""
+    """Read the events of a file; only those in `WITH_TEXT` keep their text, the others are many and
+    long.
+    """
     event: Event | None = None
     text: list[str] = []
     for line in chain(lines, [""]):  # the end of the file ends its last event
@@ -152,7 +162,9 @@ def _parse_event(line: str) -> Event | None:
 
 
 def _add_event(event: Event, trace: Trace) -> None:
-    """Add an event to the compilation that it belongs to; those of one come in order, those of several are mixed."""
+    """Add an event to the compilation that it belongs to; those of one come in order, those of
+    several are mixed.
+    """
     if event.kind == "dynamo_graph_break_reason":
         trace.breaks.append(event.text)
     elif event.compile_id is not None and event.kind == "recompile_reasons":
@@ -195,7 +207,9 @@ def _add_to(compilation: Compilation, event: Event) -> None:
 
 
 def _find_part(compilation: Compilation, code: str) -> Part:
-    """The part whose code this is: it says so, or it is the next without code, since forward comes first."""
+    """The part whose code this is: it says so, or it is the next without code, since forward comes
+    first.
+    """
     if matched := AOT_ID.search(code):
         part = compilation.part(matched.group(2))
         part.aot_id = matched.group(1)

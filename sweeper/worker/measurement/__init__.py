@@ -1,1 +1,3 @@
-"""Times steps of both arms in rounds (`bench.measure_rounds`), and reads their memory, device time and energy."""
+"""Times steps of both arms in rounds (`bench.measure_rounds`), and reads their memory, device time
+and energy.
+"""

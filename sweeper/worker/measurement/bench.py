@@ -1,12 +1,14 @@
-"""Blocks and rounds: the wall time of K steps between two device synchronisations, for both arms in turn.
+"""Blocks and rounds: the wall time of K steps between two device synchronisations, for both arms in
+turn.
 
-Rules, the same for both arms: K is one number; the order alternates AB, BA; two untimed steps come before each block;
-nothing synchronises inside a block, because users' training loops do not; the garbage collector is off in a block.
-A round is void when anything is compiled during its compiled block.
+Rules, the same for both arms: K is one number; the order alternates AB, BA; two untimed steps come
+before each block; nothing synchronises inside a block, because users' training loops do not; the
+garbage collector is off in a block. A round is void when anything is compiled during its compiled
+block.
 
-A model's steps are calls of ours, and a script's steps are those of its own loop, which resumes us at the end of each.
-So what runs steps is a generator here that yields once for each step that a loop has to run: `Steps`. Where no
-loop is needed, `complete` runs it to its end.
+A model's steps are calls of ours, and a script's steps are those of its own loop, which resumes us
+at the end of each. So what runs steps is a generator here that yields once for each step that a
+loop has to run: `Steps`. Where no loop is needed, `complete` runs it to its end.
 """
 
 from __future__ import annotations
@@ -61,10 +63,11 @@ def complete(steps: Steps[T]) -> T:
 
 @dataclass(frozen=True)
 class Arm:
-    """One side of a trial. An eager arm never runs compiled code, also where the model brings its own.
+    """One side of a trial. An eager arm never runs compiled code, also where the model brings its
+    own.
 
-    The exception is a model whose eager code compiles a kernel without which it would be another model: FlexAttention
-    left uncompiled holds all scores at once.
+    The exception is a model whose eager code compiles a kernel without which it would be another
+    model: FlexAttention left uncompiled holds all scores at once.
     """
 
     name: str
@@ -86,8 +89,8 @@ class Arm:
 class Bench(ABC):
     """Runs steps of an arm, and times them.
 
-    `clock` gives seconds and stands still while this process waits for the device; `num_sizes` batches in a row differ
-    in their shapes.
+    `clock` gives seconds and stands still while this process waits for the device; `num_sizes`
+    batches in a row differ in their shapes.
     """
 
     def __init__(
@@ -97,13 +100,17 @@ class Bench(ABC):
 
     @abstractmethod
     def run(self, arm: Arm, steps: int, stance: str = "default") -> Iterable[None]:
-        """Run steps without waiting for the device: those that are left for a loop are to be yielded."""
+        """Run steps without waiting for the device: those that are left for a loop are to be
+        yielded.
+        """
 
     @abstractmethod
     def steps_s(
         self, arm: Arm, steps: int, stance: str = "default", until_idle: bool = True
     ) -> Steps[list[float]]:
-        """Wall seconds of each step, from an idle device until it is idle again, or until the call returns."""
+        """Wall seconds of each step, from an idle device until it is idle again, or until the call
+        returns.
+        """
 
     def before_round(self, steps: int) -> Iterable[None]:  # noqa: ARG002  # nothing disturbs a model's steps
         """Run what would disturb a round of so many steps."""
@@ -126,7 +133,9 @@ class Bench(ABC):
         return self.clock() - start
 
     def warm_up(self, arm: Arm, limit_s: float) -> Steps[tuple[float, bool]]:
-        """Run until the step time is flat or `limit_s` is over; return seconds per step and whether they are flat."""
+        """Run until the step time is flat or `limit_s` is over; return seconds per step and whether
+        they are flat.
+        """
         deadline = self.clock() + limit_s
         # libraries load and pick algorithms in the first steps
         yield from self.run(arm, STEPS_BEFORE_BLOCK)
@@ -140,9 +149,11 @@ class Bench(ABC):
         return median(readings[-3:]), False
 
     def steps_per_block(self, faster: Arm, step_s: float, measure: Measure) -> Steps[int]:
-        """K: long enough for the faster arm, then doubled until the step time no longer depends on it.
+        """K: long enough for the faster arm, then doubled until the step time no longer depends on
+        it.
 
-        A machine that was busy when `step_s` was taken would make blocks too short, so a block is tried.
+        A machine that was busy when `step_s` was taken would make blocks too short, so a block is
+        tried.
         """
         least_s = measure.block_s or MIN_BLOCK_S[self.device.type]
         steps = self.round_up(
@@ -223,8 +234,8 @@ class ModelBench(Bench):
     ) -> list[float]:
         """Time the first steps until the time of going through all sizes is steady.
 
-        The first step gets the first batch, no matter how many eager steps ran before: a trace records what its inputs
-        did.
+        The first step gets the first batch, no matter how many eager steps ran before: a trace
+        records what its inputs did.
         """
         self._batches = itertools.cycle(self._all_batches)
         return complete(time_first_steps(self, arm, note, cycle=self.num_sizes))
@@ -233,9 +244,11 @@ class ModelBench(Bench):
 def time_first_steps(
     bench: Bench, arm: Arm, note: Callable[[list[float]], None], cycle: int = 1
 ) -> Steps[list[float]]:
-    """Time the first steps one by one until they are steady, each size once at least; the arm compiles during them.
+    """Time the first steps one by one until they are steady, each size once at least; the arm
+    compiles during them.
 
-    The time of `cycle` steps together has to become steady. `note` hears the times so far after each step.
+    The time of `cycle` steps together has to become steady. `note` hears the times so far after
+    each step.
     """
     least, most = (
         max(FIRST_STEPS[0] * cycle, bench.num_sizes),
@@ -269,10 +282,11 @@ def measure_rounds(
     monitor: RoundMonitor,
     note: Callable[[Timed], None],
 ) -> Steps[None]:
-    """Time rounds in the order AB, BA, AB, ... until `measure.rounds` of them count; `monitor` says which are void.
+    """Time rounds in the order AB, BA, AB, ... until `measure.rounds` of them count; `monitor` says
+    which are void.
 
-    `note` hears of each. `measure.rounds_s` may end them earlier, after as many AB as BA rounds. Raises UnsteadyError
-    after three void rounds.
+    `note` hears of each. `measure.rounds_s` may end them earlier, after as many AB as BA rounds.
+    Raises UnsteadyError after three void rounds.
     """
     begin = bench.clock()
     counted, void = 0, []

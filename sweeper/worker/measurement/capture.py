@@ -1,4 +1,6 @@
-"""The tensors of one step by name: what it gives and what it changes; and the same step in fp64, in place."""
+"""The tensors of one step by name: what it gives and what it changes; and the same step in fp64, in
+place.
+"""
 
 from __future__ import annotations
 
@@ -27,10 +29,12 @@ Named = Iterable[tuple[str, torch.Tensor]]
 
 
 class OutputCapture:
-    """Wraps losses so that they keep a copy of the output that they are given, while `keeps` is set.
+    """Wraps losses so that they keep a copy of the output that they are given, while `keeps` is
+    set.
 
-    Kept itself, the output would outlive the backward pass, where it does not when the step is timed; a recorded CUDA
-    graph cannot be replayed with an output alive that had died when it was recorded (pytorch issue 154306).
+    Kept itself, the output would outlive the backward pass, where it does not when the step is
+    timed; a recorded CUDA graph cannot be replayed with an output alive that had died when it was
+    recorded (pytorch issue 154306).
     """
 
     def __init__(self) -> None:
@@ -52,8 +56,9 @@ class OutputCapture:
 class StepTensors:
     """Copies of the tensors of one step by name.
 
-    These are the loss, floating-point outputs, gradients, and the changes of buffers and inputs; where the
-    optimizer is compiled also those of parameters, and the optimizer's state. With scope=step there are no outputs.
+    These are the loss, floating-point outputs, gradients, and the changes of buffers and inputs;
+    where the optimizer is compiled also those of parameters, and the optimizer's state. With
+    scope=step there are no outputs.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -75,7 +80,9 @@ class Keep:
     dtype: torch.dtype | None = None
 
     def copy(self, named: Named) -> dict[str, torch.Tensor]:
-        """Copy tensors, converted where they are: on the way to the host a longer format takes longer."""
+        """Copy tensors, converted where they are: on the way to the host a longer format takes
+        longer.
+        """
         converted = (
             (name, tensor, tensor.to(self.dtype or tensor.dtype)) for name, tensor in named
         )
@@ -83,7 +90,9 @@ class Keep:
 
 
 class Changes:
-    """What a step changes beside gradients, from now on: buffers, inputs, and with an optimizer the parameters."""
+    """What a step changes beside gradients, from now on: buffers, inputs, and with an optimizer the
+    parameters.
+    """
 
     def __init__(
         self, module: torch.nn.Module, batch: Batch, optimizer: torch.optim.Optimizer | None
@@ -92,7 +101,9 @@ class Changes:
         self._before = {name: tensor.detach().clone() for name, tensor in self._name_tensors()}
 
     def name(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Name what has changed by how much, and the state of the optimizer, which begins at zero."""
+        """Name what has changed by how much, and the state of the optimizer, which begins at
+        zero.
+        """
         for name, tensor in self._name_tensors():
             yield f"{CHANGE}{name}", to_reals(_subtract(tensor.detach(), self._before.get(name)))
         names = {id(parameter): name for name, parameter in self._module.named_parameters()}
@@ -141,9 +152,11 @@ def _size(tensor: torch.Tensor) -> float:
 def run_reference(
     built: Built, batch: Batch, trial: Trial, seed: int, dtype: torch.dtype, keep: Keep
 ) -> StepTensors:
-    """Run the step in a number format, with nothing lower allowed in it; the module is as it was afterwards.
+    """Run the step in a number format, with nothing lower allowed in it; the module is as it was
+    afterwards.
 
-    The copies may be in a shorter format, where the comparison needs no more. Raises whatever the model raises.
+    The copies may be in a shorter format, where the comparison needs no more. Raises whatever the
+    model raises.
     """
     module, trains, compiled = built.module, trial.workload == "train", trial.compile
     with cast_in_place(module, dtype):
@@ -175,8 +188,8 @@ def run_reference(
 def cast_in_place(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[None]:
     """Have parameters and buffers in another number format in here, without gradients.
 
-    They stay the same tensors, so what is attached to them (hooks) goes on working, and get their memory back
-    afterwards, whose addresses recorded CUDA graphs hold.
+    They stay the same tensors, so what is attached to them (hooks) goes on working, and get their
+    memory back afterwards, whose addresses recorded CUDA graphs hold.
     """
     tensors = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}.values()
     kept = [(tensor, tensor.data, tensor.grad) for tensor in tensors]
@@ -211,7 +224,9 @@ def capture_step(
     trial: Trial,
     factor: float = 1.0,
 ) -> list[tuple[str, torch.Tensor]]:
-    """Run one step and name what it gives, which stays on the device; gradients are divided by `factor`."""
+    """Run one step and name what it gives, which stays on the device; gradients are divided by
+    `factor`.
+    """
     capture.keeps = True
     try:
         returned = run()

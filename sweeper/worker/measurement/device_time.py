@@ -1,9 +1,10 @@
 """Device time: the second clock, which the host cannot disturb.
 
-It is taken in passes after the rounds, so that the profiler's cost is in no wall time: steps under torch's profiler.
-The device is busy in the union of all intervals in which a kernel, a copy or a memset ran. Replays of CUDA graphs show
-their kernels. Its step time is this busy time and its own gaps: after each kernel it needs about a microsecond that no
-host can remove. A gap counts up to the length that gaps have when the next kernel was launched long before.
+It is taken in passes after the rounds, so that the profiler's cost is in no wall time: steps under
+torch's profiler. The device is busy in the union of all intervals in which a kernel, a copy or a
+memset ran. Replays of CUDA graphs show their kernels. Its step time is this busy time and its own
+gaps: after each kernel it needs about a microsecond that no host can remove. A gap counts up to the
+length that gaps have when the next kernel was launched long before.
 """
 
 from __future__ import annotations
@@ -38,9 +39,11 @@ ATTENTION = {"sdpa": "cudnn", "flash": "flash", "fmha": "memory_efficient"}
 
 @dataclass(frozen=True)
 class Work:
-    """A kernel, copy or memset on the device; `launched_ns` is when the call that launched it had returned.
+    """A kernel, copy or memset on the device; `launched_ns` is when the call that launched it had
+    returned.
 
-    All kernels of a CUDA graph have one launch, that of the graph. It is None where no launch is known.
+    All kernels of a CUDA graph have one launch, that of the graph. It is None where no launch is
+    known.
     """
 
     start_ns: int
@@ -62,7 +65,9 @@ class Gap:
 
 @dataclass(frozen=True)
 class Pass:
-    """What was seen on the device in the steps of one pass; `kernels` counts copies and memsets as well."""
+    """What was seen on the device in the steps of one pass; `kernels` counts copies and memsets as
+    well.
+    """
 
     busy_s: float
     kernels: int
@@ -72,7 +77,9 @@ class Pass:
 
 @dataclass(frozen=True)
 class Busy:
-    """Per step: seconds in which the device worked, kernels, copies and memsets, and kinds of attention among them."""
+    """Per step: seconds in which the device worked, kernels, copies and memsets, and kinds of
+    attention among them.
+    """
 
     busy_s: float
     kernels: float
@@ -81,7 +88,9 @@ class Busy:
 
 @dataclass(frozen=True)
 class StepTime:
-    """Seconds per step of the device; gaps up to `gap_s` are its own, a length that `source` gave."""
+    """Seconds per step of the device; gaps up to `gap_s` are its own, a length that `source`
+    gave.
+    """
 
     step_s: float
     gap_s: float
@@ -115,8 +124,8 @@ def _count_passes(step_s: Mapping[str, float]) -> int:
 def busy_per_step(passes: Sequence[Pass], step_s: float, num_sizes: int = 1) -> Busy:
     """The median over passes, per step; the mean over steps of different sizes.
 
-    Raises UnknownError when no kernel was seen, steps differ in their number of kernels, or the device would have been
-    busy for longer than the step took (by 2 %).
+    Raises UnknownError when no kernel was seen, steps differ in their number of kernels, or the
+    device would have been busy for longer than the step took (by 2 %).
     """
     counts = {item.kernels for item in passes}
     if counts == {0}:
@@ -135,10 +144,11 @@ def busy_per_step(passes: Sequence[Pass], step_s: float, num_sizes: int = 1) -> 
 def step_time(
     passes: Sequence[Pass], step_s: float, num_sizes: int, calibrate: Callable[[], float]
 ) -> StepTime:
-    """Busy time and the device's own gaps: the median over passes, per step, of passes that `busy_per_step` accepts.
+    """Busy time and the device's own gaps: the median over passes, per step, of passes that
+    `busy_per_step` accepts.
 
-    `calibrate` gives the machine's own gap; an arm takes it that has too few gaps before queued work. Raises
-    UnknownError when the device would have needed longer than the step took (by 2 %).
+    `calibrate` gives the machine's own gap; an arm takes it that has too few gaps before queued
+    work. Raises UnknownError when the device would have needed longer than the step took (by 2 %).
     """
     queued_s = [gap.length_s for item in passes for gap in item.gaps if gap.queued]
     known = len(queued_s) >= MIN_QUEUED_GAPS
@@ -152,25 +162,29 @@ def step_time(
 
 
 def add_gaps_s(passes: Sequence[Pass], gap_s: float) -> float:
-    """Return the seconds of a pass, busy or in gaps of which each counts up to `gap_s`: the median over passes."""
+    """Return the seconds of a pass, busy or in gaps of which each counts up to `gap_s`: the median
+    over passes.
+    """
     return median(
         item.busy_s + sum(min(gap.length_s, gap_s) for gap in item.gaps) for item in passes
     )
 
 
 def own_gap_s(queued_s: Sequence[float]) -> float:
-    """Return the first quartile of gaps before queued work, up to which any gap is the device's own.
+    """Return the first quartile of gaps before queued work, up to which any gap is the device's
+    own.
 
-    Low, since the profiler lengthens some gaps, and queued work may wait for more than the device itself, for example
-    for another stream. Where arms keep the device busy, gaps differ little: their means are 0.6 to 1.5 us
-    (docs/results/h200-repeatability.md).
+    Low, since the profiler lengthens some gaps, and queued work may wait for more than the device
+    itself, for example for another stream. Where arms keep the device busy, gaps differ little:
+    their means are 0.6 to 1.5 us (docs/results/h200-repeatability.md).
     """
     return quantiles(queued_s, n=4, method="inclusive")[0]
 
 
 @functools.cache
 def calibrate_gap_s() -> float:
-    """Measure the gap between tiny kernels, all launched while a kernel that spins keeps the device busy.
+    """Measure the gap between tiny kernels, all launched while a kernel that spins keeps the device
+    busy.
 
     Raises UnknownError when the profiler did not see them. Once per process.
     """
@@ -186,13 +200,16 @@ def calibrate_gap_s() -> float:
     _, gaps = find_gaps(work)
     if len(gaps) < MIN_QUEUED_GAPS:
         raise UnknownError(
-            f"the profiler saw {len(work)} of {CALIBRATING_KERNELS + 1} kernels that calibrate the gap"
+            f"the profiler saw {len(work)} of {CALIBRATING_KERNELS + 1} kernels that calibrate "
+            "the gap"
         )
     return own_gap_s([gap.length_s for gap in gaps])
 
 
 def find_gaps(work: Iterable[Work]) -> tuple[float, list[Gap]]:
-    """Return the seconds in which any work ran, overlaps counted once, and the gaps in which none did."""
+    """Return the seconds in which any work ran, overlaps counted once, and the gaps in which none
+    did.
+    """
     gaps: list[Gap] = []
     covered_ns, reached_ns = 0, -1
     for item in sorted(work, key=lambda item: item.start_ns):
@@ -219,7 +236,9 @@ def _profile_pass(bench: Bench, arm: Arm) -> Steps[Pass]:
 
 
 def trace(run: Callable[[], object]) -> tuple[list[Work], set[str]]:
-    """Run something under the profiler, and return what the device did with the names of kernels."""
+    """Run something under the profiler, and return what the device did with the names of
+    kernels.
+    """
     with recording() as read:
         run()
     return read_work(read())
@@ -227,7 +246,9 @@ def trace(run: Callable[[], object]) -> tuple[list[Work], set[str]]:
 
 @contextmanager
 def recording() -> Iterator[Callable[[], Sequence[Any]]]:
-    """Record what the device does meanwhile; what this gives returns torch's `_KinetoEvent`s afterwards."""
+    """Record what the device does meanwhile; what this gives returns torch's `_KinetoEvent`s
+    afterwards.
+    """
     torch.cuda.synchronize()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         yield lambda: profile.profiler.kineto_results.events()  # `profile.events()` takes seconds
@@ -244,10 +265,12 @@ def select_work(events: Iterable[Any]) -> list[Any]:
 
 
 def read_work(events: Sequence[Any]) -> tuple[list[Work], set[str]]:
-    """Join what ran on the device with the calls that launched it; both have the correlation id of CUPTI.
+    """Join what ran on the device with the calls that launched it; both have the correlation id of
+    CUPTI.
 
-    `events` are torch's `_KinetoEvent`. Where an id is missing (0 or below), so is the launch. The calls are those of
-    the CUDA runtime and driver (cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch, cudaMemcpyAsync, ...).
+    `events` are torch's `_KinetoEvent`. Where an id is missing (0 or below), so is the launch. The
+    calls are those of the CUDA runtime and driver (cudaLaunchKernel, cuLaunchKernelEx,
+    cudaGraphLaunch, cudaMemcpyAsync, ...).
     """
     on_device = select_work(events)
     calls = (
@@ -268,5 +291,7 @@ def read_work(events: Sequence[Any]) -> tuple[list[Work], set[str]]:
 
 
 def attention_kind(kernel: str) -> str | None:
-    """Whose attention a kernel computes: cudnn, flash or memory_efficient; None for every other kernel."""
+    """Whose attention a kernel computes: cudnn, flash or memory_efficient; None for every other
+    kernel.
+    """
     return next((kind for part, kind in ATTENTION.items() if part in kernel.lower()), None)

@@ -1,6 +1,8 @@
-"""Joules per step, from the counter of the GPU: what the whole board uses while steps run one after the other.
+"""Joules per step, from the counter of the GPU: what the whole board uses while steps run one after
+the other.
 
-The passes come after the rounds. The counter moves ten to fifty times per second, so a pass takes seconds.
+The passes come after the rounds. The counter moves ten to fifty times per second, so a pass takes
+seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ class NoCounterError(Exception):
 def measure_energy(
     bench: Bench, step_s: Mapping[Arm, float], counter_j: Callable[[], float | None]
 ) -> Steps[PerArm]:
-    """Joules per step of each arm, in the order ABBA; `step_s` holds both arms and their seconds per step.
+    """Joules per step of each arm, in the order ABBA; `step_s` holds both arms and their seconds
+    per step.
 
     Raises NoCounterError.
     """

@@ -1,8 +1,9 @@
-"""Host time: the seconds in which the host prepares and launches a step, however fast the device is.
+"""Host time: the seconds in which the host prepares and launches a step, however fast the device
+is.
 
-From an idle device a step is timed until its call returns, when its last launch has returned. These are the host's own
-seconds as long as no call in the step waits for the device: no operation synchronises, and the queue of launches never
-fills. Otherwise the host time is unknown.
+From an idle device a step is timed until its call returns, when its last launch has returned. These
+are the host's own seconds as long as no call in the step waits for the device: no operation
+synchronises, and the queue of launches never fills. Otherwise the host time is unknown.
 """
 
 from __future__ import annotations
@@ -44,10 +45,12 @@ class Known:
 def time_arms(
     bench: Bench, arms: tuple[Arm, Arm], wall_s: Mapping[str, float]
 ) -> Steps[dict[str, float]]:
-    """Time the calls of both arms in the order AB, BA, under the rules of a block; `wall_s` and the result are by arm.
+    """Time the calls of both arms in the order AB, BA, under the rules of a block; `wall_s` and the
+    result are by arm.
 
-    To be called before anything is profiled in this process: CUPTI stays attached afterwards, and launches take longer;
-    steps of training took 10 to 20 % longer (https://github.com/pytorch/pytorch/pull/146604).
+    To be called before anything is profiled in this process: CUPTI stays attached afterwards, and
+    launches take longer; steps of training took 10 to 20 % longer
+    (https://github.com/pytorch/pytorch/pull/146604).
     """
     times_s: dict[str, list[float]] = {arm.name: [] for arm in arms}
     for arm in (*arms, *reversed(arms)):
@@ -69,7 +72,9 @@ def _count_steps(wall_s: float, num_sizes: int) -> int:
 def leave_out_unknown(
     bench: Bench, arms: tuple[Arm, Arm], host_s: Mapping[str, float], known: Mapping[str, Known]
 ) -> Steps[dict[str, float | Missing]]:
-    """Give a reason in place of each time that may contain a wait for the device; both mappings are by arm."""
+    """Give a reason in place of each time that may contain a wait for the device; both mappings are
+    by arm.
+    """
     found: dict[str, float | Missing] = {}
     for arm in arms:
         reason = yield from _explain_unknown(bench, arm, host_s[arm.name], known[arm.name])
@@ -83,7 +88,9 @@ def host_per_step(times_s: Sequence[float], num_sizes: int = 1) -> float:
 
 
 def _explain_unknown(bench: Bench, arm: Arm, host_s: float, known: Known) -> Steps[str | None]:
-    """Explain why the time of the call may contain a wait for the device; None where it contains none."""
+    """Explain why the time of the call may contain a wait for the device; None where it contains
+    none.
+    """
     if place := (yield from find_wait(bench, arm)):
         return f"the step waits for the device by itself ({place})"
     if known.device_s is not None and host_s >= known.device_s:
@@ -96,7 +103,9 @@ def _explain_unknown(bench: Bench, arm: Arm, host_s: float, known: Known) -> Ste
 
 
 def find_wait(bench: Bench, arm: Arm) -> Steps[str | None]:
-    """Find where a step waits for the device by itself, e.g. `masking_utils.py:312`; None where torch sees no wait."""
+    """Find where a step waits for the device by itself, e.g. `masking_utils.py:312`; None where
+    torch sees no wait.
+    """
     with noting_waits() as waits:
         yield from bench.run(arm, bench.round_up(2))  # both batches, where sizes do not vary
     return next(iter(waits), None)
@@ -104,7 +113,8 @@ def find_wait(bench: Bench, arm: Arm) -> Steps[str | None]:
 
 @contextmanager
 def noting_waits() -> Iterator[list[str]]:
-    """Note where torch's own operations wait for the device meanwhile, such as `item` and `nonzero`.
+    """Note where torch's own operations wait for the device meanwhile, such as `item` and
+    `nonzero`.
 
     https://docs.pytorch.org/docs/stable/generated/torch.cuda.set_sync_debug_mode.html
     """
@@ -124,7 +134,9 @@ def noting_waits() -> Iterator[list[str]]:
 
 
 def count_launches(bench: Bench, arm: Arm) -> Steps[int]:
-    """Count the launches of the longest step; all kernels of a CUDA graph have the correlation id of its one launch."""
+    """Count the launches of the longest step; all kernels of a CUDA graph have the correlation id
+    of its one launch.
+    """
     counts = []
     for _ in range(bench.num_sizes):
         with recording() as read:

@@ -1,11 +1,14 @@
-"""Device memory of an arm, by one rule for both: what its steps need at most, less what was in use before the model.
+"""Device memory of an arm, by one rule for both: what its steps need at most, less what was in use
+before the model.
 
-Three parts: the peak of torch's allocator, which alone misses what lives in the pools of CUDA graphs; these pools, as
-far as they are reserved; and what libraries and the context took beside the allocator. Memory that the allocator keeps
-without using it is left out: how much that is depends on what ran before, and differed by 17 % between two eager arms.
+Three parts: the peak of torch's allocator, which alone misses what lives in the pools of CUDA
+graphs; these pools, as far as they are reserved; and what libraries and the context took beside the
+allocator. Memory that the allocator keeps without using it is left out: how much that is depends on
+what ran before, and differed by 17 % between two eager arms.
 
-What lies beside the allocator is asked of NVML. Where NVML does not know this process by its number, only the whole
-device is known: what changes while this process has the device is then taken for its own, and the rest for others'.
+What lies beside the allocator is asked of NVML. Where NVML does not know this process by its
+number, only the whole device is known: what changes while this process has the device is then taken
+for its own, and the rest for others'.
 
 On a CPU there is no figure: a process that holds the compiler says little about the model.
 """
@@ -34,8 +37,8 @@ class Reading:
 class Meter:
     """Follows what this process has in use beside the allocator; made before the model is built.
 
-    `leave_device` and `return_to_device` are called around every time without the device. `own_bytes` is what NVML says
-    that this process has in use on it, or None.
+    `leave_device` and `return_to_device` are called around every time without the device.
+    `own_bytes` is what NVML says that this process has in use on it, or None.
     """
 
     def __init__(
@@ -59,7 +62,9 @@ class Meter:
             self._before = self._bytes_beside_allocator() - self._own
 
     def _bytes_beside_allocator(self) -> int:
-        """Bytes in use that torch's allocator did not reserve: of this process if known, else of the whole device."""
+        """Bytes in use that torch's allocator did not reserve: of this process if known, else of
+        the whole device.
+        """
         in_use = self._own_bytes() if self._of_process else _device_bytes_in_use()
         assert in_use is not None  # NVML has known us before
         return in_use - torch.cuda.memory_reserved()
@@ -78,14 +83,18 @@ class Meter:
 
 
 def read_allocator(graphs: bool = True) -> tuple[int, int]:
-    """Bytes that torch's allocator had in use at most, with or without what CUDA graphs have reserved, and its peak."""
+    """Bytes that torch's allocator had in use at most, with or without what CUDA graphs have
+    reserved, and its peak.
+    """
     peak = torch.cuda.max_memory_allocated()
     reserved, allocated = sum_graph_pools(torch.cuda.memory_snapshot())  # type: ignore[no-untyped-call]
     return peak - allocated + (reserved if graphs else 0), peak
 
 
 def sum_graph_pools(segments: list[dict[str, Any]]) -> tuple[int, int]:
-    """Bytes that the pools of CUDA graphs have reserved, and those of them that are allocated now."""
+    """Bytes that the pools of CUDA graphs have reserved, and those of them that are allocated
+    now.
+    """
     pools = [item for item in segments if tuple(item["segment_pool_id"]) != ORDINARY_POOL]
     return sum(item["total_size"] for item in pools), sum(item["allocated_size"] for item in pools)
 
@@ -103,7 +112,9 @@ def _device_bytes_in_use() -> int:
 
 
 def failed_allocations() -> int | None:
-    """How often the device had no room for what torch's allocator wanted; None where it was not used."""
+    """How often the device had no room for what torch's allocator wanted; None where it was not
+    used.
+    """
     if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return None
     stats = torch.cuda.memory_stats()

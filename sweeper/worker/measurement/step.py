@@ -1,4 +1,6 @@
-"""A step, which both arms repeat. Training: zero_grad, forward under autocast, loss, backward, optimizer step."""
+"""A step, which both arms repeat. Training: zero_grad, forward under autocast, loss, backward,
+optimizer step.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ class Numerics:
 
     @staticmethod
     def choose(trial: Trial, device: torch.device) -> Numerics:
-        """Choose the autocast type that the device has, and set torch's flags for TF32 and cuDNN as the trial asks."""
+        """Choose the autocast type that the device has, and set torch's flags for TF32 and cuDNN as
+        the trial asks.
+        """
         precision = trial.precision
         if precision.tf32 is not None:
             torch.backends.cuda.matmul.allow_tf32 = precision.tf32
@@ -62,10 +66,11 @@ class Numerics:
 
 
 def make_optimizer(trial: Trial, module: torch.nn.Module, scaler: bool) -> Optimizer | None:
-    """An optimizer with torch's defaults, except for Adam's learning rate and SGD's momentum of 0.9.
+    """An optimizer with torch's defaults, except for Adam's learning rate and SGD's momentum of
+    0.9.
 
-    The labels are random, so the rate is one that keeps a model near where it was built. By default Adam is fused with
-    a gradient scaler; without that each step would wait for the GPU.
+    The labels are random, so the rate is one that keeps a model near where it was built. By default
+    Adam is fused with a gradient scaler; without that each step would wait for the GPU.
     """
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if trial.optimizer == "none" or not parameters:
@@ -124,7 +129,9 @@ def make_inference_step(module: Module, context: Context) -> Callable[[Batch], o
 
 
 def make_cached_step(built: Built, module: Module, context: Context) -> Callable[[Batch], object]:
-    """One forward from the fill level of the model's cache on, under `no_grad` as `generate` has it; gives logits."""
+    """One forward from the fill level of the model's cache on, under `no_grad` as `generate` has
+    it; gives logits.
+    """
 
     def step(batch: Batch) -> object:
         built.set_back()
@@ -135,14 +142,18 @@ def make_cached_step(built: Built, module: Module, context: Context) -> Callable
 
 
 def grad_mode(trial: Trial) -> AbstractContextManager[object]:
-    """What a forward of the trial runs in: gradients for training, `no_grad` with a cache, else `inference_mode`."""
+    """What a forward of the trial runs in: gradients for training, `no_grad` with a cache, else
+    `inference_mode`.
+    """
     if trial.workload == "train":
         return nullcontext()
     return torch.no_grad() if trial.workload in CACHED else torch.inference_mode()
 
 
 def describe_optimizer(trial: Trial, optimizer: Optimizer | None) -> dict[str, Json]:
-    """What the record says of the optimizer; where it is compiled each arm has one of its own, with equal settings."""
+    """What the record says of the optimizer; where it is compiled each arm has one of its own, with
+    equal settings.
+    """
     if optimizer is None:
         return {"optimizer": None}
     group = optimizer.param_groups[0]

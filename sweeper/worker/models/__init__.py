@@ -53,7 +53,8 @@ WHILE_BUILDING = (
 
 @dataclass(frozen=True)
 class Built:
-    """A module on its device, batches that follow each other in turn, and one of their shapes kept for the check.
+    """A module on its device, batches that follow each other in turn, and one of their shapes kept
+    for the check.
 
     `loss(output, batch)` is a scalar.
     """
@@ -81,14 +82,18 @@ class Built:
 
 @dataclass(frozen=True)
 class Examined:
-    """What shows of a trial's model before it runs: what is wrong, and a loss that the user should know of."""
+    """What shows of a trial's model before it runs: what is wrong, and a loss that the user should
+    know of.
+    """
 
     problems: Sequence[str] = ()
     loss: str | None = None
 
 
 class Builder(Protocol):
-    """The functions of a builder module; `sweeper.core.libraries.LIBRARIES` says which module builds which models."""
+    """The functions of a builder module; `sweeper.core.libraries.LIBRARIES` says which module
+    builds which models.
+    """
 
     def names(self) -> list[str] | None:
         """Every model name that the library knows or knew; None where there is no list of them."""
@@ -96,7 +101,8 @@ class Builder(Protocol):
     def examine(self, trial: Trial) -> Examined:
         """Find what is wrong with the settings of a trial's model whose name is right.
 
-        Nothing for a model that no settings could make run here, e.g. because a package is missing: `load` says that.
+        Nothing for a model that no settings could make run here, e.g. because a package is missing:
+        `load` says that.
         """
 
     def load(self, model: Model) -> None:
@@ -115,10 +121,11 @@ def builder(library: str) -> Builder:
 
 
 def build(trial: Trial, seed: int, device: torch.device) -> Built:
-    """Build model and data of a trial, in training or evaluation mode, dropout off unless asked for, parameters cast.
+    """Build model and data of a trial, in training or evaluation mode, dropout off unless asked
+    for, parameters cast.
 
-    Raises EagerError where the parameters are in another format than the precision's, UnavailableError where float8 is
-    asked for and is not here, and whatever the library raises.
+    Raises EagerError where the parameters are in another format than the precision's,
+    UnavailableError where float8 is asked for and is not here, and whatever the library raises.
     """
     if trial.precision.float8:
         require_float8(device)
@@ -141,7 +148,9 @@ def build(trial: Trial, seed: int, device: torch.device) -> Built:
 
 
 def use_channels_last(built: Built) -> Built:
-    """Put the channels of images and of weights of convolutions innermost. Raises ValueError where there are none."""
+    """Put the channels of images and of weights of convolutions innermost. Raises ValueError where
+    there are none.
+    """
     built.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if read_memory_format(built.module) != "channels_last":
         raise ValueError(
@@ -170,7 +179,9 @@ def tokens_per_step(built: Built) -> float | None:
 
 
 def read_attention(module: torch.nn.Module) -> str | None:
-    """The implementation of attention that a Hugging Face configuration chose; None for models without one."""
+    """The implementation of attention that a Hugging Face configuration chose; None for models
+    without one.
+    """
     implementation = getattr(getattr(module, "config", None), "_attn_implementation", None)
     return str(implementation) if implementation else None
 
@@ -183,7 +194,8 @@ def build_classifier(
     batch_size: int,
     device: torch.device,
 ) -> Built:
-    """A model of classes with random images float32 [batch, 3, size, size] and labels int64 [batch].
+    """A model of classes with random images float32 [batch, 3, size, size] and labels int64
+    [batch].
 
     `image_size` is the model's own, which `model.image_size` overrides.
     """
@@ -199,10 +211,12 @@ def build_classifier(
 def build_from_batches(
     module: torch.nn.Module, given: Sequence[Batch], loss: Loss, device: torch.device
 ) -> Built:
-    """A model with the batches that a library or a user gives; of three or more the last is kept for the check.
+    """A model with the batches that a library or a user gives; of three or more the last is kept
+    for the check.
 
-    Without a third, the check gets the first with its samples mixed. Of a single batch, the second has its samples
-    moved by one. Tensors that may carry structure are the same in all of them (`batches.may_change`).
+    Without a third, the check gets the first with its samples mixed. Of a single batch, the second
+    has its samples moved by one. Tensors that may carry structure are the same in all of them
+    (`batches.may_change`).
     """
     first, *others = (put_on_device(batch, device) for batch in given)
     if len(given) > 2:
@@ -217,10 +231,11 @@ def build_from_batches(
 def try_classifier(
     make_module: Callable[[Model], torch.nn.Module], build: Build, trial: Trial
 ) -> Examined:
-    """Find out whether a model of images takes the user's arguments and image size, if there are any.
+    """Find out whether a model of images takes the user's arguments and image size, if there are
+    any.
 
-    The size is tried on the meta device, where nothing is computed. A model that cannot run there with images of its
-    own size either is left to the trial.
+    The size is tried on the meta device, where nothing is computed. A model that cannot run there
+    with images of its own size either is left to the trial.
     """
     problems, model = [], trial.model
     if model.arguments:
@@ -237,7 +252,8 @@ def try_classifier(
     ):
         reason = (str(failure).strip().splitlines() or ["it is built for other sizes"])[0]
         problems.append(
-            f"model.image_size={model.image_size}: {model.library}'s {model.name} cannot take it: {reason}"
+            f"model.image_size={model.image_size}: {model.library}'s {model.name} cannot take it: "
+            f"{reason}"
         )
     return Examined(problems)
 

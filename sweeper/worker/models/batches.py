@@ -36,10 +36,12 @@ def mean_of_floats(output: Any, _batch: Batch) -> torch.Tensor:
 
 
 def weighted_mean_of_floats(output: Any, _batch: Batch) -> torch.Tensor:
-    """The same with weights of both signs, by sample and by place in the last dimension, each of a size of 0.5 to 1.5.
+    """The same with weights of both signs, by sample and by place in the last dimension, each of a
+    size of 0.5 to 1.5.
 
-    Where all weights are equal, a normalisation or a softmax sends back nothing but rounding. Weights between 0.5 and
-    1.5 left ten times as much of it in the gradients of a convolution with batch normalisation as these do.
+    Where all weights are equal, a normalisation or a softmax sends back nothing but rounding.
+    Weights between 0.5 and 1.5 left ten times as much of it in the gradients of a convolution with
+    batch normalisation as these do.
     """
     return torch.stack([_weigh(item).mean() for item in _find_floats(output)]).mean()
 
@@ -62,13 +64,17 @@ def _weigh(values: torch.Tensor) -> torch.Tensor:
 
 
 def _make_weights(count: int) -> torch.Tensor:
-    """Sizes that rise from 0.5 to 1.5, with signs that follow no short pattern, about as many of each."""
+    """Sizes that rise from 0.5 to 1.5, with signs that follow no short pattern, about as many of
+    each.
+    """
     signs = torch.where((2.4 * torch.arange(count)).cos() > 0, 1.0, -1.0)
     return torch.linspace(0.5, 1.5, count) * signs
 
 
 def find_loss(output: Any) -> torch.Tensor | None:
-    """The loss that a model computed by itself, as those of transformers do from labels: `output.loss`, one number."""
+    """The loss that a model computed by itself, as those of transformers do from labels:
+    `output.loss`, one number.
+    """
     loss = output.get("loss") if isinstance(output, Mapping) else getattr(output, "loss", None)
     is_loss = isinstance(loss, torch.Tensor) and loss.is_floating_point() and loss.numel() == 1
     return loss if is_loss else None
@@ -101,7 +107,9 @@ def name_loss(loss: Loss) -> str | None:
 
 
 def find_tensors(output: Any) -> list[torch.Tensor]:
-    """Every tensor in tuples, lists, dicts, dataclasses and what is registered with torch's pytree, in order."""
+    """Every tensor in tuples, lists, dicts, dataclasses and what is registered with torch's pytree,
+    in order.
+    """
     found: list[torch.Tensor] = []
     for leaf in torch.utils._pytree.tree_leaves(output):
         if isinstance(leaf, torch.Tensor):
@@ -112,7 +120,9 @@ def find_tensors(output: Any) -> list[torch.Tensor]:
 
 
 def put_on_device(batch: Batch, device: torch.device) -> Batch:
-    """Move a batch that lies elsewhere; one with a tensor there stays, as its lengths may belong on the host."""
+    """Move a batch that lies elsewhere; one with a tensor there stays, as its lengths may belong on
+    the host.
+    """
     if any(
         tensor.device.type == device.type for tensor in find_tensors([batch.args, batch.kwargs])
     ):
@@ -121,16 +131,20 @@ def put_on_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def may_change(tensor: torch.Tensor) -> bool:
-    """Whether other values of the same range mean the same to a model: finite floats with at least two dimensions.
+    """Whether other values of the same range mean the same to a model: finite floats with at least
+    two dimensions.
 
-    Whole numbers, booleans and vectors may be offsets, edges, lengths or masks; a tensor with infinity is a mask.
+    Whole numbers, booleans and vectors may be offsets, edges, lengths or masks; a tensor with
+    infinity is a mask.
     """
     floats = tensor.is_floating_point() or tensor.is_complex()
     return floats and is_plain(tensor) and tensor.dim() > 1 and bool(torch.isfinite(tensor).all())
 
 
 def is_plain(tensor: torch.Tensor) -> bool:
-    """Whether it is neither sparse nor nested, and its numbers have at least two bytes or are whole."""
+    """Whether it is neither sparse nor nested, and its numbers have at least two bytes or are
+    whole.
+    """
     # float8, with which next to nothing can be computed
     short = tensor.is_floating_point() and tensor.itemsize < 2
     return tensor.layout == torch.strided and not (tensor.is_nested or tensor.is_quantized or short)
@@ -144,7 +158,8 @@ def roll_samples(tensor: torch.Tensor) -> torch.Tensor:
 def mix_samples(tensor: torch.Tensor) -> torch.Tensor:
     """Other values within the same range, where the tensor may change; else a copy.
 
-    Each sample is mixed with the next one, or where there is one sample only, each value with the next one.
+    Each sample is mixed with the next one, or where there is one sample only, each value with the
+    next one.
     """
 
     def mix(values: torch.Tensor) -> torch.Tensor:
@@ -190,7 +205,9 @@ def are_equal(one: Batch, other: Batch) -> bool:
 
 
 def describe_tensors(batch: Batch) -> dict[str, str]:
-    """The shape and format of each tensor, and the type of each other value, by the place in the batch."""
+    """The shape and format of each tensor, and the type of each other value, by the place in the
+    batch.
+    """
     places, _ = torch.utils._pytree.tree_flatten_with_path([batch.args, dict(batch.kwargs)])
     return {torch.utils._pytree.keystr(path[1:]): _describe_leaf(leaf) for path, leaf in places}
 
@@ -202,7 +219,9 @@ def _describe_leaf(leaf: Any) -> str:
 
 
 def make_batch(inputs: Any) -> Batch | None:
-    """A batch from one tensor, or a tuple, list or mapping with a tensor in it; None from anything else."""
+    """A batch from one tensor, or a tuple, list or mapping with a tensor in it; None from anything
+    else.
+    """
     parts = inputs if isinstance(inputs, (Mapping, tuple, list)) else (inputs,)
     batch = Batch(kwargs=dict(parts)) if isinstance(parts, Mapping) else Batch(tuple(parts))
     has_tensor = any(
@@ -212,7 +231,9 @@ def make_batch(inputs: Any) -> Batch | None:
 
 
 def cast_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Cast floats to a number format and complex numbers to that of its pairs; leave the rest as it is."""
+    """Cast floats to a number format and complex numbers to that of its pairs; leave the rest as it
+    is.
+    """
     if tensor.is_complex():
         return tensor.to(dtype.to_complex())
     return tensor.to(dtype) if tensor.is_floating_point() else tensor
@@ -245,7 +266,9 @@ CUTS = {"batch_size": _cut_batch, "sequence_length": _cut_sequence, "image_size"
 
 
 def cut_batches(batches: Iterable[Batch], kind: str, sizes: Sequence[int]) -> tuple[Batch, ...]:
-    """Cut batches of each size in turn out of those of the largest. Raises ValueError where nothing has that size."""
+    """Cut batches of each size in turn out of those of the largest. Raises ValueError where nothing
+    has that size.
+    """
     cut, full = CUTS[kind], max(sizes)
     found = [
         map_tensors(batch, partial(cut, full=full, size=size))
@@ -258,6 +281,7 @@ def cut_batches(batches: Iterable[Batch], kind: str, sizes: Sequence[int]) -> tu
     }
     if len(shapes) < len(set(sizes)):
         raise ValueError(
-            f"vary.{kind}: the inputs of this model have no {kind.replace('_', ' ')} of {full} to vary"
+            f"vary.{kind}: the inputs of this model have no {kind.replace('_', ' ')} of {full} "
+            "to vary"
         )
     return tuple(found)

@@ -1,12 +1,15 @@
-"""A user's own model: `factory(batch_size, device) -> (module, inputs)` or `(module, inputs, loss_fn)`.
+"""A user's own model: `factory(batch_size, device) -> (module, inputs)` or `(module, inputs,
+loss_fn)`.
 
-`inputs` is a tuple or dict of tensors (or one tensor), or a list of such tuples or dicts, which are batches of the same
-shapes: with three or more the last is kept for the check, and the others are timed in turn. Of a single batch sweeper
-makes others, by moving and mixing the samples of floats with two dimensions or more; whatever may carry structure stays
-as it is: whole numbers, booleans, vectors, and masks with infinity.
+`inputs` is a tuple or dict of tensors (or one tensor), or a list of such tuples or dicts, which are
+batches of the same shapes: with three or more the last is kept for the check, and the others are
+timed in turn. Of a single batch sweeper makes others, by moving and mixing the samples of floats
+with two dimensions or more; whatever may carry structure stays as it is: whole numbers, booleans,
+vectors, and masks with infinity.
 
-`loss_fn(output)` gives a scalar. Without one the loss is `output.loss` where the model computes one by itself, as those
-of transformers do from labels, and otherwise the mean of the floating-point output.
+`loss_fn(output)` gives a scalar. Without one the loss is `output.loss` where the model computes one
+by itself, as those of transformers do from labels, and otherwise the mean of the floating-point
+output.
 """
 
 from __future__ import annotations
@@ -47,8 +50,8 @@ def names() -> None:
 def examine(trial: Trial) -> Examined:
     """Call the factory once with the trial's batch size and device.
 
-    Finds what is wrong with it or with what it returns, and on which loss the model of a user's own factory trains, as
-    far as that shows before a first step.
+    Finds what is wrong with it or with what it returns, and on which loss the model of a user's own
+    factory trains, as far as that shows before a first step.
     """
     name = trial.model.name
     try:
@@ -107,7 +110,8 @@ def find_factory(name: str) -> Callable[[int, torch.device], Any]:
 def take_apart(returned: Any, name: str) -> tuple[torch.nn.Module, list[Batch], Loss]:
     """Take apart what the factory returned.
 
-    Raises ValueError for anything but `SHAPE`, and for batches that differ in more than their values.
+    Raises ValueError for anything but `SHAPE`, and for batches that differ in more than their
+    values.
     """
     if (
         not isinstance(returned, tuple)
@@ -153,8 +157,10 @@ def _require_equal_shapes(batches: list[Batch], name: str) -> None:
             here, there = first.get(place, "nothing"), other.get(place, "nothing")
             if here != there:
                 raise ValueError(
-                    f"model.factory={name}: the batches of its inputs must have the same arguments, shapes and formats "
-                    f"(vary.* is for sizes that change); at {place}, batch 1 has {here} and batch {number} has {there}"
+                    f"model.factory={name}: the batches of its inputs must have the same "
+                    "arguments, shapes and formats "
+                    f"(vary.* is for sizes that change); at {place}, batch 1 has {here} and batch "
+                    f"{number} has {there}"
                 )
 
 

@@ -1,8 +1,10 @@
-"""Decoder language models with a static key-value cache: the model and the batches of workload=prefill and decode.
+"""Decoder language models with a static key-value cache: the model and the batches of
+workload=prefill and decode.
 
-A prefill is one forward of a prompt that writes the cache from its first row on, a decode one forward of one token per
-sequence that writes the row after `decode.position`. Each step begins at this fill level: the cache's counters are set
-back before it, outside of what is compiled. They are tensors, so compiled code does not know the level.
+A prefill is one forward of a prompt that writes the cache from its first row on, a decode one
+forward of one token per sequence that writes the row after `decode.position`. Each step begins at
+this fill level: the cache's counters are set back before it, outside of what is compiled. They are
+tensors, so compiled code does not know the level.
 """
 
 from __future__ import annotations
@@ -21,11 +23,12 @@ MakeCache = Callable[[], Any]  # gives a `transformers.StaticCache`
 
 
 class CachedDecoder(torch.nn.Module):
-    """A decoder with a static cache of its own; `forward` gives logits, [batch, 1, vocabulary], of the last token.
+    """A decoder with a static cache of its own; `forward` gives logits, [batch, 1, vocabulary], of
+    the last token.
 
-    A class that does not take `logits_to_keep` gives them of every token, [batch, length, vocabulary]. The tensors of
-    the cache are buffers, so the accuracy check compares, restores and casts them. `fill` has to come before the first
-    forward.
+    A class that does not take `logits_to_keep` gives them of every token, [batch, length,
+    vocabulary]. The tensors of the cache are buffers, so the accuracy check compares, restores and
+    casts them. `fill` has to come before the first forward.
     """
 
     def __init__(
@@ -45,9 +48,8 @@ class CachedDecoder(torch.nn.Module):
         self._flags: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
 
     def forward(self, input_ids: torch.Tensor) -> torch.Tensor:
-        return self.decoder(
-            input_ids=input_ids, past_key_values=self._cache, **self._options
-        ).logits  # type: ignore[no-any-return]
+        output = self.decoder(input_ids=input_ids, past_key_values=self._cache, **self._options)
+        return output.logits  # type: ignore[no-any-return]
 
     def draw_tokens(self, length: int) -> Batch:
         """Random tokens, int64 [batch, length]."""
@@ -61,9 +63,11 @@ class CachedDecoder(torch.nn.Module):
         )
 
     def fill(self) -> None:
-        """Make the cache and fill it with a random prompt as long as the position, in the caller's autocast.
+        """Make the cache and fill it with a random prompt as long as the position, in the caller's
+        autocast.
 
-        Raises UnavailableError where the model has no static cache or cannot use it, and whatever its forward raises.
+        Raises UnavailableError where the model has no static cache or cannot use it, and whatever
+        its forward raises.
         """
         name = type(self.decoder).__name__
         try:
@@ -86,7 +90,10 @@ class CachedDecoder(torch.nn.Module):
         except RuntimeError as error:
             if not (torch.is_autocast_enabled(self._device.type) and "same dtype" in str(error)):
                 raise
-            reason = "autocast gives it keys and values of two number formats, and a static cache has one"
+            reason = (
+                "autocast gives it keys and values of two number formats, and a static cache "
+                "has one"
+            )
             raise UnavailableError(f"{name}: {reason}; take precision=bf16 or fp32") from error
         if not self._position:
             self._cache.reset()
@@ -97,9 +104,11 @@ class CachedDecoder(torch.nn.Module):
         self._levels = [counter.clone() for counter in self._counters]
 
     def _adopt(self, layer: Any, suffix: str) -> None:
-        """Make a layer's tensors buffers, and remember its counters and flags; nothing of a layer that is not used.
+        """Make a layer's tensors buffers, and remember its counters and flags; nothing of a layer
+        that is not used.
 
-        A layer has them as attributes or, with states of linear attention, in dicts that are its attributes.
+        A layer has them as attributes or, with states of linear attention, in dicts that are its
+        attributes.
         """
         places = {
             "": vars(layer),
@@ -122,14 +131,18 @@ class CachedDecoder(torch.nn.Module):
             )
 
     def set_back(self) -> None:
-        """Set the counters back to the fill level, in place and by one kernel; the rows stay as they are."""
+        """Set the counters back to the fill level, in place and by one kernel; the rows stay as
+        they are.
+        """
         torch._foreach_copy_(self._counters, self._levels)
         for place, values in self._flags:
             place.update(values)
 
 
 def list_problems(trial: Trial, model_class: Any, config: Any) -> list[str]:
-    """Why a class of transformers cannot be prefilled or decode, as far as the class and its configuration say."""
+    """Why a class of transformers cannot be prefilled or decode, as far as the class and its
+    configuration say.
+    """
     read = inspect.signature(model_class.forward).parameters
     place = f"model.name={trial.model.name}: workload={trial.workload}"
     if (
@@ -138,7 +151,8 @@ def list_problems(trial: Trial, model_class: Any, config: Any) -> list[str]:
         or "decoder_input_ids" in read
     ):
         return [
-            f"{place} is for decoder language models that keep keys and values, e.g. model.name=LlamaForCausalLM"
+            f"{place} is for decoder language models that keep keys and values, e.g. "
+            "model.name=LlamaForCausalLM"
         ]
     decodes = trial.model.arguments.get("is_decoder", getattr(config, "is_decoder", True))
     # the decoders of BART and its kin say it themselves

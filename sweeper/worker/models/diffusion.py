@@ -1,7 +1,9 @@
-"""Two networks that predict the noise in an image, `model=dit_b2` and `model=unet_ddpm`, in the sizes of their papers.
+"""Two networks that predict the noise in an image, `model=dit_b2` and `model=unet_ddpm`, in the
+sizes of their papers.
 
-DiT-B/2 is a stack of transformer blocks on patches of latents (Peebles and Xie 2023, https://arxiv.org/abs/2212.09748).
-The U-Net is the one of denoising diffusion for CIFAR-10 (Ho et al. 2020, https://arxiv.org/abs/2006.11239).
+DiT-B/2 is a stack of transformer blocks on patches of latents (Peebles and Xie 2023,
+https://arxiv.org/abs/2212.09748). The U-Net is the one of denoising diffusion for CIFAR-10 (Ho et
+al. 2020, https://arxiv.org/abs/2006.11239).
 
 Try: `python -m sweeper model=unet_ddpm batch_size=2`
 """
@@ -44,7 +46,9 @@ class NoisePrediction(nn.Module):
         timesteps: torch.Tensor,
         *labels: torch.Tensor,
     ) -> torch.Tensor:
-        """images, noise: float32 [batch, channels, side, side]; timesteps, labels: int64 [batch]."""
+        """images, noise: float32 [batch, channels, side, side]; timesteps, labels: int64
+        [batch].
+        """
         if not self.training:
             return self.network(images, timesteps, *labels)  # type: ignore[no-any-return]
         signal = self.signal[timesteps].view(-1, 1, 1, 1)
@@ -68,7 +72,9 @@ class TimeEmbedding(nn.Module):
 
 
 class DiTBlock(nn.Module):
-    """Attention and an MLP; scales, shifts and gates come from the condition and begin at zero (adaLN-Zero)."""
+    """Attention and an MLP; scales, shifts and gates come from the condition and begin at zero
+    (adaLN-Zero).
+    """
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -99,7 +105,9 @@ class DiTBlock(nn.Module):
 
 
 class DiT(nn.Module):
-    """Latents [batch, channels, side, side] with timesteps and class labels, both int64 [batch], to their noise."""
+    """Latents [batch, channels, side, side] with timesteps and class labels, both int64 [batch], to
+    their noise.
+    """
 
     positions: torch.Tensor
 
@@ -182,8 +190,8 @@ class Stage(nn.Module):
 class UNet(nn.Module):
     """Images [batch, channels, side, side] with timesteps int64 [batch] to their noise.
 
-    `widths` are the channels at each resolution, of which each is half the one before; `attends` are the resolutions
-    with attention, by their index.
+    `widths` are the channels at each resolution, of which each is half the one before; `attends`
+    are the resolutions with attention, by their index.
     """
 
     def __init__(

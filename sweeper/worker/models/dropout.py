@@ -16,10 +16,11 @@ DROPOUT_CLASSES = ("drop", "stochasticdepth")  # parts of the names of classes, 
 
 
 def silence_dropout(module: torch.nn.Module) -> None:
-    """Set every rate of dropout, drop-path, layer-drop and stochastic depth in the module tree to 0.
+    """Set every rate of dropout, drop-path, layer-drop and stochastic depth in the module tree to
+    0.
 
-    A rate is a float of a dropout module, or a float with "drop" in its name: of any module (timm's ghostnet calls
-    `F.dropout(x, p=self.drop_rate)`) or of a configuration that a module holds.
+    A rate is a float of a dropout module, or a float with "drop" in its name: of any module (timm's
+    ghostnet calls `F.dropout(x, p=self.drop_rate)`) or of a configuration that a module holds.
     """
     seen: set[int] = set()
     for child in module.modules():

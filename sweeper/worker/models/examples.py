@@ -1,4 +1,5 @@
-"""Small models to learn from, each a factory as a user would write it: `pointwise`, `control_flow` and `resnet8`.
+"""Small models to learn from, each a factory as a user would write it: `pointwise`, `control_flow`
+and `resnet8`.
 
 Try: `python -m sweeper model=control_flow batch_size=8`
 """
@@ -44,8 +45,8 @@ def pointwise(
 class ControlFlow(torch.nn.Module):
     """The sign of the result depends on the data: the first sample's sum.
 
-    `torch.compile` breaks the graph there and is right; with `fullgraph` it refuses, as symbolic tracing does; a trace
-    keeps the branch that it saw and is wrong for the other one.
+    `torch.compile` breaks the graph there and is right; with `fullgraph` it refuses, as symbolic
+    tracing does; a trace keeps the branch that it saw and is wrong for the other one.
     """
 
     def __init__(self) -> None:
@@ -62,10 +63,11 @@ class ControlFlow(torch.nn.Module):
 def control_flow(
     batch_size: int, device: torch.device
 ) -> tuple[torch.nn.Module, tuple[torch.Tensor]]:
-    """Input x: float32 [batch, WIDTH]; its first sample is slightly positive, its last one far below zero.
+    """Input x: float32 [batch, WIDTH]; its first sample is slightly positive, its last one far
+    below zero.
 
-    So the first batch takes one branch. The second, whose samples have moved by one, and the one for the check, which
-    has a tenth of the next sample mixed into each, take the other one.
+    So the first batch takes one branch. The second, whose samples have moved by one, and the one
+    for the check, which has a tenth of the next sample mixed into each, take the other one.
     """
     if batch_size < 2:
         raise ValueError(

@@ -1,4 +1,6 @@
-"""The number formats of a model's parameters: which there are, whether they are the precision's, and casting them."""
+"""The number formats of a model's parameters: which there are, whether they are the precision's,
+and casting them.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def read_autocast(device: torch.device) -> torch.dtype | None:
 def find_precision(
     module: torch.nn.Module, autocast: torch.dtype | None, computed: str
 ) -> Precision:
-    """The precision of a module that somebody else calls, under `autocast` or computing in a short format by itself."""
+    """The precision of a module that somebody else calls, under `autocast` or computing in a short
+    format by itself.
+    """
     formats = {_name(parameter.dtype) for parameter in module.parameters()}
     parameters = next((name for name in SHORT if name in formats), "float32")
     inside = computed if parameters == "float32" else ""
@@ -61,7 +65,9 @@ def find_precision(
 
 
 def require_float8(device: torch.device) -> None:
-    """Raise UnavailableError where torchao is missing, or the GPU has no matrix products in float8."""
+    """Raise UnavailableError where torchao is missing, or the GPU has no matrix products in
+    float8.
+    """
     if importlib.util.find_spec("torchao") is None:
         raise UnavailableError(
             "precision.float8=true needs the package torchao: pip install torchao"
@@ -77,10 +83,12 @@ def require_float8(device: torch.device) -> None:
 
 
 def convert_to_float8(module: torch.nn.Module) -> torch.nn.Module:
-    """Have torchao replace the linear layers by its own, which compute in float8 from the same parameters.
+    """Have torchao replace the linear layers by its own, which compute in float8 from the same
+    parameters.
 
-    Layers whose sizes float8 cannot take are left out, as in https://docs.pytorch.org/ao/stable/workflows/training.html
-    Raises ValueError where no layer is left.
+    Layers whose sizes float8 cannot take are left out, as in
+    https://docs.pytorch.org/ao/stable/workflows/training.html Raises ValueError where no layer is
+    left.
     """
     from torchao.float8 import convert_to_float8_training
 
@@ -91,13 +99,15 @@ def convert_to_float8(module: torch.nn.Module) -> torch.nn.Module:
 
     if not any(fits(layer, name) for name, layer in module.named_modules()):
         raise ValueError(
-            f"precision.float8=true: no linear layer has sizes that are multiples of {FLOAT8_MULTIPLE}"
+            "precision.float8=true: no linear layer has sizes that are multiples of "
+            f"{FLOAT8_MULTIPLE}"
         )
     return convert_to_float8_training(module, module_filter_fn=fits)  # type: ignore[no-any-return]
 
 
 def require_format(module: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Raise EagerError unless floating-point parameters are of `dtype`, and complex ones pairs of it.
+    """Raise EagerError unless floating-point parameters are of `dtype`, and complex ones pairs of
+    it.
 
     There are no pairs of bfloat16: there, torch takes complex64. Whole numbers are not judged.
     """

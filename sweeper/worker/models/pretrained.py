@@ -1,6 +1,7 @@
 """Weights from the hub of a library, and what it means when the hub cannot be reached.
 
-Builders construct a pretrained model in `load` already, so that its weights are here before the trial takes the device.
+Builders construct a pretrained model in `load` already, so that its weights are here before the
+trial takes the device.
 
 Try: `python -m sweeper model=resnet18 model.pretrained=true batch_size=8`
 """
@@ -18,7 +19,8 @@ from sweeper.worker.failures import UnavailableError
 
 @contextmanager
 def report_unreachable_hub(model: Model) -> Iterator[None]:
-    """Raise UnavailableError where the library could not get to its hub and has no copy of the weights here.
+    """Raise UnavailableError where the library could not get to its hub and has no copy of the
+    weights here.
 
     A hub that answers, and has no such weights, is the library's own error.
     """
@@ -29,16 +31,18 @@ def report_unreachable_hub(model: Model) -> Iterator[None]:
             raise
         weights = model.checkpoint or model.name
         raise UnavailableError(
-            f"the weights of {model.library}'s {weights} cannot be fetched and are not on this machine: {reason}; "
+            f"the weights of {model.library}'s {weights} cannot be fetched and are not on this "
+            f"machine: {reason}; "
             "model.pretrained=false (random weights, the default) needs no network"
         ) from error
 
 
 def _explain_unreachable(error: BaseException) -> str | None:
-    """What the host said when it was asked for the hub, from the innermost error; None for any other kind of error.
+    """What the host said when it was asked for the hub, from the innermost error; None for any
+    other kind of error.
 
-    torchvision (and timm, for weights at an address of their own) raises `URLError`; huggingface_hub raises
-    `LocalEntryNotFoundError`, which transformers wraps in an `OSError`.
+    torchvision (and timm, for weights at an address of their own) raises `URLError`;
+    huggingface_hub raises `LocalEntryNotFoundError`, which transformers wraps in an `OSError`.
     """
     hub = sys.modules.get("huggingface_hub.errors")  # not there: torchvision does without it
     missing = hub.LocalEntryNotFoundError if hub else ()

@@ -29,8 +29,9 @@ Tensors = dict[str, torch.Tensor]
 def choose_form(text: Text, module: torch.nn.Module, trains: bool) -> str:
     """The form in which a model gets its texts; `none` where its forward takes no mask.
 
-    `auto` is `packed` for causal language models in training, else `padded`. Classes such as RobertaForCausalLM look
-    both ways unless their configuration makes a decoder of them, so they get padded texts.
+    `auto` is `packed` for causal language models in training, else `padded`. Classes such as
+    RobertaForCausalLM look both ways unless their configuration makes a decoder of them, so they
+    get padded texts.
     """
     form, config = text.form, module.config
     if form == "auto":
@@ -56,7 +57,9 @@ def may_be_packed(text: Text, model_class: type, trains: bool) -> bool:
 
 @dataclass(frozen=True)
 class Shape:
-    """Sizes of a batch of texts; `least_length` is the smallest that `vary.sequence_length` cuts them to."""
+    """Sizes of a batch of texts; `least_length` is the smallest that `vary.sequence_length` cuts
+    them to.
+    """
 
     batch_size: int
     length: int
@@ -85,7 +88,9 @@ class TextMaker:
         )
 
     def make(self) -> Tensors:
-        """int64 [batch, length] each: `input_ids`, and `attention_mask` or `position_ids` where the form has them."""
+        """int64 [batch, length] each: `input_ids`, and `attention_mask` or `position_ids` where the
+        form has them.
+        """
         shape = self.shape
         tokens = torch.randint(
             shape.vocabulary, (shape.batch_size, shape.length), device=self._device
@@ -108,16 +113,19 @@ class TextMaker:
         return {"input_ids": tokens.where(mask, shape.pad_token), "attention_mask": mask.long()}
 
     def _draw_lengths(self) -> torch.Tensor:
-        """int64 [batch]: those given, in turn, or drawn ones of which the first leaves room for padding.
+        """int64 [batch]: those given, in turn, or drawn ones of which the first leaves room for
+        padding.
 
-        A mask without padding would not be the same step: eager drops it, after waiting for the device.
+        A mask without padding would not be the same step: eager drops it, after waiting for the
+        device.
         """
         shape = self.shape
         if self._given is not None:
             lengths = torch.tensor(list(itertools.islice(self._given, shape.batch_size)))
             if lengths.max() > shape.length:
                 raise ValueError(
-                    f"text.lengths: a text of {lengths.max()} tokens in a batch of length {shape.length}"
+                    f"text.lengths: a text of {lengths.max()} tokens in a batch of length "
+                    f"{shape.length}"
                 )
             return lengths
         lengths = self._draw(shape.length, shape.batch_size)
@@ -130,7 +138,9 @@ class TextMaker:
         )
 
     def _number_documents(self) -> torch.Tensor:
-        """Positions of tokens in their documents, int64 [batch, length]; a row has several, the last one is cut."""
+        """Positions of tokens in their documents, int64 [batch, length]; a row has several, the
+        last one is cut.
+        """
         return torch.stack([self._number_row() for _ in range(self.shape.batch_size)])
 
     def _number_row(self) -> torch.Tensor:
@@ -151,7 +161,8 @@ class TextMaker:
 
 @cache
 def tokenize_words(vocabulary: int) -> torch.Tensor:
-    """Train a tokenizer of at most `vocabulary` tokens on `words.txt`, and read the text with it: int64 [tokens].
+    """Train a tokenizer of at most `vocabulary` tokens on `words.txt`, and read the text with it:
+    int64 [tokens].
 
     Raises ValueError where the vocabulary has no room for the characters of the text.
     """
@@ -165,7 +176,8 @@ def tokenize_words(vocabulary: int) -> torch.Tensor:
     )
     if (needed := tokenizer.get_vocab_size()) > vocabulary:
         raise ValueError(
-            f"text=words: its characters need {needed} tokens, the model's vocabulary has {vocabulary}"
+            f"text=words: its characters need {needed} tokens, the model's vocabulary has "
+            f"{vocabulary}"
         )
     return torch.tensor(tokenizer.encode(text).ids)
 
@@ -179,7 +191,8 @@ def ignore_padding(labels: torch.Tensor, texts: Tensors) -> torch.Tensor:
 def count_tokens(inputs: Any) -> int | None:
     """Tokens in the inputs of a step, without padding; None where there is no text.
 
-    A mask counts if it is one of whole numbers or booleans for each token; others are no masks of padding.
+    A mask counts if it is one of whole numbers or booleans for each token; others are no masks of
+    padding.
     """
     if "input_ids" not in inputs:
         return None

@@ -1,4 +1,6 @@
-"""timm's image models, by the names of `timm.list_models()` and earlier ones that timm still knows."""
+"""timm's image models, by the names of `timm.list_models()` and earlier ones that timm still
+knows.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ def _make_module(model: Model) -> Any:
 
 
 def _has_weights(model: Model) -> bool:
-    """Whether there is somewhere to fetch them from, or the user said where (`pretrained_cfg_overlay`)."""
+    """Whether there is somewhere to fetch them from, or the user said where
+    (`pretrained_cfg_overlay`).
+    """
     config = timm.models.get_pretrained_cfg(_current(model.name), allow_unregistered=False)
     return config.has_weights or "pretrained_cfg_overlay" in model.arguments
 

@@ -1,7 +1,9 @@
-"""The models of an installed TorchBench (https://github.com/pytorch/benchmark), by the names of their folders.
+"""The models of an installed TorchBench (https://github.com/pytorch/benchmark), by the names of
+their folders.
 
-`torchbenchmark.models.<name>.Model(test=, device=, batch_size=)` makes a model, `get_module()` gives it with inputs for
-one call. The loss is the mean of the output, as in PyTorch's own harness, benchmarks/dynamo/torchbench.py.
+`torchbenchmark.models.<name>.Model(test=, device=, batch_size=)` makes a model, `get_module()`
+gives it with inputs for one call. The loss is the mean of the output, as in PyTorch's own harness,
+benchmarks/dynamo/torchbench.py.
 
 Try: `python -m sweeper model=torchbench/BERT_pytorch`
 """
@@ -22,7 +24,8 @@ from sweeper.worker.models.batches import make_batch, mean_of_floats
 
 FOLDERS = ("models", "canary_models")
 INSTALL = (
-    "git clone https://github.com/pytorch/benchmark, there `python install.py {name}` and `pip install -e .`, "
+    "git clone https://github.com/pytorch/benchmark, there `python install.py {name}` and `pip "
+    "install -e .`, "
     "with the Python of the workers"
 )
 TESTS = {"train": "train", "inference": "eval"}  # TorchBench's words for a workload
@@ -38,14 +41,18 @@ def examine(trial: Trial) -> Examined:  # noqa: ARG001  # the same shape in ever
 
 
 def load(model: Model) -> None:
-    """Import the model. Raises UnavailableError when TorchBench is missing, or a package that the model imports."""
+    """Import the model. Raises UnavailableError when TorchBench is missing, or a package that the
+    model imports.
+    """
     if importlib.util.find_spec("torchbenchmark") is None:
         raise UnavailableError(f"TorchBench is not installed: {INSTALL.format(name=model.name)}")
     _import_model_class(model.name)
 
 
 def build(trial: Trial, device: torch.device) -> Built:
-    """Build a model. Raises UnavailableError for a test, device or batch size that TorchBench does not implement."""
+    """Build a model. Raises UnavailableError for a test, device or batch size that TorchBench does
+    not implement.
+    """
     name, model_class = trial.model.name, _import_model_class(trial.model.name)
     seed = torch.manual_seed  # which TorchBench replaces by a function with one fixed seed
     try:
@@ -61,7 +68,8 @@ def build(trial: Trial, device: torch.device) -> Built:
         torch.manual_seed = seed
     if (batch := make_batch(inputs)) is None:
         raise ValueError(
-            f"TorchBench's {name}: get_module() gave no tensors as inputs but a {type(inputs).__name__}"
+            f"TorchBench's {name}: get_module() gave no tensors as inputs but a "
+            f"{type(inputs).__name__}"
         )
     return build_from_batches(module, [batch], mean_of_floats, device)
 
@@ -78,7 +86,9 @@ def _find_folders() -> dict[str, str]:
 
 
 def _import_model_class(name: str) -> Any:
-    """Import a model's class. Raises UnavailableError when a package is missing that the model imports."""
+    """Import a model's class. Raises UnavailableError when a package is missing that the model
+    imports.
+    """
     try:
         return importlib.import_module(_find_folders()[name]).Model
     except ModuleNotFoundError as error:
@@ -91,4 +101,5 @@ def _hint_batch_size(model_class: Any, trial: Trial) -> str:
     """A hint for models with one batch size."""
     if getattr(model_class, "ALLOW_CUSTOMIZE_BSIZE", True):
         return ""
-    return f" (take batch_size={getattr(model_class, f'DEFAULT_{TESTS[trial.workload].upper()}_BSIZE', None)})"
+    name = f"DEFAULT_{TESTS[trial.workload].upper()}_BSIZE"
+    return f" (take batch_size={getattr(model_class, name, None)})"

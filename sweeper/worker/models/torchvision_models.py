@@ -24,7 +24,10 @@ def names() -> list[str]:
 def examine(trial: Trial) -> Examined:
     model = trial.model
     if model.pretrained and model.num_classes not in (None, CLASSES):
-        problem = f"model.num_classes={model.num_classes}: torchvision's weights have {CLASSES}; timm's take others"
+        problem = (
+            f"model.num_classes={model.num_classes}: torchvision's weights have {CLASSES}; "
+            "timm's take others"
+        )
         return Examined([problem])
     if model.pretrained and model.image_size and _has_positions(model.name):
         weights = f"torchvision's weights of {model.name}"

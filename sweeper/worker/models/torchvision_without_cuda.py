@@ -1,9 +1,10 @@
 """Importing this makes torchvision importable beside a CPU build of torch.
 
-torchvision's package on the index is built for CUDA. Without its compiled operators the import fails with "operator
-torchvision::nms does not exist", and timm and transformers import it. Two operator schemas are all that is missing
-(seen with torchvision 0.28.0 and torch 2.13.0); models that are timed here never call the operators. A torchvision
-whose operators load has the schemas itself, and a second definition would be an error.
+torchvision's package on the index is built for CUDA. Without its compiled operators the import
+fails with "operator torchvision::nms does not exist", and timm and transformers import it. Two
+operator schemas are all that is missing (seen with torchvision 0.28.0 and torch 2.13.0); models
+that are timed here never call the operators. A torchvision whose operators load has the schemas
+itself, and a second definition would be an error.
 """
 
 from __future__ import annotations

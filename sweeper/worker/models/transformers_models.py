@@ -1,7 +1,9 @@
-"""Hugging Face models, built from the default configuration of their class with random weights, or from a checkpoint.
+"""Hugging Face models, built from the default configuration of their class with random weights, or
+from a checkpoint.
 
-`model.arguments` changes the configuration. The loss is the model's own, from random labels. Models of text get token
-numbers, models of images pixels, Whisper spectrograms, and those that compare images with texts both.
+`model.arguments` changes the configuration. The loss is the model's own, from random labels. Models
+of text get token numbers, models of images pixels, Whisper spectrograms, and those that compare
+images with texts both.
 """
 
 from __future__ import annotations
@@ -27,7 +29,10 @@ from sweeper.worker.models.texts import Shape, TextMaker, choose_form, ignore_pa
 SEQUENCE_LENGTH = 128
 # Of Whisper's spectrogram: its second convolution halves them, https://arxiv.org/abs/2212.04356
 FRAMES_PER_POSITION = 2
-BEFORE_5 = "removed in transformers 5.0 (https://github.com/huggingface/transformers/pull/42235); transformers 4 has it"
+BEFORE_5 = (
+    "removed in transformers 5.0 (https://github.com/huggingface/transformers/pull/42235); "
+    "transformers 4 has it"
+)
 REMOVED = {"Speech2Text2ForCausalLM": BEFORE_5}  # classes that earlier releases had
 FLASH = "flash_attention_2"
 TOKEN_LABELS = ("MaskedLM", "CausalLM", "ConditionalGeneration", "LMHeadModel")
@@ -35,13 +40,17 @@ CLASS_LABELS = ("SequenceClassification", "ImageClassification", "AudioClassific
 
 
 def names() -> list[str]:
-    """Model classes, those that earlier releases had included; their modules are not imported for this."""
+    """Model classes, those that earlier releases had included; their modules are not imported for
+    this.
+    """
     found = [name for name in dir(transformers) if not name.startswith(("TF", "Flax", "Auto"))]
     return [*(name for name in found if "For" in name or name.endswith("Model")), *REMOVED]
 
 
 def examine(trial: Trial) -> Examined:
-    """Find a class that wants other inputs, and settings that its configuration lacks (it takes them silently)."""
+    """Find a class that wants other inputs, and settings that its configuration lacks (it takes
+    them silently).
+    """
     model = trial.model
     if _is_removed(model.name):
         return Examined()
@@ -64,7 +73,8 @@ def examine(trial: Trial) -> Examined:
         and not may_be_packed(trial.text, model_class, trial.workload == "train")
     ):
         found.append(
-            f"text.lengths: the longest text has {longest} tokens, and model.sequence_length is {length}"
+            f"text.lengths: the longest text has {longest} tokens, and model.sequence_length is "
+            f"{length}"
         )
     return Examined(
         found + (list_problems(trial, model_class, config) if trial.workload in CACHED else [])
@@ -135,7 +145,9 @@ def _make_config(model: Model) -> Any:
 
 
 def _require_flash_attention(model_class: Any) -> None:
-    """Raise UnavailableError where transformers would fetch a kernel from its hub in place of flash-attn's."""
+    """Raise UnavailableError where transformers would fetch a kernel from its hub in place of
+    flash-attn's.
+    """
     allowed = getattr(model_class, "_compatible_flash_implementations", None) or [FLASH]
     if FLASH not in allowed:
         raise UnavailableError(
@@ -185,7 +197,9 @@ READS: Mapping[str, Callable[[Any], bool]] = {  # configurations by the main inp
 
 
 def _main_input(model_class: Any, config: Any) -> str | None:
-    """What a model reads: tokens, images of one size or Whisper's spectrograms; None for everything else."""
+    """What a model reads: tokens, images of one size or Whisper's spectrograms; None for everything
+    else.
+    """
     name: str = model_class.main_input_name
     return name if name in READS and READS[name](config) else None
 
@@ -244,7 +258,9 @@ def _make_batch(
 def _make_labels(
     name: str, config: Any, inputs: dict[str, Any], texts: TextMaker, device: torch.device
 ) -> dict[str, torch.Tensor]:
-    """Labels of the head; those of padding are left out of the loss, and answers lie within their text."""
+    """Labels of the head; those of padding are left out of the loss, and answers lie within their
+    text.
+    """
     batch_size, length = texts.shape.batch_size, texts.shape.length
     if name.endswith(CLASS_LABELS):
         return {"labels": torch.randint(config.num_labels, (batch_size,), device=device)}
@@ -276,7 +292,9 @@ def _make_pixels(config: Any, batch_size: int, device: torch.device) -> torch.Te
 
 
 def _silence_dropout(config: Any) -> None:
-    """Set every rate of functional dropout to 0; a configuration, or one nested in it, has a dozen names for them."""
+    """Set every rate of functional dropout to 0; a configuration, or one nested in it, has a dozen
+    names for them.
+    """
     for name, value in list(vars(config).items()):
         if isinstance(value, transformers.PretrainedConfig):
             _silence_dropout(value)

@@ -1,4 +1,6 @@
-"""Where a trial ran: versions, device, processor, and the environment variables that change what torch does."""
+"""Where a trial ran: versions, device, processor, and the environment variables that change what
+torch does.
+"""
 
 from __future__ import annotations
 
@@ -56,13 +58,17 @@ def describe() -> dict[str, Any]:
 
 
 def process_age_s() -> float:
-    """Wall seconds since this process was started: field 22 of /proc/self/stat, see proc_pid_stat(5)."""
+    """Wall seconds since this process was started: field 22 of /proc/self/stat, see
+    proc_pid_stat(5).
+    """
     started_ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
     return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / host.TICKS_PER_SECOND
 
 
 def _inductor_config() -> list[str]:
-    """Inductor's settings that differ from their defaults; what environment variables do is in `variables`."""
+    """Inductor's settings that differ from their defaults; what environment variables do is in
+    `variables`.
+    """
     from torch._inductor import config
 
     entries = config._config.items()  # type: ignore[attr-defined]
@@ -80,7 +86,9 @@ def _inductor_config() -> list[str]:
 
 
 def _commit() -> str | None:
-    """The git commit that sweeper runs from, with `+` for changes on top; None outside of a checkout."""
+    """The git commit that sweeper runs from, with `+` for changes on top; None outside of a
+    checkout.
+    """
     folder = Path(__file__).resolve().parents[3]
     if not (folder / ".git").exists():
         return None
@@ -103,7 +111,9 @@ def _commit() -> str | None:
 
 
 def describe_device(device: torch.device) -> dict[str, Any]:
-    """The entry `device` of the environment. Asking a GPU takes memory on it, so the device has to be ours."""
+    """The entry `device` of the environment. Asking a GPU takes memory on it, so the device has to
+    be ours.
+    """
     if device.type != "cuda":
         return {"type": device.type, "name": host.read().cpu}
     properties = torch.cuda.get_device_properties(device)

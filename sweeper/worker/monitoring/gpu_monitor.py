@@ -1,7 +1,7 @@
 """What else goes on on the GPU, asked of NVML.
 
-Only facts are collected here; `sweeper.analysis.flags` says from when on they matter. Readings are taken
-between blocks, never inside one.
+Only facts are collected here; `sweeper.analysis.flags` says from when on they matter. Readings are
+taken between blocks, never inside one.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ SLOWDOWNS = ("power_cap", "hardware", "thermal", "hardware_thermal", "power_brak
 class GpuMonitor:
     """Reads one GPU. Without NVML, or on a CPU, every reading is None.
 
-    `neighbours` gives the process groups of other workers of this sweep that are on the GPU; they are stopped while
-    this one measures, and are not others.
+    `neighbours` gives the process groups of other workers of this sweep that are on the GPU; they
+    are stopped while this one measures, and are not others.
     """
 
     def __init__(
@@ -41,7 +41,9 @@ class GpuMonitor:
         self.take_reading("before")
 
     def take_reading(self, arm: str) -> None:
-        """Take a reading right after a block of an arm: NVML's clock is that of the last tenth of a second."""
+        """Take a reading right after a block of an arm: NVML's clock is that of the last tenth of a
+        second.
+        """
         if self._handle is not None:
             reading = read_handle(self._nvml, self._handle)
             self._readings[arm].append(reading)
@@ -84,17 +86,23 @@ class GpuMonitor:
         return bool(self._most_others)
 
     def own_bytes(self) -> int | None:
-        """Memory of this GPU that this process has in use; None where NVML does not tell, or knows us by no number."""
+        """Memory of this GPU that this process has in use; None where NVML does not tell, or knows
+        us by no number.
+        """
         processes = self._ask("nvmlDeviceGetComputeRunningProcesses") or ()
         return next((item.usedGpuMemory for item in processes if item.pid == os.getpid()), None)
 
     def energy_j(self) -> float | None:
-        """Joules that this GPU has used since its driver was loaded; None where NVML does not count them."""
+        """Joules that this GPU has used since its driver was loaded; None where NVML does not count
+        them.
+        """
         used_mj = self._ask("nvmlDeviceGetTotalEnergyConsumption")
         return None if used_mj is None else float(used_mj) / 1e3
 
     def used_by_others(self) -> bool:
-        """Whether another process ran kernels since this was last asked; False where the driver does not tell."""
+        """Whether another process ran kernels since this was last asked; False where the driver
+        does not tell.
+        """
         # None: no samples since then
         samples = self._ask("nvmlDeviceGetProcessUtilization", self._last_sample_us)
         if samples is None:
@@ -119,7 +127,9 @@ class GpuMonitor:
 
 
 def _count_others(reading: GpuReading, neighbours: frozenset[int]) -> int | None:
-    """Count compute processes of others. In a container our own number may be another one, or hidden."""
+    """Count compute processes of others. In a container our own number may be another one, or
+    hidden.
+    """
     if reading.pids is None:
         return None
     own = own_processes(neighbours)

@@ -19,7 +19,8 @@ QUOTA_FILES = (
 
 
 class HostMonitor:
-    """Processor time that others took since this was made, as a share of the cores we may use; time lost to a quota.
+    """Processor time that others took since this was made, as a share of the cores we may use; time
+    lost to a quota.
 
     A neighbour on cores of its own, as when each GPU of a machine has its share, does not count.
     """
@@ -28,9 +29,11 @@ class HostMonitor:
         self._start, self._waited_s = _take_reading(), _quota_waited_s()
 
     def share_busy_by_others(self, away_s: float = 0.0) -> float | None:
-        """Return the share of processor time that others took; None where the kernel does not report it.
+        """Return the share of processor time that others took; None where the kernel does not
+        report it.
 
-        The time that others took while this process was away is included, so the share is an upper bound.
+        The time that others took while this process was away is included, so the share is an upper
+        bound.
         """
         now = _take_reading()
         passed_s = now.clock_s - self._start.clock_s - away_s
@@ -47,16 +50,20 @@ class HostMonitor:
 
 @dataclass(frozen=True)
 class Spent:
-    """Processor seconds of a process so far, those of ended children that it has collected included."""
+    """Processor seconds of a process so far, those of ended children that it has collected
+    included.
+    """
 
     parent: int
     seconds: float
 
 
 def spent_s(before: Mapping[int, Spent], now: Mapping[int, Spent]) -> float:
-    """Processor seconds that a session has spent between two readings, by the numbers of its processes.
+    """Processor seconds that a session has spent between two readings, by the numbers of its
+    processes.
 
-    What has ended was either collected, and all its time is now in its parent's, or is gone with what it spent.
+    What has ended was either collected, and all its time is now in its parent's, or is gone with
+    what it spent.
     """
     grown_s = sum(
         item.seconds - before[pid].seconds if pid in before else item.seconds
@@ -82,12 +89,16 @@ def _take_reading() -> _Reading:
 
 
 def own_processes(neighbours: frozenset[int] = frozenset()) -> set[int]:
-    """Numbers of the processes of this session, ours and those that compile for us, and of those of neighbours."""
+    """Numbers of the processes of this session, ours and those that compile for us, and of those of
+    neighbours.
+    """
     return {pid for pid, _ in _find_processes({os.getsid(0), *neighbours})}
 
 
 def _find_processes(sessions: set[int]) -> Iterator[tuple[int, list[str]]]:
-    """Processes of these sessions with the fields of their /proc/<pid>/stat that follow the name."""
+    """Processes of these sessions with the fields of their /proc/<pid>/stat that follow the
+    name.
+    """
     names = set(map(str, sessions))
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -98,7 +109,9 @@ def _find_processes(sessions: set[int]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _quota_waited_s() -> float | None:
-    """`throttled_usec` of cgroup v2 (kernel documentation, admin-guide/cgroup-v2), or v1's `throttled_time`."""
+    """`throttled_usec` of cgroup v2 (kernel documentation, admin-guide/cgroup-v2), or v1's
+    `throttled_time`.
+    """
     for path, name, unit in QUOTA_FILES:
         with suppress(OSError):
             counts = dict(line.split() for line in Path(path).read_text().splitlines())

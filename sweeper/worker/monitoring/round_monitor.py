@@ -1,8 +1,8 @@
 """What is read between the blocks of a round, and which of it makes a round void.
 
-Void: the allocator ran out of memory and tried again, the gradient scaler skipped a step, another process ran kernels
-on the GPU. A recompilation is `bench`'s to see. Clocks, temperature and torch's flags are noted and void nothing:
-dropping rounds for them would favour one arm.
+Void: the allocator ran out of memory and tried again, the gradient scaler skipped a step, another
+process ran kernels on the GPU. A recompilation is `bench`'s to see. Clocks, temperature and torch's
+flags are noted and void nothing: dropping rounds for them would favour one arm.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from sweeper.worker.monitoring.gpu_monitor import GpuMonitor
 
 
 class RoundMonitor:
-    """Made before the model is built. `read_gradient_scales` reads the scale of each gradient scaler in use."""
+    """Made before the model is built. `read_gradient_scales` reads the scale of each gradient
+    scaler in use.
+    """
 
     def __init__(
         self, device: torch.device, neighbours: Callable[[], frozenset[int]] = frozenset

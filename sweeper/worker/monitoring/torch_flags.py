@@ -1,4 +1,6 @@
-"""Torch's global flags: they must be the same in both arms, so they are read again after each block."""
+"""Torch's global flags: they must be the same in both arms, so they are read again after each
+block.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ _READERS: Mapping[str, Callable[[], Json]] = {
 
 
 def read() -> dict[str, Json]:
-    """Read every flag; None for one that has no value beside torch's newer `fp32_precision` settings."""
+    """Read every flag; None for one that has no value beside torch's newer `fp32_precision`
+    settings.
+    """
     values: dict[str, Json] = {}
     for name, reader in _READERS.items():
         try:

@@ -1,7 +1,8 @@
-"""Entry point of the process in which a script runs: `python -m sweeper.worker.scripts trial.json PASS --answer-fd N`.
+"""Entry point of the process in which a script runs: `python -m sweeper.worker.scripts trial.json
+PASS --answer-fd N`.
 
-It answers with phases and one outcome, as a worker does, and ends the script. Whatever the script does to its process
-(signals, descriptors, folders, exit) stays in here.
+It answers with phases and one outcome, as a worker does, and ends the script. Whatever the script
+does to its process (signals, descriptors, folders, exit) stays in here.
 """
 
 from __future__ import annotations
@@ -143,7 +144,10 @@ def run_script(
 
 def _describe_exit(error: SystemExit) -> str:
     code = error.code
-    return f"the script ended with {f'exit code {code}' if isinstance(code, int) else f'the message: {code}'}"
+    return (
+        "the script ended with "
+        f"{f'exit code {code}' if isinstance(code, int) else f'the message: {code}'}"
+    )
 
 
 if __name__ == "__main__":

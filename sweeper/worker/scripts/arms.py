@@ -1,8 +1,9 @@
 """Both arms of a script: its modules called as they are, and compiled.
 
-Where the script compiles nothing by itself, its outermost modules get a compiled form, as `module.compile()` gives
-them, and each call takes the form of the arm that runs. Where it calls `torch.compile`, that is the compiled arm, and
-torch's stance turns it off in eager. The stance is the whole process's, so what libraries compile is eager there too.
+Where the script compiles nothing by itself, its outermost modules get a compiled form, as
+`module.compile()` gives them, and each call takes the form of the arm that runs. Where it calls
+`torch.compile`, that is the compiled arm, and torch's stance turns it off in eager. The stance is
+the whole process's, so what libraries compile is eager there too.
 """
 
 from __future__ import annotations
@@ -27,7 +28,9 @@ CALLED_FIRST = "_compiled_call_impl"  # of a module: `Module.__call__` prefers i
 
 
 def call_eager(module: torch.nn.Module, /, *arguments: Any, **options: Any) -> Any:
-    """Call a module and its hooks, past the compiled form that it may have; what Dynamo compiles is a frame of ours."""
+    """Call a module and its hooks, past the compiled form that it may have; what Dynamo compiles is
+    a frame of ours.
+    """
     return module._call_impl(*arguments, **options)  # type: ignore[no-untyped-call]
 
 
@@ -63,7 +66,9 @@ class Form:
 
     @staticmethod
     def of_script(item: Compiled) -> Form | None:
-        """Make the form of what the script has compiled, which the stance turns off; None for functions."""
+        """Make the form of what the script has compiled, which the stance turns off; None for
+        functions.
+        """
         if item.module is None:
             return None
         caller = item.result if isinstance(item.result, torch.nn.Module) else item.module
@@ -88,10 +93,11 @@ class Form:
 
 
 class FirstCalls:
-    """Hears of modules before they are called for training first; they have the names that they have in a record.
+    """Hears of modules before they are called for training first; they have the names that they
+    have in a record.
 
-    It stands in for `Module.__call__` until all have come, and steps aside for each call, so that the compiler does not
-    see it.
+    It stands in for `Module.__call__` until all have come, and steps aside for each call, so that
+    the compiler does not see it.
     """
 
     def __init__(self, names: Sequence[str], hear: Callable[[torch.nn.Module], None]) -> None:
@@ -151,7 +157,9 @@ class Arms:
         return bool(self._calls.own)
 
     def prepare(self, modules: Sequence[torch.nn.Module]) -> None:
-        """Make the compiled arm. Raises NotCompiledError without modules, or where one has not come."""
+        """Make the compiled arm. Raises NotCompiledError without modules, or where one has not
+        come.
+        """
         if missing := self._end_first_calls():
             raise NotCompiledError(
                 f"not called for training as in the script's first run: {', '.join(missing)}"
@@ -163,11 +171,14 @@ class Arms:
         self.forms += [Form.compile(module, self._trial, self.counters) for module in modules]
         if not self.forms:
             raise NotCompiledError(
-                "no module with parameters to train is called in a step, so there is none to compile"
+                "no module with parameters to train is called in a step, so there is none to "
+                "compile"
             )
 
     def compile_at_first_calls(self, names: Sequence[str], tell: Callable[[], None]) -> None:
-        """Compile modules before they are called for training first, until `prepare`; `tell` is called before each."""
+        """Compile modules before they are called for training first, until `prepare`; `tell` is
+        called before each.
+        """
 
         def compile_it(module: torch.nn.Module) -> None:
             tell()
@@ -180,14 +191,18 @@ class Arms:
         return self._first_calls.end() if self._first_calls else []
 
     def switch(self, arm: str) -> None:
-        """Run an arm from the next step on; to be called before the script, or at the end of a step."""
+        """Run an arm from the next step on; to be called before the script, or at the end of a
+        step.
+        """
         compiled = arm == "compiled" and self._trial.mode != "eager"
         torch.compiler.set_stance("default" if compiled else "force_eager")
         for form in self.forms:
             form.choose(arm)
 
     def compiled_forms(self) -> list[tuple[torch.nn.Module, Function]]:
-        """Each module with its compiled form; of what the script compiles by itself, modules alone."""
+        """Each module with its compiled form; of what the script compiles by itself, modules
+        alone.
+        """
         if not self.is_own:
             return [(form.module, form.compiled) for form in self.forms]
         own = [(item.module, item) for item in self._calls.compiled]
@@ -203,13 +218,18 @@ class Arms:
             raise NotCompiledError(reason)
         where = ", ".join(call.where for call in self._calls.own)
         if torch._dynamo.config.disable or os.environ.get("TORCHDYNAMO_DISABLE") == "1":
-            reason = "TORCH_COMPILE_DISABLE, TORCHDYNAMO_DISABLE or torch._dynamo.config.disable turns the compiler off"
+            reason = (
+                "TORCH_COMPILE_DISABLE, TORCHDYNAMO_DISABLE or torch._dynamo.config.disable "
+                "turns the compiler off"
+            )
         raise NotCompiledError(
             f"the script calls torch.compile ({where}), and runs nothing compiled: {reason}"
         )
 
     def stop(self) -> None:
-        """Leave the modules as they were; what the script still does runs in eager, and compiles nothing."""
+        """Leave the modules as they were; what the script still does runs in eager, and compiles
+        nothing.
+        """
         self._end_first_calls()
         torch.compiler.set_stance("force_eager")
         for form in self.forms:

@@ -1,4 +1,6 @@
-"""What the preflight check asks of a library of models, for scripts: they build their models by themselves."""
+"""What the preflight check asks of a library of models, for scripts: they build their models by
+themselves.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The accuracy check of a script's modules, on what the script gave them, when the script is needed no more.
+"""The accuracy check of a script's modules, on what the script gave them, when the script is needed
+no more.
 
-A module is judged by itself: its outputs, and the gradients of its own loss where it computes one, else of a weighted
-mean of its outputs. The script's loss and its optimizer are eager in both arms.
+A module is judged by itself: its outputs, and the gradients of its own loss where it computes one,
+else of a weighted mean of its outputs. The script's loss and its optimizer are eager in both arms.
 """
 
 from __future__ import annotations

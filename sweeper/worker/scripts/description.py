@@ -1,4 +1,6 @@
-"""What has been seen of a script, for its record: its parts, and the shapes that its modules are called with."""
+"""What has been seen of a script, for its record: its parts, and the shapes that its modules are
+called with.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""Follows one module of a script through its training, and runs each of its calls again in every arm.
+"""Follows one module of a script through its training, and runs each of its calls again in every
+arm.
 
-The script runs with the compiled module. After each of its steps the calls of that step are repeated, from the weights,
-buffers, random numbers and inputs that they had, with the gradients that the script's loss sent back. What the script
-goes on with is as the step has left it, but for what a module keeps in Python objects of its own.
+The script runs with the compiled module. After each of its steps the calls of that step are
+repeated, from the weights, buffers, random numbers and inputs that they had, with the gradients
+that the script's loss sent back. What the script goes on with is as the step has left it, but for
+what a module keeps in Python objects of its own.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ Named = dict[str, torch.Tensor]
 
 
 class State:
-    """All that a module has at a time: which tensors it holds, their values where they are given, and its modes."""
+    """All that a module has at a time: which tensors it holds, their values where they are given,
+    and its modes.
+    """
 
     def __init__(self, module: torch.nn.Module, values: dict[int, torch.Tensor]) -> None:
         parts = list(module.modules())
@@ -110,7 +114,9 @@ class Follower:
         return output
 
     def _has_room(self) -> bool:
-        """Whether another call may be noted; one that nobody has asked for gradients, as in an evaluation, goes."""
+        """Whether another call may be noted; one that nobody has asked for gradients, as in an
+        evaluation, goes.
+        """
         if len(self._calls) >= MAX_CALLS:
             unused = next((call for call in self._calls if not call.gradients), None)
             if unused is None:
@@ -199,7 +205,9 @@ class Follower:
         relative: float = 0.0,
         in_full: bool = False,
     ) -> Named:
-        """Run a call: outputs, gradients of parameters and inputs, and changes of buffers, by name."""
+        """Run a call: outputs, gradients of parameters and inputs, and changes of buffers, by
+        name.
+        """
         call.state.restore()
         leaves = copy_batch(call.batch)
         if relative:
@@ -231,7 +239,9 @@ class Follower:
         return {name: to_reals(tensor.to_dense()).clone() for name, tensor in named.items()}
 
     def _take_gradients(self, call: Call, outputs: Sequence[torch.Tensor], leaves: Batch) -> Named:
-        """Go back as the script did: `torch.autograd.grad` would leave out what reentrant checkpoints hold."""
+        """Go back as the script did: `torch.autograd.grad` would leave out what reentrant
+        checkpoints hold.
+        """
         inputs = [
             tensor for tensor in find_tensors([leaves.args, leaves.kwargs]) if tensor.requires_grad
         ]
@@ -325,7 +335,9 @@ def _read_gradient(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _copy_values(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
-    """Copies of tensors by their identity; those whose numbers share their memory cannot be written to."""
+    """Copies of tensors by their identity; those whose numbers share their memory cannot be written
+    to.
+    """
     return {id(tensor): tensor.detach().clone() for tensor in tensors if not is_expanded(tensor)}
 
 

@@ -1,4 +1,6 @@
-"""When a script does more than train: the steps between its evaluations, or between the files that it saves."""
+"""When a script does more than train: the steps between its evaluations, or between the files that
+it saves.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ MAX_INTERVALS = 9  # that are kept
 
 
 class Interruptions:
-    """Counts steps since the last interruption, and from one to the next. A round that has one in it does not count."""
+    """Counts steps since the last interruption, and from one to the next. A round that has one in
+    it does not count.
+    """
 
     def __init__(self) -> None:
         self._intervals: deque[int] = deque(maxlen=MAX_INTERVALS)
@@ -18,7 +22,9 @@ class Interruptions:
 
     @property
     def interval(self) -> int | None:
-        """Steps from one interruption to the next, the median of the last few; None before the second one."""
+        """Steps from one interruption to the next, the median of the last few; None before the
+        second one.
+        """
         return median_low(self._intervals) if self._intervals else None
 
     def note(self, seen: int) -> None:
@@ -40,5 +46,7 @@ class Interruptions:
         )
 
     def fit_block(self, untimed: int) -> int | None:
-        """The most steps of a block; a round has two, each after `untimed` steps. None where no interval is known."""
+        """The most steps of a block; a round has two, each after `untimed` steps. None where no
+        interval is known.
+        """
         return None if (interval := self.interval) is None else (interval - 1) // 2 - untimed

@@ -1,8 +1,10 @@
-"""What is measured while a script runs: generators that the loop resumes at the end of each of its steps.
+"""What is measured while a script runs: generators that the loop resumes at the end of each of its
+steps.
 
-`lead_steps` compares both arms in one process: blocks of K steps take turns, on recorded batches of the script's
-loader, so the times have neither loading nor other shapes in them. `lead_loop` runs one arm throughout, loader and all,
-as the script does by itself: batches that were fetched ahead in one arm's time must not be used up in the other's.
+`lead_steps` compares both arms in one process: blocks of K steps take turns, on recorded batches of
+the script's loader, so the times have neither loading nor other shapes in them. `lead_loop` runs
+one arm throughout, loader and all, as the script does by itself: batches that were fetched ahead in
+one arm's time must not be used up in the other's.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ SETTLED_STEPS = 3  # in a row without a compilation, before a compiled loop is t
 
 
 def lead_steps(setup: ScriptSetup) -> Lead:
-    """Lead a script through the phases of the comparison of steps; the script ends when the generator does."""
+    """Lead a script through the phases of the comparison of steps; the script ends when the
+    generator does.
+    """
     notes, arms, loop = setup.notes, setup.arms, setup.loop
     modules = setup.begin()
     with notes.enter("eager"):
@@ -119,7 +123,9 @@ def _time_rounds(setup: ScriptSetup) -> Lead:
 
 
 def _shorten_blocks(setup: ScriptSetup) -> bool:
-    """Shorten blocks until a round fits between two evaluations or saved files of the script; whether they are now."""
+    """Shorten blocks until a round fits between two evaluations or saved files of the script;
+    whether they are now.
+    """
     steps, most = (
         setup.notes.process.steps_per_block,
         setup.loop.interruptions.fit_block(STEPS_BEFORE_BLOCK),
@@ -150,7 +156,9 @@ def _explain_interval(setup: ScriptSetup) -> str:
 
 
 def lead_loop(setup: ScriptSetup, arm: str, known: Known = NOTHING) -> Lead:
-    """Time the loop as the script runs it, with one arm throughout. What is set here counts from its first batch on."""
+    """Time the loop as the script runs it, with one arm throughout. What is set here counts from
+    its first batch on.
+    """
     setup.loop.loader.keep_none()
     if arm == "compiled":
         _compile_from_the_start(setup, known)
@@ -160,7 +168,8 @@ def lead_loop(setup: ScriptSetup, arm: str, known: Known = NOTHING) -> Lead:
 def _compile_from_the_start(setup: ScriptSetup, known: Known) -> None:
     """Compile each known module at its first call, as `model.compile()` before the loop does.
 
-    Eager steps before that may change how long later ones take, by what they leave behind in the process.
+    Eager steps before that may change how long later ones take, by what they leave behind in the
+    process.
     """
     setup.loop.modules.stop()  # its hooks would break graphs
     setup.arms.switch("compiled")

@@ -1,8 +1,10 @@
-"""A training loop that somebody else wrote, seen from outside: its steps, its loader, and the modules that it calls.
+"""A training loop that somebody else wrote, seen from outside: its steps, its loader, and the
+modules that it calls.
 
-A step of the loop ends when an optimizer's step returns. Where several optimizers take turns, it is the step of the one
-that steps least often, and of those the last in turn. Wrappers call the optimizers within them, so the outermost call
-counts. Until that is known the loop runs as it is, and the outermost modules that it calls are noted.
+A step of the loop ends when an optimizer's step returns. Where several optimizers take turns, it is
+the step of the one that steps least often, and of those the last in turn. Wrappers call the
+optimizers within them, so the outermost call counts. Until that is known the loop runs as it is,
+and the outermost modules that it calls are noted.
 """
 
 from __future__ import annotations
@@ -40,9 +42,11 @@ Lead = Generator[None, None, None]  # goes on at the end of each step
 
 
 class LoaderWatch:
-    """Sees what loaders of torch give, and how long it takes; on demand it gives recorded batches again.
+    """Sees what loaders of torch give, and how long it takes; on demand it gives recorded batches
+    again.
 
-    The training loader is the one that gives most batches: a kind of data set, and the line that takes from it.
+    The training loader is the one that gives most batches: a kind of data set, and the line that
+    takes from it.
     """
 
     def __init__(self) -> None:
@@ -120,12 +124,16 @@ class LoaderWatch:
         self._training = self._pulled.most_common(1)[0][0] if self._pulled else None
 
     def keep_none(self) -> None:
-        """Keep no batches: pinned ones leave torch's allocator larger for good, and every fork of a worker maps it."""
+        """Keep no batches: pinned ones leave torch's allocator larger for good, and every fork of a
+        worker maps it.
+        """
         self._records = False
         self._recorded.clear()
 
     def replay(self, count: int) -> None:
-        """From now on the training loader gives its last `count` batches again, in turn, and does not end."""
+        """From now on the training loader gives its last `count` batches again, in turn, and does
+        not end.
+        """
         batches = [RecordedBatch(batch) for batch in list(self._recorded)[-count:]]
         self.num_replayed = len(batches)
         self._replayed = itertools.cycle(batches) if batches else None
@@ -184,7 +192,8 @@ def copy_structure(batch: Any) -> Any:
 class ModuleWatch:
     """Notes the outermost modules that are called for training and have parameters to train.
 
-    Left in place, such a hook fires for every submodule and breaks graphs, so it has to stop before anything compiles.
+    Left in place, such a hook fires for every submodule and breaks graphs, so it has to stop before
+    anything compiles.
     """
 
     def __init__(self) -> None:
@@ -245,7 +254,8 @@ def find_script_line() -> str:
 class Loop:
     """Sees the steps of a loop, and asks `lead` at the end of each what comes next.
 
-    The lead's end is the script's; `on_end` hears what went wrong in it, or None, before the script is ended.
+    The lead's end is the script's; `on_end` hears what went wrong in it, or None, before the script
+    is ended.
     """
 
     def __init__(
@@ -317,10 +327,15 @@ class Loop:
         if not self.num_watched:
             return "no step of an optimizer of torch was seen"
         steps = self.num_watched + self.num_steps
-        return f"{steps} {'step was' if steps == 1 else 'steps were'} seen, and more are needed (docs/scripts.md)"
+        return (
+            f"{steps} {'step was' if steps == 1 else 'steps were'} seen, and more are needed "
+            "(docs/scripts.md)"
+        )
 
     def finish(self, error: Exception | None = None) -> None:
-        """The script has ended by itself, or with an error: the lead hears it, and what it has is kept."""
+        """The script has ended by itself, or with an error: the lead hears it, and what it has is
+        kept.
+        """
         if self._ended:
             return
         self._ended = True
@@ -440,7 +455,9 @@ class ScriptOverError(Failure):
 
 
 class ScriptFailedError(Failure):
-    """The script has raised an error, which is the trial's and no reading's: it passes every `try_steps`."""
+    """The script has raised an error, which is the trial's and no reading's: it passes every
+    `try_steps`.
+    """
 
 
 def run_steps(steps: int) -> Iterable[None]:

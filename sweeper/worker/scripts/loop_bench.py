@@ -1,4 +1,6 @@
-"""A bench on which a script's own loop runs the steps, and what it watches in them beside the GPU."""
+"""A bench on which a script's own loop runs the steps, and what it watches in them beside the
+GPU.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ from sweeper.worker.scripts.loop import Loop
 
 
 class LoopBench(Bench):
-    """Has the script's loop run the steps; its sizes are the recorded batches that its loader gives in turn.
+    """Has the script's loop run the steps; its sizes are the recorded batches that its loader gives
+    in turn.
 
-    No stance makes what compiles again fail, since libraries may compile code of their own: `LoopMonitor` sees it.
+    No stance makes what compiles again fail, since libraries may compile code of their own:
+    `LoopMonitor` sees it.
     """
 
     def __init__(self, device: torch.device, arms: Arms, interruptions: Interruptions) -> None:
@@ -33,7 +37,9 @@ class LoopBench(Bench):
         return itertools.repeat(None, steps)
 
     def before_round(self, steps: int) -> Iterable[None]:
-        """Let the script's next evaluation or saved file be over, where a round would not end before it."""
+        """Let the script's next evaluation or saved file be over, where a round would not end
+        before it.
+        """
         for _ in range(self._interruptions.interval or 0):
             if self._interruptions.leave_room(steps):
                 return
@@ -59,7 +65,9 @@ class LoopBench(Bench):
 
 
 class LoopMonitor(RoundMonitor):
-    """Also voids a round in which the script did more than train, or compiled; and reads torch's allocator."""
+    """Also voids a round in which the script did more than train, or compiled; and reads torch's
+    allocator.
+    """
 
     def __init__(self, device: torch.device, loop: Loop, counters: CompileCounters) -> None:
         super().__init__(device)

@@ -1,9 +1,9 @@
 """How long a step of a whole loop takes, with one arm throughout.
 
-An evaluation, a saved file and the start of a loader's workers come once in many steps, and each takes as long as many
-of them. Both arms need the same share of these: the eager loop is timed from one to another of the rarest kind, and the
-compiled loop over as many steps, or a multiple, with as many of each kind. Where a whole period would take too long,
-both are timed without.
+An evaluation, a saved file and the start of a loader's workers come once in many steps, and each
+takes as long as many of them. Both arms need the same share of these: the eager loop is timed from
+one to another of the rarest kind, and the compiled loop over as many steps, or a multiple, with as
+many of each kind. Where a whole period would take too long, both are timed without.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ NOTHING = Known()
 def time_loop(setup: ScriptSetup, arm: str, known: Known = NOTHING) -> Lead:
     """Time steps of the loop until there are enough of them.
 
-    What compiles meanwhile, as the first evaluation does, comes once in a training: the time begins anew after it. A
-    loop that compiles again and again is timed with what it compiles.
+    What compiles meanwhile, as the first evaluation does, comes once in a training: the time begins
+    anew after it. A loop that compiles again and again is timed with what it compiles.
     """
     timing = _Timing(setup, known)
     try:
@@ -184,7 +184,9 @@ class _Timing:
 
     @property
     def leaves_out(self) -> bool:
-        """Whether an event was seen and is not in the window, or not as often per step as in eager's."""
+        """Whether an event was seen and is not in the window, or not as often per step as in
+        eager's.
+        """
         window, known = self.choose(), self._known
         if known.steps:
             periods = window.steps / known.steps

@@ -1,4 +1,6 @@
-"""Leads a worker through the passes of a script, each a process of its own, and puts their results together."""
+"""Leads a worker through the passes of a script, each a process of its own, and puts their results
+together.
+"""
 
 from __future__ import annotations
 
@@ -87,7 +89,9 @@ def _tell_what_is_known(script: ScriptRun | None) -> list[str]:
 
 
 def _follow(trial: Path, part: Part, notes: Notes, deadline: float) -> None:
-    """Add the trajectory. What fails in these passes or is late is said in it; what was measured before stays."""
+    """Add the trajectory. What fails in these passes or is late is said in it; what was measured
+    before stays.
+    """
     outcome = _run_pass(trial, TRAJECTORY, part, notes, deadline=deadline)
     trajectory = _read_trajectory(outcome) or Trajectory(0, None, outcome.message or outcome.status)
     script = notes.process.script or ScriptRun()
@@ -144,7 +148,9 @@ def _take_over(outcome: Outcome, which: str, notes: Notes) -> None:
 
 
 def _join(host: HostState, of_loop: HostState) -> HostState:
-    """The state of the host with the larger share that others took, of the rounds and of the loops."""
+    """The state of the host with the larger share that others took, of the rounds and of the
+    loops.
+    """
     shares = [
         item.busy_while_measuring
         for item in (host, of_loop)
@@ -154,7 +160,9 @@ def _join(host: HostState, of_loop: HostState) -> HostState:
 
 
 def _shorten_places(diagnostics: Diagnostics) -> Diagnostics:
-    """Name places in the folder of the sweep as the user would: the script ran with an absolute path."""
+    """Name places in the folder of the sweep as the user would: the script ran with an absolute
+    path.
+    """
     begin = f"{Path.cwd()}{os.sep}"
     breaks = tuple(
         replace(item, where=(item.where or "").removeprefix(begin) or None)
@@ -171,7 +179,9 @@ def _run_pass(
     told: Sequence[str] = (),
     deadline: float = math.inf,
 ) -> Outcome:
-    """Run the script once. What it prints goes to the worker's log; it finds nothing on its standard input."""
+    """Run the script once. What it prints goes to the worker's log; it finds nothing on its
+    standard input.
+    """
     print(f"run of the script: {which}", *told[:2], flush=True)  # into the log
     receive, send = os.pipe()
     cold = ["--cold"] if part.cold else []
@@ -222,7 +232,9 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _read_answer(receive: int, notes: Notes) -> Outcome | None:
-    """Announce the phases of a pass until its outcome comes; None where the script ends its process before."""
+    """Announce the phases of a pass until its outcome comes; None where the script ends its process
+    before.
+    """
     with os.fdopen(receive) as lines:
         for line in lines:
             message = decode(line)

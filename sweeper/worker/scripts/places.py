@@ -26,7 +26,9 @@ _BEGIN = Path.cwd()
 
 
 def is_users(file: str) -> bool:
-    """Whether a file, as code objects name it, is neither a library's nor ours, and no compiler has written it."""
+    """Whether a file, as code objects name it, is neither a library's nor ours, and no compiler has
+    written it.
+    """
     caches = [os.environ[name] for name in CACHES if name in os.environ]
     return not file.startswith(("<", *LIBRARIES, *caches)) and OWN not in Path(file).parents
 
@@ -49,7 +51,9 @@ def name_call(name: str, line: str) -> str:
 
 
 def describe_in_script(error: Exception) -> str:
-    """Say what went wrong, and on which of the user's own lines, where it is the script's own error."""
+    """Say what went wrong, and on which of the user's own lines, where it is the script's own
+    error.
+    """
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)
     ]
@@ -58,7 +62,8 @@ def describe_in_script(error: Exception) -> str:
     where = name_place(frames[-1].filename, frames[-1].lineno)
     if OVERWRITTEN in str(error):
         return (
-            f"{where} reads a tensor that the script has kept from an earlier step, and a CUDA graph has overwritten "
+            f"{where} reads a tensor that the script has kept from an earlier step, and a CUDA "
+            "graph has overwritten "
             "it since; keep a copy, e.g. loss.detach().clone(), or take mode=default"
         )
     return f"{where}: {describe_error(error)}"

@@ -1,4 +1,6 @@
-"""Runs a program as `python train.py ARGS` or `python -m package.train ARGS` would, in this process."""
+"""Runs a program as `python train.py ARGS` or `python -m package.train ARGS` would, in this
+process.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from sweeper.core.trial import Model, find_script, name_module
 
 
 class EndOfScript(BaseException):
-    """Ends a script at the end of a step. No `except Exception` of the script catches it, and its clean-up runs."""
+    """Ends a script at the end of a step. No `except Exception` of the script catches it, and its
+    clean-up runs.
+    """
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,9 @@ class Program:
 
     @staticmethod
     def of(model: Model) -> Program:
-        """Read the program of a model of the library `script`. Raises ValueError for quotes that do not close."""
+        """Read the program of a model of the library `script`. Raises ValueError for quotes that do
+        not close.
+        """
         arguments = tuple(shlex.split(str(model.arguments.get("args", ""))))
         folder = Path(str(model.arguments.get("cwd", "."))).absolute()
         return Program(model.name, arguments, folder, find_script(model))

@@ -13,7 +13,9 @@ Refuse = Callable[[str], NoReturn]
 
 
 def refuse_several(refuse: Refuse) -> None:
-    """Call `refuse` with a reason where the script joins a group of processes, or starts several that train."""
+    """Call `refuse` with a reason where the script joins a group of processes, or starts several
+    that train.
+    """
     for name in ("spawn", "start_processes"):
         _refuse_start(name, getattr(torch.multiprocessing, name), refuse)
     if not torch.distributed.is_available():

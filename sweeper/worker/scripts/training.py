@@ -1,4 +1,6 @@
-"""A training of a script from beginning to end: its losses, the norms of its gradients, and where its weights go."""
+"""A training of a script from beginning to end: its losses, the norms of its gradients, and where
+its weights go.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ BUCKETS = 4093
 
 
 class SeedShift:
-    """Adds to the seeds that the script gives to `torch.manual_seed`, itself or through a library."""
+    """Adds to the seeds that the script gives to `torch.manual_seed`, itself or through a
+    library.
+    """
 
     def __init__(self, shift: int) -> None:
         self.has_seeded = False
@@ -67,7 +71,9 @@ class LossWatch:
 
 
 class TrainingWatch:
-    """Follows a training from one step to the next; `weights` is where eager's are kept for the compiled training."""
+    """Follows a training from one step to the next; `weights` is where eager's are kept for the
+    compiled training.
+    """
 
     def __init__(
         self, losses: LossWatch, optimizers: Iterable[Optimizer], steps: int, weights: Path
@@ -96,7 +102,9 @@ class TrainingWatch:
             self._sketches.append(sketch(self._parameters))
 
     def describe(self, arm: str, shift: int, seeded: bool) -> Training:
-        """What the training was; in eager, also keep where its weights went, for the compiled one."""
+        """What the training was; in eager, also keep where its weights went, for the compiled
+        one.
+        """
         losses, norms = (_average(column, self._every) for column in zip(*self._rows, strict=True))
         sketches = torch.stack(self._sketches).cpu()
         apart: tuple[float | None, ...] = ()
@@ -112,7 +120,8 @@ class TrainingWatch:
 
 
 def sketch(parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Weights in `BUCKETS` numbers, whose differences are about as long as those of the weights themselves.
+    """Weights in `BUCKETS` numbers, whose differences are about as long as those of the weights
+    themselves.
 
     A number goes into the bucket of its place, with a sign by chance, always the same one.
     """

@@ -1,8 +1,9 @@
-"""Generators that compare trainings, resumed by the loop at the end of each step, as those of `leads` are.
+"""Generators that compare trainings, resumed by the loop at the end of each step, as those of
+`leads` are.
 
-`lead_trajectory` lets the compiled loop train, and runs each of its steps again in eager. `lead_training` lets one arm
-train, and follows where it goes. Compiled code draws random numbers as eager does here, so it is another program than
-the one that is timed.
+`lead_trajectory` lets the compiled loop train, and runs each of its steps again in eager.
+`lead_training` lets one arm train, and follows where it goes. Compiled code draws random numbers as
+eager does here, so it is another program than the one that is timed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What a program does with signals from its start; whole sweeps are in tests/sweep/test_interrupts.py."""
+"""What a program does with signals from its start; whole sweeps are in
+tests/sweep/test_interrupts.py.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ HANDLED = """
 import signal
 from sweeper.core.system import interrupts
 interrupts.install()
-print([name for name in ("SIGINT", "SIGTERM", "SIGHUP") if signal.getsignal(signal.Signals[name]) != signal.SIG_IGN])
+names = ("SIGINT", "SIGTERM", "SIGHUP")
+print([name for name in names if signal.getsignal(signal.Signals[name]) != signal.SIG_IGN])
 """
 WAITS = """
 import os, signal
@@ -96,7 +99,9 @@ def start(
     ignored: tuple[signal.Signals, ...] = (),
     stderr: int = subprocess.PIPE,
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program with the default actions of signals: those of this process may be ignored, as under nohup."""
+    """Run a program with the default actions of signals: those of this process may be ignored, as
+    under nohup.
+    """
 
     def prepare() -> None:
         for number in (signal.SIGINT, signal.SIGHUP):

@@ -1,4 +1,6 @@
-"""What becomes of a program whose output cannot be written, or whose machine has run out of something."""
+"""What becomes of a program whose output cannot be written, or whose machine has run out of
+something.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The figures of the page, as dictionaries of traces: what is drawn, in which order, and what is left out."""
+"""The figures of the page, as dictionaries of traces: what is drawn, in which order, and what is
+left out.
+"""
 
 from __future__ import annotations
 

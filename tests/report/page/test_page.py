@@ -33,7 +33,8 @@ from sweeper.report.tables.speedups import speedups
 
 HOSTILE = "<img src=x onerror=alert(1)></script><!--"
 FIGURES = (
-    "forest", "families", "ladder", "backends", "batch-sizes", "compile-time", "total-time", "memory", "headroom",
+    "forest", "families", "ladder", "backends", "batch-sizes", "compile-time", "total-time",
+    "memory", "headroom",
     "step-times",
 )  # fmt: skip
 PAIR = (make_record(speedups=(2.0, 2.1)), make_record(precision="fp32", speedups=(1.4, 1.5)))
@@ -211,7 +212,9 @@ def test_suites_have_rows_of_their_own_with_what_was_published(tmp_path: Path) -
 
 
 def weighted_pair(preset: bool, **settings: Any) -> list[Record]:
-    """A Hugging Face model in both precisions, in the settings of `conf/preset/pt2.yaml` or in those of today."""
+    """A Hugging Face model in both precisions, in the settings of `conf/preset/pt2.yaml` or in
+    those of today.
+    """
     records = []
     for name in ("amp", "fp32"):
         record = make_record("bert", name, family="nlp")
@@ -241,9 +244,12 @@ def weighted_pair(preset: bool, **settings: Any) -> list[Record]:
 def test_published_figures_name_every_setting_that_was_another(tmp_path: Path) -> None:
     text = write_page(tmp_path, weighted_pair(preset=False))
     said = (
-        "The figures of 2022 were measured with other settings (TF32 on, here as torch sets it; AMP float16 autocast "
-        "without gradient scaler, here bfloat16 autocast without gradient scaler; optimizer none, here adam; dropout "
-        "off, here on; texts of full length without a mask, here padded), on another machine (GPU NVIDIA A100, here "
+        "The figures of 2022 were measured with other settings (TF32 on, here as torch sets it; "
+        "AMP float16 autocast "
+        "without gradient scaler, here bfloat16 autocast without gradient scaler; optimizer none, "
+        "here adam; dropout "
+        "off, here on; texts of full length without a mask, here padded), on another machine (GPU "
+        "NVIDIA A100, here "
         "NVIDIA H200; torch before 2.0, here 2.13.0)."
     )
     header, _, rest = text.partition("</header>")
@@ -258,7 +264,8 @@ def test_beside_the_preset_published_figures_differ_by_machine_alone(tmp_path: P
     header = write_page(tmp_path, weighted_pair(preset=True)).partition("</header>")[0]
     assert "published: 1.52 (A100, 2022)</span>" in header
     assert (
-        "The figures of 2022 were measured with the settings of this sweep, on another machine (GPU NVIDIA A100, here "
+        "The figures of 2022 were measured with the settings of this sweep, on another machine "
+        "(GPU NVIDIA A100, here "
         "NVIDIA H200; torch before 2.0, here 2.13.0)." in header
     )
     changed = [
@@ -335,7 +342,8 @@ def test_rows_open_to_why_they_are_slow(tmp_path: Path) -> None:
         row["cells"][0]: dict(row["details"]) for row in data_of(text)["tables"]["speedups"]["rows"]
     }
     assert details["resnet50"]["why not faster"].splitlines() == [
-        "the compiled kernels take longer than eager's (busy speedup 0.80); inspect=true shows which are generated and "
+        "the compiled kernels take longer than eager's (busy speedup 0.80); inspect=true shows "
+        "which are generated and "
         "which are library calls",
         "recompile, 1 time: TORCH_LOGS=recompiles or inspect=true says why",
         "2 graph breaks, see below",
@@ -648,7 +656,10 @@ def test_two_sweeps_are_named_in_each_row_and_filter_and_whose_trial_counts_at_t
     write_report(sweeps, tmp_path / "out")
     text = (tmp_path / "out" / "report.html").read_text()
     head = text.partition("<main>")[0]
-    said = "Where several of night, day tried one model, precision, batch and mode, means and recommendations take"
+    said = (
+        "Where several of night, day tried one model, precision, batch and mode, means and "
+        "recommendations take"
+    )
     assert said in head
     tables = data_of(text)["tables"]
     for name in ("speedups", "failures", "recommendations"):

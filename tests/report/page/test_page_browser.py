@@ -1,4 +1,6 @@
-"""report.html in a real browser: every figure drawn, tables that sort and filter, nothing loaded, nothing run."""
+"""report.html in a real browser: every figure drawn, tables that sort and filter, nothing loaded,
+nothing run.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,17 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("pages")]
 
 HOSTILE = "<img src=x onerror=alert(1)></script>"
 FIGURES = {
-    "forest", "families", "ladder", "backends", "batch-sizes", "compile-time", "total-time", "memory", "headroom",
+    "forest", "families", "ladder", "backends", "batch-sizes", "compile-time", "total-time",
+    "memory", "headroom",
     "step-times",
 }  # fmt: skip
 WIDE, NARROW = 1400, 390
 
 
 def records() -> list[Record]:
-    """Trials for every figure: two precisions, modes, backends and batch sizes, some that failed."""
+    """Trials for every figure: two precisions, modes, backends and batch sizes, some that
+    failed.
+    """
     made = [
         make_record("resnet50", precision, (speedup, speedup * 1.01), mode=mode)
         for precision, speedup in (("amp", 2.0), ("fp32", 1.5))
@@ -96,7 +101,9 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
 
 
 def look(browser: Chrome, address: str, width: int = WIDE, scheme: str = "light") -> None:
-    """Open the page in a window of `width` pixels, tall enough to see all of it, and wait until it is drawn."""
+    """Open the page in a window of `width` pixels, tall enough to see all of it, and wait until it
+    is drawn.
+    """
     scheme_of_system = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", scheme_of_system)
     size = {"width": width, "height": 9000, "deviceScaleFactor": 1, "mobile": width < WIDE}
@@ -122,8 +129,10 @@ def cells(browser: Chrome, column: str, table: str = "speedups") -> list[str]:
     script = """
         const table = document.querySelector(`section[data-table=${arguments[0]}]`);
         const heads = [...table.querySelectorAll('th')].map((head) => head.innerText.trim());
-        const at = heads.findIndex((head) => head.replace(/\\s+/g, ' ').replace(/ [↑↓]$/, '') === arguments[1]);
-        return [...table.querySelectorAll('tr.row')].map((row) => row.children[at].innerText.trim());
+        const at = heads.findIndex((head) =>
+            head.replace(/\\s+/g, ' ').replace(/ [↑↓]$/, '') === arguments[1]);
+        return [...table.querySelectorAll('tr.row')].map((row) =>
+            row.children[at].innerText.trim());
     """
     found: list[str] = browser.execute_script(script, table, column)
     return found
@@ -173,13 +182,16 @@ def test_squares_of_the_legend_look_like_their_bars_and_unlike_each_other(
             const id = style.fill.match(/^url\\("#(.*)"\\)$/)?.[1]; // hatched
             const line = id && document.getElementById(id).querySelector('path');
             const names = ['d', 'stroke', 'opacity'];
-            return (line ? names.map((name) => line.getAttribute(name)) : [style.fill, style.fillOpacity]).join(' ');
+            return (line ? names.map((name) => line.getAttribute(name))
+                : [style.fill, style.fillOpacity]).join(' ');
         };
         const figure = document.querySelector('[data-figure=families]');
-        const squares = [...figure.querySelectorAll('.legend .traces .legendpoints path')].map(look);
+        const paths = '.legend .traces .legendpoints path';
+        const squares = [...figure.querySelectorAll(paths)].map(look);
         const drawn = [...figure.querySelectorAll('.barlayer .trace.bars')];
         const bars = drawn.map((trace) => look(trace.querySelector('path')));
-        return [squares, bars, [...figure.querySelectorAll('.legendtext')].map((item) => item.textContent)];
+        const texts = [...figure.querySelectorAll('.legendtext')].map((item) => item.textContent);
+        return [squares, bars, texts];
     """
     squares, bars, (*names, _published) = browser.execute_script(script)
     assert squares == bars
@@ -245,7 +257,8 @@ def test_a_hostile_name_is_text_everywhere(browser: Chrome, report: str) -> None
     assert browser.execute_script("return document.images.length") == 0
     assert HOSTILE in cells(browser, "model")
     ticks = browser.execute_script(
-        "return [...document.querySelectorAll('[data-figure=forest] .ytick')].map((t) => t.textContent)"
+        "return [...document.querySelectorAll('[data-figure=forest] .ytick')].map((t) => "
+        "t.textContent)"
     )
     assert any(tick.startswith("<img src=x onerror=alert(1)>") for tick in ticks)
     assert "no memory " + HOSTILE in cells(browser, "message", "failures")
@@ -380,7 +393,10 @@ def test_sizes_of_a_script_are_drawn_with_those_to_pad_to(
     assert figure.get_attribute("data-drawn") == "true"
     count = "return document.querySelectorAll('[data-figure=script-sizes] .bars .point').length"
     assert browser.execute_script(count) == len(sizes)
-    texts = "return [...document.querySelectorAll('[data-figure=script-sizes] .textpoint')].map((n) => n.textContent)"
+    texts = (
+        "return [...document.querySelectorAll('[data-figure=script-sizes] "
+        ".textpoint')].map((n) => n.textContent)"
+    )
     assert [text for text in browser.execute_script(texts) if text] == ["30", "45", "60", "69"]
     assert browser.execute_script("return document.documentElement.scrollWidth") <= width
     assert browser.execute_script("return document.images.length") == 0
@@ -408,7 +424,10 @@ def test_sort_filters_and_open_rows_are_in_the_address(browser: Chrome, report: 
     assert set(cells(browser, "precision")) == {"fp32"}
     assert find(browser, "#speedups input").get_attribute("value") == "resnet50"
     assert find(browser, "#speedups th[aria-sort]").get_attribute("aria-sort") == "descending"
-    open_rows = "[...document.querySelectorAll('.open[aria-expanded=true]')].map((item) => item.closest('section').id)"
+    open_rows = (
+        "[...document.querySelectorAll('.open[aria-expanded=true]')].map((item) => "
+        "item.closest('section').id)"
+    )
     assert browser.execute_script(f"return {open_rows}") == ["failures", "speedups"]
     assert browser.execute_script("return document.querySelectorAll('.details').length") == 2
     find(browser, "#failures .open").click()
@@ -453,7 +472,10 @@ def test_words_of_the_verdict_lead_to_the_legend(browser: Chrome, tmp_path: Path
     sweep = write_sweep(tmp_path, [*records, make_record("c", status="oom")])
     write_report([sweep], sweep / "report")
     look(browser, (sweep / "report" / "report.html").as_uri())
-    links = "[...document.querySelectorAll('.verdict a')].map((link) => link.textContent + link.getAttribute('href'))"
+    links = (
+        "[...document.querySelectorAll('.verdict a')].map((link) => link.textContent + "
+        "link.getAttribute('href'))"
+    )
     assert browser.execute_script(f"return {links}") == [
         "one process#term-single_process",
         "oom#term-oom",
@@ -468,7 +490,8 @@ def test_on_a_phone_each_speedup_is_in_sight_beside_the_name_of_its_trial(
 ) -> None:
     look(browser, report, NARROW)
     script = """
-        const heads = [...document.querySelectorAll(`#${arguments[0]} th`)].filter((item) => item.offsetWidth);
+        const all = [...document.querySelectorAll(`#${arguments[0]} th`)];
+        const heads = all.filter((item) => item.offsetWidth);
         const head = heads.find((item) => item.innerText.trim().startsWith('speedup'));
         return head.getBoundingClientRect().right;
     """

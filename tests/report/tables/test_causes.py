@@ -19,7 +19,9 @@ def with_diagnostics(record: Record, **changes: object) -> Record:
 
 
 def test_causes_are_ordered_by_what_they_cost(tmp_path: Path) -> None:
-    """Busy for 6 ms of a compiled step of 10 ms, in 1000 kernels, a device waits for 2.8 ms: 4 - 1000 * 1.2 us."""
+    """Busy for 6 ms of a compiled step of 10 ms, in 1000 kernels, a device waits for 2.8 ms: 4 -
+    1000 * 1.2 us.
+    """
     breaks = (GraphBreak("print", "model.py:3", 7), GraphBreak("item", None, 2))
     waiting = with_diagnostics(make_record("waits"), graph_breaks=breaks, recompiles=3)
     busy = (

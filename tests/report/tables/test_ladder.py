@@ -1,4 +1,6 @@
-"""ladder.csv, and what follows from it in the other tables, worked out by hand from records made by hand."""
+"""ladder.csv, and what follows from it in the other tables, worked out by hand from records made by
+hand.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ STEPS_S = {
 def make_rung(
     rung: str, plain: Trial | None = None, step_s: float | None = None, eager_s: float = 0.02
 ) -> Record:
-    """A trial of two processes, A above and below its step time; of an eager rung both arms have that time."""
+    """A trial of two processes, A above and below its step time; of an eager rung both arms have
+    that time.
+    """
     trial = climb(plain or make_trial(), rung)
     time_s = step_s or STEPS_S[rung]
     eager_s = time_s if trial.mode == "eager" else eager_s
@@ -119,8 +123,10 @@ def test_the_strongest_eager_stands_beside_the_plain_speedup_in_every_compiled_r
     assert alone["speedup_over_strongest_eager_low"] == ""  # a single process
     text = (tmp_path / "out/report.md").read_text()
     assert (
-        "the strongest eager is eager + fused optimizer, 2.00 \\[1.88, 2.13\\] times as fast as eager as built; beyond "
-        "it torch.compile gives 2.00 \\[1.88, 2.13\\] (compile reduce-overhead, 4.00 \\[3.76, 4.25\\] over eager as "
+        "the strongest eager is eager + fused optimizer, 2.00 \\[1.88, 2.13\\] times as fast as "
+        "eager as built; beyond "
+        "it torch.compile gives 2.00 \\[1.88, 2.13\\] (compile reduce-overhead, 4.00 \\[3.76, "
+        "4.25\\] over eager as "
         "built)"
     ) in text
 
@@ -146,7 +152,10 @@ def test_the_conclusion_names_the_doubts_of_the_rungs_that_it_compares(tmp_path:
     }
     write(tmp_path, [replace(make_rung(rung), flags=flags.get(rung, ())) for rung in RUNGS])
     text = (tmp_path / "out/report.md").read_text()
-    doubts = "doubts: eager + fused optimizer (unsteady), compile reduce-overhead (eager_moved, host_busy)"
+    doubts = (
+        "doubts: eager + fused optimizer (unsteady), compile reduce-overhead (eager_moved, "
+        "host_busy)"
+    )
     assert doubts in text.replace("\\", "")
     assert "compile default (throttled)" not in text
 
@@ -193,7 +202,8 @@ def make_ladder(rungs: Sequence[str] = RUNGS, plain: Trial | None = None) -> lis
 
 def test_the_verdict_says_what_is_torch_compiles(tmp_path: Path) -> None:
     assert say(tmp_path, make_ladder()) == (
-        "Over eager as built, resnet50 gains 2.00x without torch.compile (eager + fused optimizer), and another 2.00x "
+        "Over eager as built, resnet50 gains 2.00x without torch.compile (eager + fused "
+        "optimizer), and another 2.00x "
         "with compile reduce-overhead."
     )
 
@@ -246,7 +256,8 @@ def test_the_verdict_has_the_means_of_many_ladders(tmp_path: Path) -> None:
         record for model, found in rungs.items() for record in make_ladder(found, make_trial(model))
     ]
     assert say(tmp_path, records) == (
-        "Over eager as built, 4 ladders gain 2.00x without torch.compile, and another 1.58x with it (geometric means "
+        "Over eager as built, 4 ladders gain 2.00x without torch.compile, and another 1.58x with "
+        "it (geometric means "
         "over the best rungs; 4 of them without doubt)."
     )
 
@@ -260,7 +271,8 @@ def test_a_ladder_that_is_not_verified_is_in_no_mean(tmp_path: Path) -> None:
     ]
     said = say(tmp_path, [*records, make_rung("eager", make_trial("d")), *fast])
     assert said == (
-        "Over eager as built, 3 ladders gain 2.00x without torch.compile, and another 2.00x with it (geometric means "
+        "Over eager as built, 3 ladders gain 2.00x without torch.compile, and another 2.00x with "
+        "it (geometric means "
         "over the best rungs; 3 of them without doubt; 1 more not verified)."
     )
 

@@ -39,7 +39,9 @@ def only(runs: Path, *records: Record, limits: Limits = NO_LIMITS) -> Row:
 
 
 def with_costs(record: Record, compile_s: float, peak_gib: float | None = None) -> Record:
-    """The record with another compile time, and a peak of the compiled arm beside 2 GiB of eager's."""
+    """The record with another compile time, and a peak of the compiled arm beside 2 GiB of
+    eager's.
+    """
     memory = PerArm(2.0 * GIB, peak_gib * GIB) if peak_gib is not None else None
     processes = (
         replace(p, compile_s=compile_s if p.cold else 0.5, memory_bytes=memory)
@@ -66,7 +68,9 @@ def test_the_fastest_mode_is_recommended_where_its_interval_lies_above_the_other
 def test_a_mode_is_judged_by_welch_against_pooled_eager_and_has_the_speedup_of_its_trial(
     tmp_path: Path,
 ) -> None:
-    """Two modes of three processes: six eager times against three compiled ones, as scipy has it."""
+    """Two modes of three processes: six eager times against three compiled ones, as scipy has
+    it.
+    """
     eager_s = [[0.0200, 0.0202, 0.0198], [0.0202, 0.0200, 0.0203]]  # means that are 0.8 % apart
     records = [
         replace(
@@ -112,7 +116,9 @@ def test_of_modes_that_cannot_be_told_apart_the_one_that_compiles_fastest_is_tak
 
 
 def test_a_mode_that_another_one_beats_is_not_taken_for_a_noisy_fastest_one(tmp_path: Path) -> None:
-    """The fastest waits for the host, so nothing can be told apart from it; the others can from each other."""
+    """The fastest waits for the host, so nothing can be told apart from it; the others can from
+    each other.
+    """
     default = with_costs(make_record(speedups=[1.40]), 30)
     graphs = with_costs(make_record(speedups=[1.60], mode="reduce-overhead"), 40)
     waits = replace(
@@ -129,7 +135,9 @@ def test_a_mode_that_another_one_beats_is_not_taken_for_a_noisy_fastest_one(tmp_
 
 
 def test_a_mode_that_waits_for_the_host_rules_out_a_slower_one_as_well(tmp_path: Path) -> None:
-    """reduce-overhead is faster than default, though it may not be taken; max-autotune can be told from neither."""
+    """reduce-overhead is faster than default, though it may not be taken; max-autotune can be told
+    from neither.
+    """
     default = with_costs(make_record(speedups=[1.40, 1.401, 1.399]), 30)
     graphs = make_record(speedups=[1.60, 1.601, 1.599, 1.60, 1.602, 1.598], mode="reduce-overhead")
     waits = (
@@ -166,7 +174,9 @@ def test_without_a_difference_from_eager_it_stays_eager(tmp_path: Path) -> None:
 
 
 def test_many_modes_must_pass_a_harder_test(tmp_path: Path) -> None:
-    """A p value between 0.0125 and 0.05: enough for one mode, too little for one of four that are all as noisy."""
+    """A p value between 0.0125 and 0.05: enough for one mode, too little for one of four that are
+    all as noisy.
+    """
     modes = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
     noisy = [[1.10, 1.22, 1.16], [0.9, 1.0, 1.1], [0.9, 1.0, 1.11], [0.9, 1.0, 1.09]]
     records = [
@@ -231,7 +241,10 @@ def test_a_speedup_whose_interval_spans_a_factor_of_two_is_not_known(tmp_path: P
         None,
         (),
     )
-    said = f"default measured 2.08 times eager's speed, but its speedup lies anywhere from {low:.2f} to {high:.2f}"
+    said = (
+        "default measured 2.08 times eager's speed, but its speedup lies anywhere from "
+        f"{low:.2f} to {high:.2f}"
+    )
     assert row["reason"] == said
     sure = make_record(speedups=[1.20, 1.21, 1.19], mode="max-autotune")
     row = only(tmp_path / "sure", wide, sure)
@@ -274,7 +287,9 @@ def test_where_doubts_of_two_causes_meet_the_speedup_is_not_known(
 def on_device(
     device: str, mode: str, backend: str = "inductor", compiled_device_s: float | None = None
 ) -> Record:
-    """No faster than eager, in 20 ms; of the compiled step the device needs so many seconds, or nobody knows."""
+    """No faster than eager, in 20 ms; of the compiled step the device needs so many seconds, or
+    nobody knows.
+    """
     record = make_record(
         trial=make_trial(mode=mode, backend=backend, device=device), speedups=[1.0, 1.001]
     )
@@ -302,7 +317,9 @@ def on_device(
 def test_stay_eager_is_said_where_the_modes_that_could_help_were_tried(
     tmp_path: Path, records: list[Record], not_tried: tuple[str, ...]
 ) -> None:
-    """Graphs help where the device waits for the host: at most from 20 ms to the 15 ms that the device needs."""
+    """Graphs help where the device waits for the host: at most from 20 ms to the 15 ms that the
+    device needs.
+    """
     row = only(tmp_path, *records)
     name = (
         records[0].trial.backend
@@ -490,7 +507,8 @@ def test_flags_that_make_a_choice_less_sure_are_named(tmp_path: Path) -> None:
         tmp_path / "stay", make_record(speedups=[1.01], flags=("single_process", "throttled"))
     )
     assert row["reason"] == (
-        "no mode is faster than eager by more than 5 %; nearest is default, 1.01 times eager's speed; flagged throttled"
+        "no mode is faster than eager by more than 5 %; nearest is default, 1.01 times eager's "
+        "speed; flagged throttled"
     )
 
 
@@ -523,7 +541,10 @@ def test_of_single_processes_that_wait_for_the_host_more_counts(
 ) -> None:
     row = only(tmp_path, waits_for_the_host(make_record(speedups=[speedup]), arm))
     assert (row["recommended"], row["certainty"]) == (recommended, "single_process")
-    said = "no mode is faster than eager by more than 36 %, as a step waits for the host; nearest is default"
+    said = (
+        "no mode is faster than eager by more than 36 %, as a step waits for the host; nearest "
+        "is default"
+    )
     assert str(row["reason"]).startswith(said) == (recommended == UNTRIED)
     (note,) = SPEC.notes([row])
     assert note.endswith(
@@ -532,7 +553,9 @@ def test_of_single_processes_that_wait_for_the_host_more_counts(
 
 
 def test_a_mode_that_waits_is_not_preferred_to_a_faster_one_that_does_not(tmp_path: Path) -> None:
-    """A step of 10 ms in CUDA graphs; one of 13 ms that waits cannot be told apart, one of 14 ms can."""
+    """A step of 10 ms in CUDA graphs; one of 13 ms that waits cannot be told apart, one of 14 ms
+    can.
+    """
     graphs = with_costs(make_record(speedups=[2.0], mode="reduce-overhead"), 60, 3.0)
     near, far = (
         waits_for_the_host(make_record(speedups=[2.0 / factor]), "compiled")
@@ -577,19 +600,24 @@ def test_break_even_is_that_of_the_trial(tmp_path: Path) -> None:
 
 
 def test_where_eager_steps_do_not_agree_each_speedup_is_its_own_trial_s(tmp_path: Path) -> None:
-    """Eager took 30 and 20 ms, compiled 12 and 10. Pooled, the second would be 2.45 times as fast, which nobody saw."""
+    """Eager took 30 and 20 ms, compiled 12 and 10. Pooled, the second would be 2.45 times as fast,
+    which nobody saw.
+    """
     first, second = with_eager("default", 0.030, 2.5), with_eager("reduce-overhead", 0.020, 2.0)
     row = only(tmp_path, first, second)
     assert (row["recommended"], row["tied"], row["speedup"]) == ("default", (), pytest.approx(2.5))
     assert row["break_even_steps"] == pytest.approx(3.0 / (0.030 - 0.012))
     assert row["reason"] == (
-        "2.50 times eager's speed, faster than eager and every other mode; eager step times of these trials do not "
+        "2.50 times eager's speed, faster than eager and every other mode; eager step times of "
+        "these trials do not "
         "agree, so each mode is compared with its own eager step"
     )
 
 
 def test_a_paired_speedup_over_an_eager_step_that_waits_has_the_wide_margin(tmp_path: Path) -> None:
-    """2.5 over an eager step that waits, and 2.0: 25 %, which is too little. As it is in README's bert_base in AMP."""
+    """2.5 over an eager step that waits, and 2.0: 25 %, which is too little. As it is in README's
+    bert_base in AMP.
+    """
     waits = waits_for_the_host(with_eager("default", 0.030, 2.5), "eager")
     row = only(
         tmp_path, with_costs(waits, 30), with_costs(with_eager("reduce-overhead", 0.020, 2.0), 3)
@@ -602,7 +630,9 @@ def test_a_paired_speedup_over_an_eager_step_that_waits_has_the_wide_margin(tmp_
 
 
 def test_paired_speedups_are_tested_over_their_own_processes(tmp_path: Path) -> None:
-    """Eager moved by 10 % between the trials and by more within one; the speedups of its processes did not."""
+    """Eager moved by 10 % between the trials and by more within one; the speedups of its processes
+    did not.
+    """
     eager_s, speedups = [0.022, 0.024, 0.020], [2.00, 2.01, 1.99]
     processes = (
         make_process(v, index=i, eager_s=s)
@@ -689,7 +719,9 @@ def entry(record: Record) -> Entry:
 
 @pytest.mark.parametrize("noise", [0.002, 0.05])
 def test_where_nothing_is_faster_few_are_told_to_compile(noise: float) -> None:
-    """300 models of three modes that are no faster than eager: 2.5 % are what the tests allow, 12 are too many."""
+    """300 models of three modes that are no faster than eager: 2.5 % are what the tests allow, 12
+    are too many.
+    """
     draw = random.Random(7)
 
     def record(mode: str) -> Record:

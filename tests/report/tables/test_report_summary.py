@@ -38,7 +38,8 @@ def row_of(table: Table, family: str = "all", **fixed: str) -> Row:
 
 
 def families() -> list[Record]:
-    """Worked out by hand, 0.75 for AMP and 0.25 for fp32; trials of one process, so that no geomean has an interval.
+    """Worked out by hand, 0.75 for AMP and 0.25 for fp32; trials of one process, so that no geomean
+    has an interval.
 
     model     family  AMP   fp32
     resnet50  cnn     2     1/4
@@ -47,17 +48,17 @@ def families() -> list[Record]:
     bert      nlp     eager_error   8
 
     cnn: AMP (2 * 8)^(1/2) = 4, fp32 (1/4 * 4)^(1/2) = 1, weighted 0.75 * 4 + 0.25 * 1 = 3.25
-      clipped: 1/4 becomes 1, fp32 (1 * 4)^(1/2) = 2, 0.75 * 4 + 0.25 * 2 = 3.5; no failures
-      a new model: the models' own values are 0.75 * 2 + 0.25 * 1/4 = 1.5625 and 0.75 * 8 + 0.25 * 4 = 7, in the middle
-      (1.5625 * 7)^(1/2) = 3.307189; s of their logs is ln(7 / 1.5625) / 2^(1/2) = 1.060394, times (1 + 1/2)^(1/2) =
-      1.298712; t(1 degree) = 12.7062, so 3.307189 * exp(+-16.501696) = 2.25353e-7 and 4.85349e7
-    vit: a failure in one of two precisions: tried 1, passed 0; AMP 1/2 counts on its own; weighted needs both, so null;
-      failures as one: 0.75 * 1/2 + 0.25 * 1 = 0.625
-    nlp: an eager failure leaves the denominator: 0 of 0, pass rate null; fp32 counts on its own: 8
-    all: tried 3 (without bert), passed 2; AMP (2 * 8 * 1/2)^(1/3) = 2; fp32 (1/4 * 4 * 8)^(1/3) = 2; weighted over
-      resnet50 and vgg16 as for cnn; failures as one over all but bert: AMP 2, fp32 (1/4 * 4 * 1)^(1/3) = 1, so
-      0.75 * 2 + 0.25 * 1 = 1.75
-    reduce-overhead has no trial in fp32, so no weighted mean, and passes in all that was asked for.
+    clipped: 1/4 becomes 1, fp32 (1 * 4)^(1/2) = 2, 0.75 * 4 + 0.25 * 2 = 3.5; no failures a new
+    model: the models' own values are 0.75 * 2 + 0.25 * 1/4 = 1.5625 and 0.75 * 8 + 0.25 * 4 = 7, in
+    the middle (1.5625 * 7)^(1/2) = 3.307189; s of their logs is ln(7 / 1.5625) / 2^(1/2) =
+    1.060394, times (1 + 1/2)^(1/2) = 1.298712; t(1 degree) = 12.7062, so 3.307189 *
+    exp(+-16.501696) = 2.25353e-7 and 4.85349e7 vit: a failure in one of two precisions: tried 1,
+    passed 0; AMP 1/2 counts on its own; weighted needs both, so null; failures as one: 0.75 * 1/2 +
+    0.25 * 1 = 0.625 nlp: an eager failure leaves the denominator: 0 of 0, pass rate null; fp32
+    counts on its own: 8 all: tried 3 (without bert), passed 2; AMP (2 * 8 * 1/2)^(1/3) = 2; fp32
+    (1/4 * 4 * 8)^(1/3) = 2; weighted over resnet50 and vgg16 as for cnn; failures as one over all
+    but bert: AMP 2, fp32 (1/4 * 4 * 1)^(1/3) = 1, so 0.75 * 2 + 0.25 * 1 = 1.75 reduce-overhead has
+    no trial in fp32, so no weighted mean, and passes in all that was asked for.
     """
     return [
         make_record("resnet50", "amp", [2.0]),
@@ -81,7 +82,9 @@ def test_summary_equals_the_table_worked_out_by_hand(tmp_path: Path) -> None:
 
 
 def with_device(record: Record, speedup: float, busy_speedup: float | None = None) -> Record:
-    """The same with step times of the device, and its busy times where another speedup is given for them."""
+    """The same with step times of the device, and its busy times where another speedup is given for
+    them.
+    """
     step, busy = PerArm(0.01 * speedup, 0.01), PerArm(0.01 * (busy_speedup or speedup), 0.01)
     processes = tuple(
         replace(item, device_step_s=step, device_time_s=busy) for item in record.processes
@@ -105,8 +108,9 @@ def unverified() -> list[Record]:
     b      (9)  8     (9), 8
     c      (6)  (4)   none
 
-    AMP 4 over a alone, fp32 (2 * 8)^(1/2) = 4 over a and b; weighted over a: 0.75 * 4 + 0.25 * 2 = 3.5, as by device
-    time. With b and c: AMP (4 * 9 * 6)^(1/3) = 6, fp32 (2 * 8 * 4)^(1/3) = 4, weighted 0.75 * 6 + 0.25 * 4 = 5.5.
+    AMP 4 over a alone, fp32 (2 * 8)^(1/2) = 4 over a and b; weighted over a: 0.75 * 4 + 0.25 * 2 =
+    3.5, as by device time. With b and c: AMP (4 * 9 * 6)^(1/3) = 6, fp32 (2 * 8 * 4)^(1/3) = 4,
+    weighted 0.75 * 6 + 0.25 * 4 = 5.5.
     """
     flags = ("accuracy_unverified",)
     return [
@@ -177,11 +181,13 @@ def test_with_nothing_verified_there_is_no_mean_but_the_one_beside_it(tmp_path: 
     ]
     assert row["weighted_failures_as_one"] is None, "it is neither a failure nor right"
     assert headline(row) == (
-        "weighted 0.75 AMP + 0.25 fp32: none, no model is ok and verified in a precision of weight amp or fp32; "
+        "weighted 0.75 AMP + 0.25 fp32: none, no model is ok and verified in a precision of weight "
+        "amp or fp32; "
         "with 1 unverified 5.50"
     )
     assert list_unverified(rows) == [
-        "train, default, inductor: 1 model with a trial that is ok but not verified (accuracy_unverified): "
+        "train, default, inductor: 1 model with a trial that is ok but not verified "
+        "(accuracy_unverified): "
         "such a trial is in no mean, and its model counts as not passed: c (batch 32)"
     ]
 
@@ -259,7 +265,9 @@ def test_of_older_records_the_device_mean_is_by_busy_time_and_named_so(tmp_path:
 
 
 def test_no_mean_mixes_device_time_and_busy_time(tmp_path: Path) -> None:
-    """Device 4 of a, unknown of b; busy 9 of a, 4 of b: (9 * 4)^(1/2) = 6 is over both, 4 over a alone."""
+    """Device 4 of a, unknown of b; busy 9 of a, 4 of b: (9 * 4)^(1/2) = 6 is over both, 4 over a
+    alone.
+    """
     new = [with_device(make_record("a", name), 4.0, 9.0) for name in PRECISIONS]
     old = [with_busy(make_record("b", name), 4.0) for name in PRECISIONS]
     rows = summary_of([*new, *old], tmp_path).rows
@@ -291,9 +299,9 @@ def doubtful() -> list[Record]:
     b      9    8     host_bound in AMP
     c      6    4     throttled in AMP and fp32
 
-    Without doubt: AMP 4 over a; fp32 (2 * 8)^(1/2) = 4 over a and b; weighted 0.75 * 4 + 0.25 * 2 = 3.5 over a; by
-    device time AMP (4 * 9)^(1/2) = 6 and fp32 4 over a and b, so 0.75 * 6 + 0.25 * 4 = 5.5.
-    All: AMP (4 * 9 * 6)^(1/3) = 6 and fp32 (2 * 8 * 4)^(1/3) = 4, so 5.5.
+    Without doubt: AMP 4 over a; fp32 (2 * 8)^(1/2) = 4 over a and b; weighted 0.75 * 4 + 0.25 * 2 =
+    3.5 over a; by device time AMP (4 * 9)^(1/2) = 6 and fp32 4 over a and b, so 0.75 * 6 + 0.25 * 4
+    = 5.5. All: AMP (4 * 9 * 6)^(1/3) = 6 and fp32 (2 * 8 * 4)^(1/3) = 4, so 5.5.
     """
     speedups = {"a": (4.0, 2.0), "b": (9.0, 8.0), "c": (6.0, 4.0)}
     flags = {
@@ -387,7 +395,8 @@ def test_weighted_mean_of_device_speedups_over_the_models_that_have_them(tmp_pat
     assert row["weighted_device_low"] == pytest.approx(3.5 * math.exp(-half))
     assert row["weighted_device_high"] == pytest.approx(3.5 * math.exp(half))
     assert headline(row).endswith(
-        f"by device time {formatting.estimate(row, 'weighted_device')} over 1 model, all without doubt"
+        f"by device time {formatting.estimate(row, 'weighted_device')} over 1 model, all without "
+        "doubt"
     )
 
 
@@ -476,8 +485,8 @@ def test_of_two_precision_options_with_one_weight_in_a_row_the_one_with_more_tri
     assert [unit.name for unit in units.units] == ["resnet50 (batch 32)", "vgg16 (batch 32)"]
     (note,) = units.notes
     assert (
-        "inductor: 1 trial in precision=bf16 not in the summary: precision=amp carries the weight amp"
-        in note
+        "inductor: 1 trial in precision=bf16 not in the summary: precision=amp carries the "
+        "weight amp" in note
     )
 
 
@@ -490,8 +499,8 @@ def test_one_precision_option_with_two_meanings_in_a_row_counts_with_one_of_them
     assert [unit.name for unit in units.units] == ["resnet50 (batch 32)"]
     (note,) = units.notes
     assert (
-        "in precision=amp not in the summary: another setting of precision=amp carries the weight amp"
-        in note
+        "in precision=amp not in the summary: another setting of precision=amp carries the "
+        "weight amp" in note
     )
 
 
@@ -517,7 +526,8 @@ def test_of_a_trial_in_two_sweeps_the_later_one_counts(tmp_path: Path) -> None:
     row = row_of(summary(groups(units.units)))
     assert (row["models"], row["geomean_amp"]) == (1, pytest.approx(3.0))
     assert units.notes == (
-        "1 trial of a not in the summary: b has the same; to compare: python -m sweeper.compare a b",
+        "1 trial of a not in the summary: b has the same; to compare: python -m sweeper.compare "
+        "a b",
     )
 
 
@@ -556,7 +566,8 @@ def test_a_model_without_a_record_in_a_precision_is_named(tmp_path: Path) -> Non
     rows = groups(units_of(records, tmp_path).units)
     assert row_of(summary(rows))["passed"] == 1
     assert list_missing_precisions(rows) == [
-        "train, default, inductor: 1 of 2 models have no record in fp32 and count as not passed: b (batch 32)"
+        "train, default, inductor: 1 of 2 models have no record in fp32 and count as not passed: b "
+        "(batch 32)"
     ]
 
 

@@ -36,14 +36,16 @@ def checked(error: float | None, *, passed: bool = True, worst: str = "loss") ->
 
 
 def measured() -> Record:
-    """Two processes, twice as fast: an eager step takes 20 ms, a compiled one 10 ms, 32 / 10 ms = 3200 samples/s.
+    """Two processes, twice as fast: an eager step takes 20 ms, a compiled one 10 ms, 32 / 10 ms =
+    3200 samples/s.
 
-    Compiling takes 3 s cold, 0.5 s warm: 3 s / 10 ms = 300 steps, 50 warm. Two equal processes: an empty interval.
-    The device waits for 1 % of the step in both arms: of 20 ms it needs 19.8, busy for 18, and of 10 ms 9.9, busy for
-    7.5. So its speedup is 2, and 18 / 7.5 = 2.4 by busy time. Of the two checks the second comes nearer to its bound.
-    4096 tokens in 10 ms are 409,600 a second. Percentiles and joules are the middle of the two processes'. It crashed
-    and was wrong before. The host needs half of the eager step's 19.8 ms on the device, and 0.7 of the compiled
-    step's 9.9 ms; on a host that takes twice as long, the arms take 19.8 and 13.86 ms.
+    Compiling takes 3 s cold, 0.5 s warm: 3 s / 10 ms = 300 steps, 50 warm. Two equal processes: an
+    empty interval. The device waits for 1 % of the step in both arms: of 20 ms it needs 19.8, busy
+    for 18, and of 10 ms 9.9, busy for 7.5. So its speedup is 2, and 18 / 7.5 = 2.4 by busy time. Of
+    the two checks the second comes nearer to its bound. 4096 tokens in 10 ms are 409,600 a second.
+    Percentiles and joules are the middle of the two processes'. It crashed and was wrong before.
+    The host needs half of the eager step's 19.8 ms on the device, and 0.7 of the compiled step's
+    9.9 ms; on a host that takes twice as long, the arms take 19.8 and 13.86 ms.
     """
     busy, kernels = PerArm(0.018, 0.0075), PerArm(1500, 2000)
     parts = {"dynamo": 0.25, "aot_autograd": 0.5, "inductor": 1.5, "autotuning": 0.75}
@@ -73,11 +75,12 @@ def measured() -> Record:
 
 
 def host_bound() -> Record:
-    """Speedups 2 and 8, so 4, without an interval; compiled steps of 10 and 2.5 ms, so 5 ms, 6400 samples/s.
+    """Speedups 2 and 8, so 4, without an interval; compiled steps of 10 and 2.5 ms, so 5 ms, 6400
+    samples/s.
 
-    The device is busy for 1.2 ms of them and waits for 88 % and 52 %, median 70; its busy speedup is 18 / 1.2 = 15,
-    and nobody measured its own gaps.
-    Compiling has paid after 3 s / (20 ms - 20 ms / 4) = 200 steps; there are no bounds on that. Both programs differ.
+    The device is busy for 1.2 ms of them and waits for 88 % and 52 %, median 70; its busy speedup
+    is 18 / 1.2 = 15, and nobody measured its own gaps. Compiling has paid after 3 s / (20 ms - 20
+    ms / 4) = 200 steps; there are no bounds on that. Both programs differ.
     """
     record = make_record("bert", family="nlp", speedups=[2.0, 8.0], flags=("host_bound",))
     processes = [
@@ -109,19 +112,27 @@ def test_speedups_equal_the_table_worked_out_by_hand(tmp_path: Path) -> None:
 
 def test_the_columns_of_the_contract_come_first_and_in_order() -> None:
     contract = (
-        "trial_id model family suite library workload mode backend precision batch_size variant status flags interval "
-        "speedup speedup_low speedup_high processes draws device_speedup host_bound_fraction eager_step_ms "
-        "compiled_step_ms samples_per_s compile_cold_s compile_warm_s break_even_steps break_even_warm_steps "
+        "trial_id model family suite library workload mode backend precision batch_size variant "
+        "status flags interval "
+        "speedup speedup_low speedup_high processes draws device_speedup host_bound_fraction "
+        "eager_step_ms "
+        "compiled_step_ms samples_per_s compile_cold_s compile_warm_s break_even_steps "
+        "break_even_warm_steps "
         "eager_peak_memory_mib compiled_peak_memory_mib graph_breaks recompiles message"
     )
     names = " ".join(column.name for column in columns())
     assert names.startswith(f"{contract} ")
     assert names.endswith(
-        " eager_energy_j compiled_energy_j accuracy_randomness accuracy_elements attempts dropout text strongest_eager "
-        "speedup_over_strongest_eager speedup_over_strongest_eager_low speedup_over_strongest_eager_high "
-        "busy_speedup busy_speedup_low busy_speedup_high eager_device_step_ms compiled_device_step_ms"
-        " eager_host_step_ms compiled_host_step_ms eager_host_share compiled_host_share speedup_host_2x_faster"
-        " speedup_host_2x_slower device_time_missing memory_missing loop_speedup loop_speedup_low loop_speedup_high"
+        " eager_energy_j compiled_energy_j accuracy_randomness accuracy_elements attempts dropout "
+        "text strongest_eager "
+        "speedup_over_strongest_eager speedup_over_strongest_eager_low "
+        "speedup_over_strongest_eager_high "
+        "busy_speedup busy_speedup_low busy_speedup_high eager_device_step_ms "
+        "compiled_device_step_ms"
+        " eager_host_step_ms compiled_host_step_ms eager_host_share compiled_host_share "
+        "speedup_host_2x_faster"
+        " speedup_host_2x_slower device_time_missing memory_missing loop_speedup loop_speedup_low "
+        "loop_speedup_high"
         " eager_loop_step_ms compiled_loop_step_ms eager_loader_share compiled_loader_share"
     )
 

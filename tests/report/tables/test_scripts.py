@@ -87,15 +87,18 @@ SAID = {
     (
         10_000,
         0.08,
-    ): "over 10,000 steps compiling saves 2 min 40 s: 40 s of compilation have paid back after 2,000 steps",
+    ): "over 10,000 steps compiling saves 2 min 40 s: 40 s of compilation have paid back after "
+    "2,000 steps",
     (
         1_000,
         0.08,
-    ): "over 1,000 steps compiling loses 20 s: 40 s of compilation would pay back after 2,000 steps",
+    ): "over 1,000 steps compiling loses 20 s: 40 s of compilation would pay back after 2,000 "
+    "steps",
     (
         2_100,
         0.08,
-    ): "over 2,100 steps compiling saves 2.00 s: 40 s of compilation have paid back after 2,000 steps",
+    ): "over 2,100 steps compiling saves 2.00 s: 40 s of compilation have paid back after 2,000 "
+    "steps",
     (
         10_000,
         0.11,
@@ -170,7 +173,8 @@ WAITS = {
         "the loader takes 20 %, so no loop gains more than 5.00x",
     ),
     (0.001, 0.02): (
-        "once compiled, the loop waits for its loader (8 workers) for 25 % of its time, which it did not in eager",
+        "once compiled, the loop waits for its loader (8 workers) for 25 % of its time, which it "
+        "did not in eager",
         "; once compiled, the loader takes 25 %",
     ),
     (0.001, 0.001): (None, None),
@@ -206,7 +210,8 @@ def test_torchs_own_classes_are_replaced_since_their_compile_method_compiles_not
     changes = [line for line in list_findings(entry) if line.startswith("to compile")]
     assert changes == [
         "to compile: call .compile() on it before the loop: Net (train.py:3)",
-        "to compile: replace it by torch.compile(model) before the loop: torch.nn.Sequential (train.py:4)",
+        "to compile: replace it by torch.compile(model) before the loop: torch.nn.Sequential "
+        "(train.py:4)",
     ]
 
 
@@ -234,7 +239,9 @@ def test_the_loop_decides_whether_to_compile(
 
 
 def test_one_line_recommends_one_mode_of_a_script(tmp_path) -> None:
-    """The step of `default` gains most and the loop of `reduce-overhead`; what the table recommends is what is said."""
+    """The step of `default` gains most and the loop of `reduce-overhead`; what the table recommends
+    is what is said.
+    """
     faster = make_trained(None, 0.05, mode="reduce-overhead", device="cuda")
     slower = make_trained(None, 0.08, device="cuda")
     slower = replace(
@@ -292,7 +299,9 @@ def test_eager_against_eager_is_no_answer_about_compiling(tmp_path) -> None:
 
 
 def test_a_length_of_the_report_is_not_that_of_the_command(tmp_path) -> None:
-    """Compiling pays back after 2,000 steps: not within 1,000, and within the 10,000 of the command."""
+    """Compiling pays back after 2,000 steps: not within 1,000, and within the 10,000 of the
+    command.
+    """
     record = make_trained(10_000, 0.08)
     (said,) = verdict_of(tmp_path, record)
     assert said.startswith("Script train.py: compile; ")

@@ -50,7 +50,8 @@ def make_trainings(eager: float, compiled: float, seeded: bool = True) -> tuple[
             DIFFERS,
             "differs",
             [
-                "it does not train as in eager: the compiled gradient of a differs from that of eager by 2.00 % or "
+                "it does not train as in eager: the compiled gradient of a differs from that of "
+                "eager by 2.00 % or "
                 "more in half of the steps (the limit is 0.01 %), in 300 steps"
             ],
         ),
@@ -58,7 +59,8 @@ def make_trainings(eager: float, compiled: float, seeded: bool = True) -> tuple[
             replace(DIFFERS, value=None, kind="worst"),
             "differs",
             [
-                "it does not train as in eager: the compiled gradient of a is not finite in one step, in 300 steps"
+                "it does not train as in eager: the compiled gradient of a is not finite in one "
+                "step, in 300 steps"
             ],
         ),
         (Trajectory(0, None, "no"), "unknown", ["whether it trains as in eager is not known: no"]),
@@ -77,7 +79,8 @@ def make_trainings(eager: float, compiled: float, seeded: bool = True) -> tuple[
             "same",
             [
                 "it trains as in eager: no fault was found in 300 steps",
-                "trainings of both arms cannot be compared: the script never calls torch.manual_seed",
+                "trainings of both arms cannot be compared: the script never calls "
+                "torch.manual_seed",
             ],
         ),
     ],

@@ -38,10 +38,16 @@ def test_two_gpus_are_named_and_never_in_one_mean(
     sweeps = [
         write_sweep(tmp_path, [with_environment(make_record(model, precision, [speedup]), gpu=gpu)
                                for precision in ("amp", "fp32")], name)
-        for name, gpu, model, speedup in (("a", "NVIDIA H200", "resnet50", 2.0), ("b", "NVIDIA L4", "vgg16", 4.0))
+        for name, gpu, model, speedup in (
+            ("a", "NVIDIA H200", "resnet50", 2.0),
+            ("b", "NVIDIA L4", "vgg16", 4.0),
+        )
     ]  # fmt: skip
     assert main([*map(str, sweeps), "--out", str(tmp_path / "out")]) == 0
-    note = "note: trials ran on different devices, which no mean mixes: gpu=NVIDIA H200, gpu=NVIDIA L4 (in variant)"
+    note = (
+        "note: trials ran on different devices, which no mean mixes: gpu=NVIDIA H200, "
+        "gpu=NVIDIA L4 (in variant)"
+    )
     assert note in capsys.readouterr().out
     rows = csv.DictReader(io.StringIO((tmp_path / "out/summary.csv").read_text()))
     found = {
@@ -95,7 +101,9 @@ def test_settings_that_differ_behind_equal_axes_are_named(tmp_path: Path) -> Non
 def test_bad_records_are_lines_and_exit_1_and_the_rest_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Of a newer schema, cut short, somebody else's JSON, and a trial that has not ended, all in one sweep."""
+    """Of a newer schema, cut short, somebody else's JSON, and a trial that has not ended, all in
+    one sweep.
+    """
     models = ("good", "newer", "cut", "foreign", "absent")
     sweep = write_sweep(tmp_path, [make_record(model) for model in models])
     record = {model: next(sweep.glob(f"{model}-*/record.json")) for model in models}
@@ -129,7 +137,10 @@ def test_groups_without_a_judged_model_are_in_the_file_and_a_line(tmp_path: Path
     text = (tmp_path / "out/report.md").read_text()
     assert [row["models"] for row in report.tables["summary"].rows] == [1, 1, 0, 0, 0, 0]
     assert "0 of 0" not in text
-    line = "No model was judged, see the failures: train, reduce-overhead, inductor; train, max-autotune, inductor"
+    line = (
+        "No model was judged, see the failures: train, reduce-overhead, inductor; train, "
+        "max-autotune, inductor"
+    )
     assert line in text
 
 
@@ -141,8 +152,8 @@ def test_modes_without_a_weighted_mean_share_a_line(tmp_path: Path) -> None:
     text = (tmp_path / "out/report.md").read_text()
     assert text.count("no model is ok in a precision of weight fp32") == 1
     assert (
-        "(train, default, inductor; train, reduce-overhead, inductor; train, max-autotune, inductor and 1 more)"
-        in text
+        "(train, default, inductor; train, reduce-overhead, inductor; train, max-autotune, "
+        "inductor and 1 more)" in text
     )
 
 

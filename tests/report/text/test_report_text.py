@@ -108,8 +108,8 @@ def test_the_weighted_mean_has_a_line_of_its_own(tmp_path: Path) -> None:
     # precisions.
     text = shown(tmp_path, *usual())
     assert (
-        "train, default, inductor: weighted 0.75 AMP + 0.25 fp32: 1.57 over 3 models, all without doubt; these models ["
-        in text
+        "train, default, inductor: weighted 0.75 AMP + 0.25 fp32: 1.57 over 3 models, all without "
+        "doubt; these models [" in text
     )
     assert "a new model" not in text, "of three models a prediction says nothing"
     more = [
@@ -126,8 +126,9 @@ def test_the_weighted_mean_has_a_line_of_its_own(tmp_path: Path) -> None:
 def unsure() -> list[Record]:
     """Seven models: the last is not verified, two more have a doubt.
 
-    (1.5^4 * x^2)^(1/6) = 2 for x = 8 / 1.5^2 = 3.5556; with the last (2^6 * 9)^(1/7) = 2.4802. A new model: s of the
-    logs is 0.4457, times (7/6)^(1/2) and t(5) = 2.5706 is 1.2375; 2 * exp(+-1.2375) = 0.58 and 6.89.
+    (1.5^4 * x^2)^(1/6) = 2 for x = 8 / 1.5^2 = 3.5556; with the last (2^6 * 9)^(1/7) = 2.4802. A
+    new model: s of the logs is 0.4457, times (7/6)^(1/2) and t(5) = 2.5706 is 1.2375; 2 *
+    exp(+-1.2375) = 0.58 and 6.89.
     """
     speedups = {"e": 32 / 9, "f": 32 / 9, "g": 9.0}
     doubts = {"f": ("unsteady",), "e": ("host_bound",), "g": ("accuracy_unverified",)}
@@ -144,13 +145,16 @@ def unsure() -> list[Record]:
 
 
 def test_every_mean_says_how_many_of_its_models_are_sure(tmp_path: Path) -> None:
-    line = "weighted 0.75 AMP + 0.25 fp32: 2.00 over 6 models, 1.50 over the 4 without doubt; a new model"
+    line = (
+        "weighted 0.75 AMP + 0.25 fp32: 2.00 over 6 models, 1.50 over the 4 without doubt; a "
+        "new model"
+    )
     text, markdown = shown(tmp_path, *unsure()), document(tmp_path / "document", *unsure())
     assert f"train, default, inductor: {line} [0.58, 6.89]; with 1 unverified 2.48" in text
     assert f"**{line} \\[0.58, 6.89\\]; with 1 unverified 2.48**" in markdown
     assert (
-        "models without doubt: AMP 1.50 over 4 of 6, fp32 1.50 over 4 of 6 (train, default, inductor)"
-        in text
+        "models without doubt: AMP 1.50 over 4 of 6, fp32 1.50 over 4 of 6 (train, default, "
+        "inductor)" in text
     )
     assert re.search(r"cnn +6 of 7 +2.00 \(6\) +2.00 \(6\) +2.00 \(6\)", text)
     assert "| cnn | 6 of 7 |" + 3 * " 2.00 (6); 1.50 (4 without doubt) |" in markdown
@@ -159,11 +163,12 @@ def test_every_mean_says_how_many_of_its_models_are_sure(tmp_path: Path) -> None
 def test_what_is_not_verified_is_named_beside_means_and_recommendations(tmp_path: Path) -> None:
     for text in (shown(tmp_path, *unsure()), document(tmp_path / "document", *unsure())):
         assert (
-            "1 model with a trial that is ok but not verified (accuracy_unverified): such a trial is in no mean"
-            in text
+            "1 model with a trial that is ok but not verified (accuracy_unverified): such a trial "
+            "is in no mean" in text
         )
         assert re.search(
-            r"ecommended without a verdict on the result \(accuracy_unverified\): g \(amp\), g \(fp32\)",
+            r"ecommended without a verdict on the result \(accuracy_unverified\): g \(amp\), g "
+            r"\(fp32\)",
             text,
         )
 
@@ -206,8 +211,8 @@ def test_flags_are_lines_below_the_table(tmp_path: Path) -> None:
     records = [make_record(f"m{i}", flags=("verified_by_hand", *some.get(i, ()))) for i in range(6)]
     text = shown(tmp_path, *records)
     assert (
-        "\nthrottled: m0 amp default, m1 amp default, m2 amp default and 2 more\nunsteady: m0 amp default\n"
-        in text
+        "\nthrottled: m0 amp default, m1 amp default, m2 amp default and 2 more\nunsteady: m0 amp "
+        "default\n" in text
     )
     assert (
         "\nall trials: train, inductor, batch 32; flags of every trial: verified_by_hand\n" in text
@@ -220,8 +225,8 @@ def test_a_flag_of_every_trial_is_said_above_the_table_and_not_in_its_rows(tmp_p
     records = [make_record("a", flags=flags), make_record("b", flags=(*flags, "throttled"))]
     text = document(tmp_path / "ok", *records).split("## Speedups")[1].split("## ")[0]
     assert (
-        "All trials: train, inductor, batch 32; flags of every trial: compile_contended, single_process."
-        in text
+        "All trials: train, inductor, batch 32; flags of every trial: compile_contended, "
+        "single_process." in text
     )
     assert text.count("compile_contended") == 1
     assert "| throttled |" in text
@@ -344,8 +349,8 @@ def test_document_has_everything(tmp_path: Path) -> None:
         in text
     )
     assert (
-        "| resnet50 | amp | default | 1.58 \\[1.51, 1.66\\] | 20.0 | 12.7 | 3.00 | 409 \\[379, 446\\] | -33 % |"
-        in text
+        "| resnet50 | amp | default | 1.58 \\[1.51, 1.66\\] | 20.0 | 12.7 | 3.00 | 409 \\[379, "
+        "446\\] | -33 % |" in text
     )
     assert (
         "| vit | amp | default | compile_error | compiling | BackendCompilerFailed: \\| boom |"
@@ -441,15 +446,17 @@ def test_a_host_bound_trial_of_few_processes_shows_its_range(tmp_path: Path) -> 
     assert "(low to high) is the range of the processes of a host-bound trial" in text
     assert "| speedup | busy | host-bound |" in text
     assert (
-        "busy is the speedup by the time in which the GPU was busy: gaps between kernels are left out"
-        in text
+        "busy is the speedup by the time in which the GPU was busy: gaps between kernels are "
+        "left out" in text
     )
     assert "device is" not in text
     assert "single process" not in text
 
 
 def test_device_and_busy_speedups_share_no_column(tmp_path: Path) -> None:
-    """Older records have busy times alone; beside others that know the device's step time they have no figure."""
+    """Older records have busy times alone; beside others that know the device's step time they have
+    no figure.
+    """
     record, step = make_record("vgg16", speedups=[2.0, 2.0]), PerArm(0.0198, 0.0099)
     processes = (
         replace(p, device_step_s=step, device_time_s=PerArm(0.018, 0.006)) for p in record.processes

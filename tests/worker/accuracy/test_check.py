@@ -1,4 +1,6 @@
-"""The check on models that compute something else when they are compiled, and on models that do not."""
+"""The check on models that compute something else when they are compiled, and on models that do
+not.
+"""
 
 from __future__ import annotations
 
@@ -225,7 +227,9 @@ def test_verdict_for_which_memory_is_short_is_given_at_the_second_try(
 
 
 def test_closer_look_is_against_the_reference_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where fp64 does not run, the second look is against fp32 as well, with the steps that the first had not."""
+    """Where fp64 does not run, the second look is against fp32 as well, with the steps that the
+    first had not.
+    """
     from sweeper.worker.accuracy import rule
 
     looks, set_bounds = [], rule.set_bounds

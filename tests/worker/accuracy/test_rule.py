@@ -29,7 +29,9 @@ def judge(
     repeated: list | None = None,
     more: tuple[list, ...] = (),
 ):
-    """The verdict on a step by one step of eager, `more` of them, and eager that ran again beside itself."""
+    """The verdict on a step by one step of eager, `more` of them, and eager that ran again beside
+    itself.
+    """
     from sweeper.worker.accuracy import rule
     from sweeper.worker.measurement.capture import Keep, StepTensors
 
@@ -197,7 +199,9 @@ def test_what_should_be_finite_and_is_not_is_unverified(
 
 
 def test_gradient_that_is_infinite_in_eager_leaves_the_others_to_be_judged() -> None:
-    """An overflow of float16 in both arms: the record can be written, and nothing is called wrong."""
+    """An overflow of float16 in both arms: the record can be written, and nothing is called
+    wrong.
+    """
     import torch
 
     truth = gradients(weight=1.0, other=1.0)
@@ -304,7 +308,9 @@ def test_figures_kept_are_those_of_the_worst_tensor() -> None:
 def test_gradient_within_a_bound_that_lets_zeros_pass_has_a_least_size(
     length: float, passed: bool, too_small: bool
 ) -> None:
-    """Eager is as far off as it is long, without any of the reference lost; a third of its size is the least."""
+    """Eager is as far off as it is long, without any of the reference lost; a third of its size is
+    the least.
+    """
     truth, eager = alternating(0.0, 1.0, 4), alternating(1.0, 1.0, 4)
     signs = [(name, tensor * length) for name, tensor in alternating(1.0, 1.0, 4)]
     # which says nothing of directions
@@ -544,7 +550,9 @@ def test_share_of_a_margin_begins_at_the_ends_of_the_span(projection: float, sha
 def test_gradient_that_is_as_long_as_its_error_is_no_noise_for_its_size_but_for_its_update() -> (
     None
 ):
-    """Powers of 2, whose root mean squares are exact, beside a weight of ones that has many more numbers."""
+    """Powers of 2, whose root mean squares are exact, beside a weight of ones that has many more
+    numbers.
+    """
 
     def step(bias: float, change: float = 1.0) -> list:
         update = [
@@ -602,7 +610,9 @@ def test_a_thousand_numbers_are_many(count: int, passed: bool) -> None:
 
 
 def test_first_step_of_eager_says_what_is_noise() -> None:
-    """The others are moved: their errors widen bounds, and make no tensor smaller than its error."""
+    """The others are moved: their errors widen bounds, and make no tensor smaller than its
+    error.
+    """
 
     def step(bias: float) -> list:
         return [*gradients(bias=bias), *alternating(0.0, 1.0)]
@@ -614,7 +624,9 @@ def test_first_step_of_eager_says_what_is_noise() -> None:
 
 
 def test_first_step_of_eager_says_whose_direction_is_asked_for() -> None:
-    """Of what is no gradient: the change of an input that eager has exactly, or as far off as it is long."""
+    """Of what is no gradient: the change of an input that eager has exactly, or as far off as it is
+    long.
+    """
 
     def step(error: float, factor: float) -> list:
         ((_, tensor),) = alternating(error, factor)
@@ -650,7 +662,9 @@ def test_stages_are_those_of_the_longest_list() -> None:
 
 
 def halves(bias: float) -> list:
-    """A bias of five numbers beside three that are 3: with a bias of 1.0 all of them have the size 2.0."""
+    """A bias of five numbers beside three that are 3: with a bias of 1.0 all of them have the size
+    2.0.
+    """
     import torch
 
     return [
@@ -700,7 +714,9 @@ def test_difference_of_just_the_tolerance_is_none(monkeypatch: pytest.MonkeyPatc
 
 
 def test_tensors_without_a_direction_leave_the_others_theirs() -> None:
-    """A loss, an update that follows noise, a gradient that eager has nothing of, and one that is infinite."""
+    """A loss, an update that follows noise, a gradient that eager has nothing of, and one that is
+    infinite.
+    """
     import torch
 
     def step(weight: float, error: float = 0.0, lost: float = 1.0, infinite: float = 1.0) -> list:
@@ -746,7 +762,9 @@ def _bounds(reference: list, *eager):
 
 
 def test_least_size_itself_is_not_too_small() -> None:
-    """Eager is 3 long, so a third of it is 1; a bound of just the size of the reference lets zeros pass."""
+    """Eager is 3 long, so a third of it is 1; a bound of just the size of the reference lets zeros
+    pass.
+    """
     import torch
 
     from sweeper.worker.accuracy import rule

@@ -27,7 +27,9 @@ def noise(size: float, generator: torch.Generator) -> Change:
 def run(
     compiled: Change, tolerance: str = "full", size: float = 1e-6, steps: int = 60
 ) -> Trajectory:
-    """Judge steps in which compiled code changes eager's tensors, which rounding moves by `size`."""
+    """Judge steps in which compiled code changes eager's tensors, which rounding moves by
+    `size`.
+    """
     generator = torch.Generator().manual_seed(0)
     course, moved = Differences(tolerance), noise(size, generator)
     for step in range(steps):

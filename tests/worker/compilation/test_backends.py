@@ -1,4 +1,6 @@
-"""Backends by name: what each needs, which are no more, and torch's ways without Dynamo on tiny models."""
+"""Backends by name: what each needs, which are no more, and torch's ways without Dynamo on tiny
+models.
+"""
 
 from __future__ import annotations
 

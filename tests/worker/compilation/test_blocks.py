@@ -1,4 +1,6 @@
-"""Which modules of a model are its repeated blocks, and that compiling them leaves the module as it is."""
+"""Which modules of a model are its repeated blocks, and that compiling them leaves the module as it
+is.
+"""
 
 from __future__ import annotations
 

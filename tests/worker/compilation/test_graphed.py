@@ -1,4 +1,6 @@
-"""What stands around the CUDA graphs of `backend=graphed`; recording itself needs a GPU (tests/worker/test_gpu.py)."""
+"""What stands around the CUDA graphs of `backend=graphed`; recording itself needs a GPU
+(tests/worker/test_gpu.py).
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ assert private_cache  # a fixture that every test here uses
 
 
 class Named(nn.Module):
-    """Takes names, numbers and None; gives a dict in which `loss` and another output depend on `logits`."""
+    """Takes names, numbers and None; gives a dict in which `loss` and another output depend on
+    `logits`.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +41,9 @@ class Named(nn.Module):
 
 
 class Recorder:
-    """Stands for torch's recorder: runs the module with the inputs that the graph owns, as a replay would."""
+    """Stands for torch's recorder: runs the module with the inputs that the graph owns, as a replay
+    would.
+    """
 
     def __init__(self) -> None:
         self.recorded: list[OutputsOf] = []
@@ -111,9 +117,7 @@ def test_inference_is_recorded_at_the_first_call_with_every_output() -> None:
     assert not found["loss"].requires_grad
 
 
-def test_the_forward_pass_is_recorded_under_autocast_without_its_cache_and_the_rest_without_autocast() -> (
-    None
-):
+def test_the_forward_is_recorded_under_autocast_without_its_cache_and_the_rest_without() -> None:
     seen: list[tuple[bool, bool, torch.dtype]] = []
 
     class Watching(Named):

@@ -1,4 +1,6 @@
-"""Inspection of a trial: a real compilation of a tiny model, in a process of its own as torch's trace needs it."""
+"""Inspection of a trial: a real compilation of a tiny model, in a process of its own as torch's
+trace needs it.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,8 @@ def test_generated_code_fusions_and_the_line_of_a_break_are_kept(
     summary = (seen / "summary.md").read_text()
     assert "1 graph, 1 graph break, 0 recompilations" in summary
     assert (
-        f"other code than was timed: fingerprint {outcome.process.code_fingerprint} here, 0123 there"
-        in summary
+        f"other code than was timed: fingerprint {outcome.process.code_fingerprint} here, 0123 "
+        "there" in summary
     )
     assert cells(summary, "`cpp_fused_exp_sin`")[2] == "2"
     assert set(cells(summary, "`cpp_fused_exp_sin`")[3].split(", ")) == {"sin", "exp"}

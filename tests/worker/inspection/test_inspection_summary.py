@@ -32,8 +32,8 @@ def test_break_shows_the_text_of_its_line(tmp_path: Path) -> None:
     text = write_summary(replace(SIGHT, diagnostics=Diagnostics(1, breaks, 0)), [])
     assert "- 1 graph, 4 graph breaks, 0 recompilations\n" in text
     assert (
-        f"- `{file}:2`: `torch._dynamo.graph_break()` (3 times): asked for\n- no place given: a frame\n"
-        in text
+        f"- `{file}:2`: `torch._dynamo.graph_break()` (3 times): asked for\n- no place given: a "
+        "frame\n" in text
     )
 
 
@@ -50,7 +50,10 @@ def test_summary_says_whether_the_code_is_what_was_timed(timed: str | None, says
 
 
 def test_recompilation_shows_the_guard_that_failed_last() -> None:
-    reasons = "0/1: self.calls == 4    # self.calls += 1 (HINT: long)\nUser stack trace:\n0/0: self.calls == 3"
+    reasons = (
+        "0/1: self.calls == 4    # self.calls += 1 (HINT: long)\nUser stack trace:\n0/0: "
+        "self.calls == 3"
+    )
     text = write_summary(replace(SIGHT, trace=Trace(recompiles=[("0/2", reasons)] * 12)), [])
     assert "- 0/2 since 0/1: self.calls == 4 # self.calls += 1\n" in text
     assert "and 2 others" in text

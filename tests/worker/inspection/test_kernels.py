@@ -1,4 +1,6 @@
-"""What is read from generated code, on short code as Inductor writes it for both kinds of device."""
+"""What is read from generated code, on short code as Inductor writes it for both kinds of
+device.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ NODES = {":1": ["add", "relu", "primals_1"], ":3": ["add_1", "relu"]}
 )
 def test_kernels_say_what_they_fuse_and_where_it_comes_from(code: str, prefix: str) -> None:
     name = f"{prefix}_fused_add_relu"
-    stack = '  File "/a/train.py", line 3, in step\n    model(x)\n  File "/a/model.py", line 7, in forward\n    x + y\n'
+    stack = (
+        '  File "/a/train.py", line 3, in step\n    model(x)\n  File "/a/model.py", line 7, in '
+        "forward\n    x + y\n"
+    )
     part = Part(
         "forward", post_grad_graph=GRAPH, output_code=code, stacks={f"{name}_0:1": [stack, stack]}
     )
@@ -52,7 +57,10 @@ def test_kernels_say_what_they_fuse_and_where_it_comes_from(code: str, prefix: s
 
 
 def test_find_kernels_a_wrapper_in_another_language_are_known_by_their_names() -> None:
-    code = "    // [Provenance debug handles] triton_red_fused_sum_3:1\n    launch(triton_red_fused_sum_3, stream);\n"
+    code = (
+        "    // [Provenance debug handles] triton_red_fused_sum_3:1\n    "
+        "launch(triton_red_fused_sum_3, stream);\n"
+    )
     assert find_kernels(Part("forward", output_code=code), {}) == (
         Kernel("triton_red_fused_sum", 1, True, (), ()),
     )

@@ -46,7 +46,9 @@ class Clocked(ModelBench):
 def test_steps_of_a_block(
     device: str, estimate_s: float, seconds: Callable[[int], float], steps: int
 ) -> None:
-    """At least 0.1 s and 2 steps on a CPU, 0.3 s and 8 steps on a GPU, doubled there at most twice, below a second."""
+    """At least 0.1 s and 2 steps on a CPU, 0.3 s and 8 steps on a GPU, doubled there at most twice,
+    below a second.
+    """
     assert complete(Clocked(device, seconds).steps_per_block(ARM, estimate_s, Measure())) == steps
 
 
@@ -108,7 +110,9 @@ def test_collector_is_off_in_the_blocks_of_a_round_and_on_again_after_them(clock
 
 
 def test_collector_is_on_where_a_step_compiles_again_and_after_a_step_that_fails() -> None:
-    """Recompilation happens outside of the block; an error ends the worker's round, but not the worker."""
+    """Recompilation happens outside of the block; an error ends the worker's round, but not the
+    worker.
+    """
     seen: list[bool] = []
 
     def recompile_once(_batch: Batch) -> None:

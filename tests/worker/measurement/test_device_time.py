@@ -120,7 +120,9 @@ def refuse() -> float:
 
 
 def test_a_gap_counts_up_to_the_first_quartile_of_queued_gaps() -> None:
-    """Queued gaps of 1, 1, 1, 2, 2, ... us: their first quartile is 1 us. The wait of 3 ms counts 1 us, too."""
+    """Queued gaps of 1, 1, 1, 2, 2, ... us: their first quartile is 1 us. The wait of 3 ms counts 1
+    us, too.
+    """
     queued = [Gap(1e-6, True)] * 4 + [Gap(2e-6, True)] * 8
     others = [Gap(3e-3, False), Gap(0.5e-6, False)]
     found = step_time([make_pass(*queued, *others)], 0.012, 1, refuse)
@@ -244,5 +246,6 @@ def test_without_a_calibrated_gap_busy_time_stays_and_the_reason_is_told(
     assert process.device_step_s == PerArm(pytest.approx(0.0100098), None)
     assert process.device_gap_source == {"eager": "steps"}
     assert process.device_time_missing == (
-        "compiled: few kernels were queued, and no gap could be calibrated: RuntimeError: no spin kernel"
+        "compiled: few kernels were queued, and no gap could be calibrated: RuntimeError: no spin "
+        "kernel"
     )

@@ -1,4 +1,6 @@
-"""Host time on a simulated device with a queue; that torch and a real GPU behave so is in test_gpu.py."""
+"""Host time on a simulated device with a queue; that torch and a real GPU behave so is in
+test_gpu.py.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ ALTERNATING = (Batch(args=(1.0,)), Batch(args=(1.0,)))
 
 
 class Machine(ModelBench):
-    """A host that launches and a device that works, each with a clock of its own; they meet at a synchronisation."""
+    """A host that launches and a device that works, each with a clock of its own; they meet at a
+    synchronisation.
+    """
 
     def __init__(self, batches: tuple[Batch, ...] = ALTERNATING, num_sizes: int = 1) -> None:
         super().__init__(batches, torch.device("cpu"), lambda: self.host_s, num_sizes)

@@ -1,4 +1,6 @@
-"""What it takes to add a library of models: a builder module and an entry of `LIBRARIES`, and no other change."""
+"""What it takes to add a library of models: a builder module and an entry of `LIBRARIES`, and no
+other change.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ def names():
 
 def examine(trial):
     unlucky = trial.model.num_classes == 13
-    return Examined(["model.num_classes=13: no pottery has so many"] if unlucky else [], loss="weight of the clay")
+    problems = ["model.num_classes=13: no pottery has so many"] if unlucky else []
+    return Examined(problems, loss="weight of the clay")
 
 
 def load(model):

@@ -1,4 +1,6 @@
-"""The implementation of attention that a trial asks for: what is built, and what a class refuses."""
+"""The implementation of attention that a trial asks for: what is built, and what a class
+refuses.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ from sweeper.worker.failures import UnavailableError
 assert private_cache  # a fixture that every test here uses
 CPU = torch.device("cpu")
 SMALL: dict[str, Json] = {
-    "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 100,
+    "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+    "vocab_size": 100,
 }  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""Prefill and decode: a static cache that steps write to, its fill level, and the check of the rows written."""
+"""Prefill and decode: a static cache that steps write to, its fill level, and the check of the rows
+written.
+"""
 
 from __future__ import annotations
 

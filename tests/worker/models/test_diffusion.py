@@ -1,4 +1,6 @@
-"""The two diffusion networks: as large as published, and trained on the error of the predicted noise."""
+"""The two diffusion networks: as large as published, and trained on the error of the predicted
+noise.
+"""
 
 from __future__ import annotations
 

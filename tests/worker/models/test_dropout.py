@@ -63,7 +63,9 @@ class Config:
 
 
 class Functional(nn.Module):
-    """Dropout from an attribute, a configuration, a configuration in it, a dictionary and parsed arguments."""
+    """Dropout from an attribute, a configuration, a configuration in it, a dictionary and parsed
+    arguments.
+    """
 
     share_dropped = 0.5
 

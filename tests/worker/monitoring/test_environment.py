@@ -12,7 +12,9 @@ from sweeper.worker.monitoring import environment
 def test_settings_that_torch_is_to_remove_are_read_without_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """torch 2.15 has two of them, and each worker's log would begin with what its user neither set nor can change."""
+    """torch 2.15 has two of them, and each worker's log would begin with what its user neither set
+    nor can change.
+    """
     from torch._inductor import config
 
     monkeypatch.setattr(config, "epilogue_fusion", False)

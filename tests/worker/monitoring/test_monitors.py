@@ -147,9 +147,9 @@ class Nvml:
     def nvmlSystemGetDriverVersion(self) -> str:  # noqa: N802  # NVML's name
         return "580.1"
 
-    def nvmlDeviceGetProcessUtilization(
+    def nvmlDeviceGetProcessUtilization(  # noqa: N802
         self, _handle: object, since_us: int
-    ) -> list[SimpleNamespace]:  # noqa: N802
+    ) -> list[SimpleNamespace]:
         return [SimpleNamespace(pid=pid, smUtil=50, timeStamp=since_us + 1) for pid in self._users]
 
     def __getattr__(self, name: str) -> Callable[..., object]:

@@ -1,4 +1,6 @@
-"""What a script's modules are called, which dimension of its batches varies, and to which sizes to pad."""
+"""What a script's modules are called, which dimension of its batches varies, and to which sizes to
+pad.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A module that is followed through a training: the training stays as it is, and faults in the module are found."""
+"""A module that is followed through a training: the training stays as it is, and faults in the
+module are found.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +164,9 @@ def test_code_that_draws_other_random_numbers_is_not_judged() -> None:
 
 
 class Checkpointed(Net):
-    """Blocks under reentrant checkpoints, of which the first one's input is no result of a trained layer."""
+    """Blocks under reentrant checkpoints, of which the first one's input is no result of a trained
+    layer.
+    """
 
     def forward(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         hidden = checkpoint(self.first, inputs.detach().requires_grad_(), use_reentrant=True)
@@ -220,7 +224,9 @@ def test_inputs_that_pass_gradients_on_are_compared() -> None:
 
 
 class Loss(nn.Module):
-    """A model that computes its loss, under autocast of its own, and keeps an average in a new tensor each time."""
+    """A model that computes its loss, under autocast of its own, and keeps an average in a new
+    tensor each time.
+    """
 
     average: torch.Tensor
 
@@ -259,7 +265,9 @@ def test_a_buffer_that_is_replaced_and_autocast_inside_of_the_module() -> None:
 
 
 def test_calls_of_several_kinds_and_a_module_that_is_frozen_for_some() -> None:
-    """The discriminator of a GAN: on real and fake data, then frozen, with gradients for its input."""
+    """The discriminator of a GAN: on real and fake data, then frozen, with gradients for its
+    input.
+    """
     torch.manual_seed(0)
     maker, judge = nn.Linear(4, 4), nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 1))
     follower = Follower(judge, as_it_is(judge), TRIAL, CPU)
@@ -309,7 +317,9 @@ def test_a_part_that_is_followed_is_not_followed_twice() -> None:
 
 
 def test_an_output_that_the_loss_does_not_need() -> None:
-    """As the logits are, where a model of transformers computes its loss; compiled code hands back no gradient."""
+    """As the logits are, where a model of transformers computes its loss; compiled code hands back
+    no gradient.
+    """
 
     class Both(torch.autograd.Function):
         @staticmethod

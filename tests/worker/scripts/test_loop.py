@@ -1,4 +1,6 @@
-"""What is seen of a training loop from outside: where its steps end, its loader, and the modules that it trains."""
+"""What is seen of a training loop from outside: where its steps end, its loader, and the modules
+that it trains.
+"""
 
 from __future__ import annotations
 
@@ -288,7 +290,9 @@ def test_epochs_are_those_of_the_training_loader() -> None:
 
 
 def test_a_loop_that_is_timed_keeps_no_batch_from_the_first_on() -> None:
-    """A fork maps all memory, so each batch that is kept makes the start of workers slower, at each epoch."""
+    """A fork maps all memory, so each batch that is kept makes the start of workers slower, at each
+    epoch.
+    """
     leads: list[Callable[[Loop], Lead]] = [
         count_steps([], MANY),
         lambda loop: lead_loop(cast("ScriptSetup", SimpleNamespace(loop=loop)), "eager"),

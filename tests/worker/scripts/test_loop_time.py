@@ -19,9 +19,11 @@ STEP_S, COMPILE_S, EVENT_S = 0.25, 60.0, 5.0
 
 
 class MadeUpLoop:
-    """A loop of which each step takes STEP_S, and COMPILE_S more where something is compiled after it.
+    """A loop of which each step takes STEP_S, and COMPILE_S more where something is compiled after
+    it.
 
-    Before a step it evaluates, or its loader begins anew, where the number of steps so far says so; it takes EVENT_S.
+    Before a step it evaluates, or its loader begins anew, where the number of steps so far says so;
+    it takes EVENT_S.
     """
 
     def __init__(
@@ -115,7 +117,9 @@ def test_an_eager_loop_is_timed_from_one_evaluation_to_another(
 def test_the_compiled_loop_has_as_many_evaluations_wherever_it_begins(
     monkeypatch: pytest.MonkeyPatch, begins_at: int
 ) -> None:
-    """A third of the time would hold another share of them; what compiles is left out, as before."""
+    """A third of the time would hold another share of them; what compiles is left out, as
+    before.
+    """
     made = MadeUpLoop({begins_at + 3}, monkeypatch, every(12))
     made.num_steps = begins_at
     run = made.time(known=Known(steps=24, seconds=16.0, evaluations=2))

@@ -32,7 +32,10 @@ def test_an_error_names_the_line_of_the_script_that_called_the_library(tmp_path:
 
 
 def test_a_tensor_that_a_cuda_graph_has_overwritten_is_to_be_copied(tmp_path: Path) -> None:
-    overwritten = "Error: accessing tensor output of CUDAGraphs that has been overwritten by a subsequent run."
+    overwritten = (
+        "Error: accessing tensor output of CUDAGraphs that has been overwritten by a "
+        "subsequent run."
+    )
     text = describe_in_script(raise_in_script(tmp_path, f"raise RuntimeError({overwritten!r})"))
     assert "train.py:3 reads a tensor that the script has kept from an earlier step" in text
     assert "loss.detach().clone()" in text

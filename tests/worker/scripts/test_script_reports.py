@@ -1,4 +1,6 @@
-"""What the report says of scripts as people have them, each in a worker: what is found in those that have a trap."""
+"""What the report says of scripts as people have them, each in a worker: what is found in those
+that have a trap.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Scripts as people have them, each in a worker: what is measured, and how those end that cannot be measured."""
+"""Scripts as people have them, each in a worker: what is measured, and how those end that cannot be
+measured.
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ steps(1_000_000)
 
 @pytest.mark.compile
 def test_the_compiled_loop_is_compiled_from_its_first_step(tmp_path: Path) -> None:
-    """As it is by hand; what eager steps leave behind in the process may make later ones faster, or slower."""
+    """As it is by hand; what eager steps leave behind in the process may make later ones faster, or
+    slower.
+    """
     (tmp_path / "train.py").write_text(BEGIN + SAYS_HOW_IT_RUNS)
     outcome, printed = run_worker(make_trial("train.py"), tmp_path)
     assert outcome.status == "ok", f"{outcome.message}\n{printed}"
@@ -141,7 +145,10 @@ def test_evaluations_that_leave_no_room_for_a_round_are_named(tmp_path: Path) ->
     (tmp_path / "train.py").write_text(BEGIN + VALIDATES.format(every=20))
     outcome, _ = run_worker(make_trial("train.py"), tmp_path)
     assert outcome.status == "runtime_error"
-    said = "3 of 3 rounds were void: the script read another loader, every 20 steps; a round takes 20 or more"
+    said = (
+        "3 of 3 rounds were void: the script read another loader, every 20 steps; a round takes "
+        "20 or more"
+    )
     assert outcome.message == said
 
 
@@ -152,12 +159,15 @@ class Scaled(torch.autograd.Function):
     @staticmethod
     def backward(context, gradient): return gradient * {backward}
 def wrong(graph, _inputs): return lambda *given: tuple(Scaled.apply(item) for item in graph(*given))
-module = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 4))
+module = torch.nn.Sequential(
+    torch.nn.Linear(8, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 4)
+)
 optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
 compiled = torch.compile(module, backend=wrong, fullgraph=True)  # nothing of ours may be in its way
 while True:
     optimizer.zero_grad()
-    torch.nn.functional.cross_entropy(compiled(torch.randn(16, 8)), torch.randint(4, (16,))).backward()
+    outputs, labels = compiled(torch.randn(16, 8)), torch.randint(4, (16,))
+    torch.nn.functional.cross_entropy(outputs, labels).backward()
     optimizer.step()
 """
 
@@ -187,7 +197,10 @@ def test_what_a_script_does_after_a_failure_compiles_nothing(tmp_path: Path) -> 
 
 
 def test_what_fails_in_the_eager_loop_alone_is_the_script_s_own_error(tmp_path: Path) -> None:
-    fails = "import glob\nopen(f'run{len(glob.glob(\"run*\"))}', 'w')\nif len(glob.glob('run*')) == 2:\n"
+    fails = (
+        "import glob\nopen(f'run{len(glob.glob(\"run*\"))}', 'w')\nif len(glob.glob('run*')) "
+        "== 2:\n"
+    )
     (tmp_path / "train.py").write_text(
         f"{BEGIN}{fails}    steps(30); raise ValueError('late')\nsteps(1_000_000)"
     )
@@ -199,10 +212,14 @@ def test_what_fails_in_the_eager_loop_alone_is_the_script_s_own_error(tmp_path: 
 
 
 def test_a_compiled_loop_that_calls_its_module_elsewhere_is_not_compiled(tmp_path: Path) -> None:
-    counts = "import glob\nopen(f'run{len(glob.glob(\"run*\"))}', 'w')\nif len(glob.glob('run*')) == 3:\n"
+    counts = (
+        "import glob\nopen(f'run{len(glob.glob(\"run*\"))}', 'w')\nif len(glob.glob('run*')) "
+        "== 3:\n"
+    )
     other = (
         counts
-        + "    while True: optimizer.zero_grad(); module(torch.ones(4, 8)).sum().backward(); optimizer.step()"
+        + "    while True: optimizer.zero_grad(); module(torch.ones(4, 8)).sum().backward(); "
+        "optimizer.step()"
     )
     (tmp_path / "train.py").write_text(f"{BEGIN}{other}\nsteps(1_000_000)")
     outcome, printed = run_worker(make_trial("train.py"), tmp_path)
@@ -326,7 +343,10 @@ def test_a_script_that_gives_no_seed_has_one_training_of_each_arm(tmp_path: Path
 
 def test_a_trajectory_that_fails_keeps_what_was_measured(tmp_path: Path) -> None:
     """The script ends by itself in its fourth run."""
-    counts = "import pathlib\nruns = pathlib.Path('runs')\nruns.touch()\nruns.write_text(runs.read_text() + 'x')\n"
+    counts = (
+        "import pathlib\nruns = "
+        "pathlib.Path('runs')\nruns.touch()\nruns.write_text(runs.read_text() + 'x')\n"
+    )
     ends = (
         "steps(5)\nif len(runs.read_text()) > 3: raise ValueError('no batch left')\nsteps(10_000)\n"
     )
@@ -340,11 +360,19 @@ def test_a_trajectory_that_fails_keeps_what_was_measured(tmp_path: Path) -> None
 
 
 def test_a_script_finds_what_python_would_give_it(tmp_path: Path) -> None:
-    """Arguments, folder, path, name and files of its own, also where it changes folder and signal handlers."""
+    """Arguments, folder, path, name and files of its own, also where it changes folder and signal
+    handlers.
+    """
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "helper.py").write_text("VALUE = 7\n")
-    seen = "import json, helper, pathlib\nseen = [sys.argv, __name__, __file__, os.getcwd(), helper.VALUE]\n"
-    does = "pathlib.Path('seen.json').write_text(json.dumps(seen)); os.chdir('/'); print('x' * 10_000_000)\n"
+    seen = (
+        "import json, helper, pathlib\nseen = [sys.argv, __name__, __file__, os.getcwd(), "
+        "helper.VALUE]\n"
+    )
+    does = (
+        "pathlib.Path('seen.json').write_text(json.dumps(seen)); os.chdir('/'); print('x' * "
+        "10_000_000)\n"
+    )
     # as without our own `__future__`
     does += "def typed(x: int): pass\nassert typed.__annotations__ == {'x': int}\n"
     does += "if os.fork() == 0: steps(20); os._exit(0)\n"  # a child's steps are its own
@@ -362,7 +390,10 @@ def test_a_module_runs_as_python_would_run_it(tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__init__.py").touch()
     (tmp_path / "pkg" / "helper.py").write_text("VALUE = 7\n")
-    code = "from pkg.helper import VALUE\nassert __package__ == 'pkg' and sys.argv[1:] == ['a']\nsteps(VALUE)\n"
+    code = (
+        "from pkg.helper import VALUE\nassert __package__ == 'pkg' and sys.argv[1:] == "
+        "['a']\nsteps(VALUE)\n"
+    )
     (tmp_path / "pkg" / "train.py").write_text(BEGIN + code)
     outcome, printed = run_worker(make_trial("-m pkg.train", "a"), tmp_path)
     assert "7 steps were seen" in (outcome.message or ""), printed
@@ -390,7 +421,8 @@ def test_a_script_that_saves_every_few_steps_leaves_no_round_that_counts(tmp_pat
     assert (outcome.status, outcome.phase) == ("runtime_error", "measuring")
     assert (
         outcome.message
-        == "3 of 3 rounds were void: the script saved a file, every 5 steps; a round takes 20 or more"
+        == "3 of 3 rounds were void: the script saved a file, every 5 steps; a round takes 20 "
+        "or more"
     )
     assert (tmp_path / "checkpoint.pt").is_file()
 
@@ -416,7 +448,8 @@ AUTOCAST_INSIDE = """
 class Net(torch.nn.Module):
     def __init__(self):
         super().__init__()
-        self.layers = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(6)), torch.nn.GELU())
+        layers = [torch.nn.Linear(64, 64) for _ in range(6)]
+        self.layers = torch.nn.Sequential(*layers, torch.nn.GELU())
     @torch.autocast('cpu', torch.bfloat16)
     def forward(self, inputs):
         return torch.nn.functional.layer_norm(self.layers(inputs) * inputs, (64,))

@@ -1,4 +1,6 @@
-"""What is noted of a training: losses, norms of gradients, where weights go, and the seeds of the script."""
+"""What is noted of a training: losses, norms of gradients, where weights go, and the seeds of the
+script.
+"""
 
 from __future__ import annotations
 
