@@ -21,11 +21,7 @@ from sweeper.core.serialization import Between, Json, from_json, parse_json, to_
 from sweeper.core.text import clean_text
 from sweeper.core.trial import Trial
 
-# 1 had no accuracy, no state of device and host, no fingerprints. 2 had no attempts, no formats of
-# parameters, and of the check one case alone. 3 had fewer axes in the trial. 4 had of the device
-# its busy time alone, and no host time. 5 had no scripts. All are read with what they lack as
-# missing.
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 6  # records of other versions are refused
 
 # A record from elsewhere may hold any number. Figures are ratios and logs of times, so these have
 # to be above 0.
@@ -465,7 +461,7 @@ class Record:
     wall_s: Seconds | None = None  # from the start of the trial to its end, without waits and stops
     inspection: Inspection | None = None  # None: not asked for, or the trial has nothing to inspect
     attempts: tuple[Attempt, ...] = ()  # earlier ones that were not ok, the oldest first
-    # `core.settings.Measure`; empty in older records
+    # the fields of `core.settings.Measure`
     measure: Mapping[str, Json] = field(default_factory=dict)
     schema_version: int = SCHEMA_VERSION
 
@@ -549,8 +545,8 @@ class Record:
         """Read what `dumps` wrote, wherever it comes from: the one boundary that every reader of
         records goes through.
 
-        Raises NewerRecordError for a record of a newer schema, RecordError for everything else that
-        is none.
+        Raises SchemaError for a record of another schema, RecordError for everything else that is
+        none.
         """
         try:
             if len(text) > MAX_JSON_BYTES:
@@ -558,9 +554,7 @@ class Record:
             data = parse_json(text)
             if not isinstance(data, dict) or "schema_version" not in data:
                 raise ValueError("not a record: no schema_version")
-            if isinstance(version := data["schema_version"], int) and version > SCHEMA_VERSION:
-                newer = f"schema_version {version} is newer than {SCHEMA_VERSION}: upgrade sweeper"
-                raise NewerRecordError(f"cannot be read ({newer})")
+            _require_schema(data["schema_version"])
             return from_json(Record, data)
         except RecordError:
             raise
@@ -568,9 +562,22 @@ class Record:
             raise RecordError(explain_unreadable(error)) from error
 
 
+def _require_schema(version: object) -> None:
+    """Raise SchemaError for a number of another schema; `from_json` judges other values."""
+    if type(version) is not int or version == SCHEMA_VERSION:
+        return
+    problem = f"is newer than {SCHEMA_VERSION}: upgrade sweeper"
+    if version < SCHEMA_VERSION:
+        problem = (
+            f"is older than {SCHEMA_VERSION}: read the record with the sweeper that wrote it, or "
+            "measure the trial again"
+        )
+    raise SchemaError(f"cannot be read (schema_version {version} {problem})")
+
+
 class RecordError(ValueError):
     """A file or a text that holds no record; the message goes on after its name."""
 
 
-class NewerRecordError(RecordError):
-    """A record that a newer version of sweeper wrote."""
+class SchemaError(RecordError):
+    """A record that another version of sweeper wrote, in another schema."""

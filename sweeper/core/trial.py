@@ -135,7 +135,7 @@ class Compile:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """How texts come to a language model. The defaults are what records without this field mean."""
+    """How texts come to a language model. Ids leave out defaults, so the defaults never change."""
 
     # none: full length and no mask; `sweeper.worker.models.texts` has the others
     form: str = "none"
@@ -255,8 +255,7 @@ class Trial:
     def step(self) -> tuple[str, str]:
         """Dropout in training, and how texts come, as overrides; empty where there is none of it.
 
-        `variant` has neither, since the defaults of earlier versions were others: see
-        `name_variants`.
+        `variant` has neither: `name_variants` adds them where trials differ in them.
         """
         dropout = (
             f"model.dropout={str(self.model.dropout).lower()}" if self.workload == "train" else ""
@@ -315,10 +314,7 @@ class Trial:
 
 def name_variants(trials: Sequence[Trial]) -> list[str]:
     """The variant of each trial, with what a step is where trials differ in it, e.g.
-    `model.dropout=false; text=auto`.
-
-    Sweeps of earlier versions trained without dropout and fed texts without a mask; they share no
-    mean with later ones.
+    `model.dropout=false; text=auto`. Trials with different steps share no mean.
     """
     steps = [trial.step for trial in trials]
     differ = [len({part for part in parts if part}) > 1 for parts in zip(*steps, strict=True)]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from statistics import median
 
-from sweeper.core.paths import RUNS, TrialPaths
+from sweeper.core.paths import RUNS
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
 from sweeper.core.settings import TIMING, Measure
@@ -115,7 +115,7 @@ def read_history(placement: Placement, measure: Measure) -> tuple[History, Histo
             record = Record.read(path)
             if not (record.status == "ok" and record.wall_s and record.processes):
                 continue
-            found = read_measure(record.measure, TrialPaths(path.parent))
+            found = read_measure(record.measure)
             alike = found is not None and [getattr(found, name) for name in TIMING] == timing
             if alike and get_mapping(record.environment, "device").get("name") in names:
                 whole.append((record.trial, record.wall_s / len(record.processes)))

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sweeper.core.errors import ConfigError
-from sweeper.core.files import move_aside, read_json, write_text
+from sweeper.core.files import move_aside, write_text
 from sweeper.core.libraries import SCRIPT
-from sweeper.core.paths import SweepPaths, TrialPaths
-from sweeper.core.record import NewerRecordError, Record, RecordError
-from sweeper.core.serialization import from_json, get_mapping, show_value
+from sweeper.core.paths import SweepPaths
+from sweeper.core.record import Record, RecordError, SchemaError
+from sweeper.core.serialization import from_json, show_value
 from sweeper.core.settings import Measure
 from sweeper.core.system import shortages
 from sweeper.core.text import printable
@@ -26,14 +26,12 @@ from sweeper.core.trial import Trial, find_script
 from sweeper.execution.placement import Placement
 from sweeper.loading.device_names import read_device
 
-MAX_SHOWN = 5  # records of a newer version
+MAX_SHOWN = 5  # records of another schema
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What a record on disk says of its trial; `measure` is None where neither it nor `trial.json`
-    tells.
-    """
+    """What a record on disk says of its trial; `measure` is None where the record has none."""
 
     status: str
     measure: Measure | None
@@ -52,37 +50,33 @@ class OnDisk(NamedTuple):
 def read_on_disk(paths: SweepPaths, trial_ids: Set[str]) -> OnDisk:
     """Read what is on disk of the trials.
 
-    Raises ConfigError where a newer sweeper wrote some of it, OSError where the machine lacks what
+    Raises ConfigError where some of it has another schema, OSError where the machine lacks what
     reading takes.
     """
-    kept, unreadable, newer, known = {}, {}, [], paths.trials()
+    kept, unreadable, foreign, known = {}, {}, [], paths.trials()
     for trial_id in trial_ids & known.keys():
         trial = known[trial_id]
         if not os.path.lexists(trial.record):
             continue
         try:
             record = Record.read(trial.record)
-        except NewerRecordError as error:
-            newer.append(f"  {trial.record} {error}")
+        except SchemaError as error:
+            foreign.append(f"  {trial.record} {error}")
         except RecordError as error:
             if isinstance(error.__cause__, OSError) and error.__cause__.errno in shortages.PASSING:
                 raise error.__cause__ from None
             unreadable[trial.record] = printable(str(error))
         else:
-            kept[trial_id] = Kept(
-                record.status, read_measure(record.measure, trial), _read_hash(record)
-            )
-    if newer:
+            kept[trial_id] = Kept(record.status, read_measure(record.measure), _read_hash(record))
+    if foreign:
         count = (
             "1 of these trials has a record"
-            if len(newer) == 1
-            else f"{len(newer)} of these trials have records"
+            if len(foreign) == 1
+            else f"{len(foreign)} of these trials have records"
         )
-        shown = [*sorted(newer)[:MAX_SHOWN], *(["  ..."] if len(newer) > MAX_SHOWN else [])]
-        lines = [f"sweep={paths.folder.name}: {count} of a newer version of sweeper", *shown]
-        raise ConfigError(
-            "\n".join([*lines, "nothing was started; upgrade sweeper, or give another sweep=NAME"])
-        )
+        shown = [*sorted(foreign)[:MAX_SHOWN], *(["  ..."] if len(foreign) > MAX_SHOWN else [])]
+        lines = [f"sweep={paths.folder.name}: {count} of another version of sweeper", *shown]
+        raise ConfigError("\n".join([*lines, "nothing was started; give another sweep=NAME"]))
     return OnDisk(kept, dict(sorted(unreadable.items())))
 
 
@@ -192,13 +186,10 @@ def find_other_devices(
     return sorted({device.name for device in others})
 
 
-def read_measure(of_record: Mapping[str, Any], trial: TrialPaths) -> Measure | None:
-    """The settings of a record; an older one has none, and `trial.json` beside it has those of its
-    workers.
-    """
-    with suppress(OSError, ValueError):
-        found = of_record or get_mapping(read_json(trial.trial), "measure")
-        return from_json(Measure, found) if found else None
+def read_measure(of_record: Mapping[str, Any]) -> Measure | None:
+    """The settings of a record; None where it has none."""
+    with suppress(ValueError):
+        return from_json(Measure, of_record) if of_record else None
     return None
 
 

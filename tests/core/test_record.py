@@ -21,12 +21,12 @@ from sweeper.core.record import (
     GpuState,
     GraphBreak,
     HostState,
-    NewerRecordError,
     PerArm,
     Process,
     Record,
     RecordError,
     Round,
+    SchemaError,
     ScriptRun,
 )
 from sweeper.core.serialization import from_json, to_json
@@ -93,48 +93,6 @@ def test_keys_are_those_of_the_contract_in_its_order(record: Record) -> None:
     assert list(data["processes"][0]["rounds"][0]) == ["order", "eager_s", "compiled_s", "void"]
 
 
-def test_record_of_schema_1_is_read_with_what_it_lacks_missing(record: Record) -> None:
-    old = {**json.loads(record.dumps()), "schema_version": 1}
-    (process,) = old["processes"]
-    for key in ("accuracy", "gpu", "host", "code_fingerprint", "compile_parts_s", "warm_up_flat"):
-        del process[key]
-    read = Record.loads(json.dumps(old)).processes[0]
-    assert (read.accuracy, read.gpu, read.host) == (None, None, None)
-    assert (read.code_fingerprint, dict(read.compile_parts_s)) == (None, {})
-    assert read.rounds == record.processes[0].rounds
-
-
-def test_record_of_schema_2_is_read_with_what_it_lacks_missing(record: Record) -> None:
-    old = {**json.loads(record.dumps()), "schema_version": 2}
-    accuracy = old["processes"][0]["accuracy"]
-    del old["attempts"], old["diagnostics"]["parameters"]
-    for key in (
-        "elements",
-        "cases",
-        "case",
-        "batch",
-        "moved",
-        "projection",
-        "margin",
-        "random_in_step",
-        "randomness",
-    ):
-        del accuracy[key]
-    read = Record.loads(json.dumps(old))
-    assert read.attempts == ()
-    assert read.diagnostics is not None
-    assert read.diagnostics.parameters == {}
-    found = read.processes[0].accuracy
-    assert found is not None
-    assert (found.elements, found.cases, found.randomness, found.projection) == (
-        None,
-        (),
-        None,
-        None,
-    )
-    assert (found.worst, read.diagnostics.graphs) == ("loss", 2)
-
-
 def test_an_attempt_has_the_keys_of_the_contract(record: Record) -> None:
     assert list(json.loads(record.dumps())["attempts"][0]) == [
         "status",
@@ -198,13 +156,26 @@ def test_artifacts_are_those_of_all_processes_each_once(record: Record) -> None:
     assert replace(record, processes=(process, *others)).artifacts == ("a-b", "abc-None")
 
 
-def test_newer_schema_is_refused(record: Record) -> None:
-    newer = {**json.loads(record.dumps()), "schema_version": SCHEMA_VERSION + 1}
-    with pytest.raises(NewerRecordError, match="newer than"):
-        Record.loads(json.dumps(newer))
+@pytest.mark.parametrize(
+    ("version", "reason"),
+    [
+        (SCHEMA_VERSION + 1, r"\(schema_version 7 is newer than 6: upgrade sweeper\)$"),
+        (
+            SCHEMA_VERSION - 1,
+            r"\(schema_version 5 is older than 6: .*, or measure the trial again\)$",
+        ),
+        (1, r"\(schema_version 1 is older than 6: .*, or measure the trial again\)$"),
+    ],
+)
+def test_record_of_another_schema_is_refused_with_what_to_do(
+    record: Record, version: int, reason: str
+) -> None:
+    data = {**json.loads(record.dumps()), "schema_version": version, "unknown": {}}
+    with pytest.raises(SchemaError, match=reason):
+        Record.loads(json.dumps(data))
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema_version": 1}', '"text"'])
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"schema_version": 6}', '"text"'])
 def test_text_that_is_no_record_is_refused(text: str) -> None:
     with pytest.raises(RecordError):
         Record.loads(text)

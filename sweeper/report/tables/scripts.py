@@ -61,7 +61,6 @@ SAID = {
     trajectories.UNKNOWN: "whether it trains as in eager is not known",
 }
 NOTABLE_WAIT = 0.1  # share of the loop's time
-OF_TORCH = ("Sequential",)  # in records that do not say whose a class is
 _AXES = ("mode", "backend", "variant", "sweep")
 
 
@@ -212,7 +211,7 @@ def _list_changes(script: ScriptRun, arguments: str) -> Iterator[str]:
     """
     found: dict[bool, list[str]] = {False: [], True: []}
     for name, place in zip(script.modules, script.called_at, strict=True):
-        found[name.startswith(TORCH_NN) or name in OF_TORCH].append(f"{name} ({place})")
+        found[name.startswith(TORCH_NN)].append(f"{name} ({place})")
     for is_torchs, names in found.items():
         each, given = "it" if len(names) == 1 else "each", f", {arguments}" if arguments else ""
         how = (

@@ -93,13 +93,11 @@ def _accuracy_column(
 
 
 def read_form(entry: Entry) -> str | None:
-    """The form of texts that the model got. Records without this setting are of texts without a
-    mask.
-    """
-    trial, diagnostics = entry.record.trial, entry.record.diagnostics
-    if diagnostics is None or not trial.has_texts:
+    """The form of texts that the model got."""
+    diagnostics = entry.record.diagnostics
+    if diagnostics is None or not entry.record.trial.has_texts:
         return None
-    found = diagnostics.settings.get("text", trial.text.form)
+    found = diagnostics.settings.get("text")
     return None if found is None else str(found)
 
 
