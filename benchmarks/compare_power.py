@@ -25,7 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.compare.pairs import Pair, Sample, Side, make_side
-from sweeper.compare.quantities import COMPILED, COMPILED_BUSY, EAGER, EAGER_BUSY, STEP_TIMES
+from sweeper.compare.quantities import COMPILED, COMPILED_DEVICE, EAGER, EAGER_DEVICE, STEP_TIMES
 from sweeper.compare.unsampled import is_host_bound
 from sweeper.compare.verdicts import Comparison, judge
 from sweeper.core.record import Record
@@ -424,7 +424,7 @@ def pair_eager_arms(records: Iterable[Record]) -> Iterator[Pair]:
         host_bound_arms = "compiled" if side.host_bound_arms in ("eager", "both") else None
         times = {
             COMPILED.name: side.samples[EAGER.name],
-            COMPILED_BUSY.name: side.samples[EAGER_BUSY.name],
+            COMPILED_DEVICE.name: side.samples[EAGER_DEVICE.name],
         }
         return replace(side, samples=times, host_bound_arms=host_bound_arms)
 

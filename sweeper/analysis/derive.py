@@ -28,7 +28,7 @@ from sweeper.core.record import (
 MIN_DRAWS_FOR_INTERVAL = 3
 # Between two kernels that follow each other without waiting for the host: 0.6 to 1.5 us, typically
 # 1.1, in the arms of six models on an H200 (docs/results/h200-repeatability.md). It stands in where
-# a record has no gap of its own.
+# a process has no gap of its own.
 USUAL_GAP_S = 1.2e-6
 # an arm is host-bound when its device waits for the host for a larger share of wall time
 HOST_BOUND = 0.05
@@ -145,19 +145,13 @@ class _Measured:
         return _log_ratio(self.process.device_step_s)
 
     @property
-    def busy_log_speedup(self) -> float | None:
-        return _log_ratio(self.process.device_time_s)
-
-    @property
     def loop_log_speedup(self) -> float | None:
         eager, compiled = (self.process.read_loop(arm) for arm in ARMS)
         return math.log(eager.step_s / compiled.step_s) if eager and compiled else None
 
     def waiting_fraction(self, arm: str) -> float | None:
         """Compute the share of an arm's wall time in which the device waits for the host, beyond
-        its own gaps.
-
-        Of a record that knows no device step time, beyond the usual gaps.
+        its own gaps, or the usual gaps where the device step time is unknown.
         """
         fields = ("device_step_s", "device_time_s", "device_kernels")
         device_s, busy_s, kernels = (self.process.read_arm(name, arm) for name in fields)
@@ -256,7 +250,7 @@ def _samples_per_step(record: Record) -> float:
 def _describe_speedups(
     measured: Sequence[_Measured], draws: int, is_host_bound: bool
 ) -> dict[str, Any]:
-    """Compute speedups by the wall clock, of the device, and of its busy time alone."""
+    """Compute speedups by the wall clock, of the device, and of a script's loop."""
     estimate = _estimate(measured, [item.log_speedup for item in measured], is_host_bound)
     wall = _describe_speedup("", estimate)
     several = [math.exp(item.log_speedup) for item in measured] if len(measured) > 1 else []
@@ -274,9 +268,6 @@ def _describe_speedups(
         ),
         **_describe_speedup(
             "loop_", _estimate(measured, [item.loop_log_speedup for item in measured])
-        ),
-        **_describe_speedup(
-            "busy_", _estimate(measured, [item.busy_log_speedup for item in measured])
         ),
     }
 

@@ -220,9 +220,8 @@ FLAGS: Mapping[str, Flag] = {
     ),
     "host_bound": Flag(
         "the device waits for the host, so the wall-clock speedup depends on the host",
-        "The column `host_bound_arms` says in which arm. The columns `device` and `busy` have the "
-        "speedup by the clock "
-        "of the GPU, which the host cannot disturb.",
+        "The column `host_bound_arms` says in which arm. The column `device` has the speedup by "
+        "the clock of the GPU, which the host cannot disturb.",
         "`mode=reduce-overhead` launches the kernels all at once, and a larger batch gives the "
         "device more to do. "
         "Several processes (`measure.processes`) show how much the speedup moves.",

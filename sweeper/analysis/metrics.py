@@ -249,13 +249,6 @@ METRICS: list[Metric] = [
     ),
     *(_percentile(arm, share) for arm in ARMS for share in PERCENTILES),
     *map(_energy, ARMS),
-    Metric(
-        "busy_speedup",
-        "eager / compiled time per step in which the device is busy, gaps left out",
-        mlflow=True,
-    ),
-    Metric("busy_speedup_low", "lower end of the 95 % interval of busy_speedup"),
-    Metric("busy_speedup_high", "upper end of the 95 % interval of busy_speedup"),
     *map(_device_step, ARMS),
     *map(_host_time, ARMS),
     *map(_host_share, ARMS),

@@ -28,10 +28,6 @@ class Result:
     device_speedup: float | None = None
     device_speedup_low: float | None = None
     device_speedup_high: float | None = None
-    busy_estimate: Estimate | None = None
-    busy_speedup: float | None = None
-    busy_speedup_low: float | None = None
-    busy_speedup_high: float | None = None
     host_bound_fraction: float | None = None
     host_bound_arms: str | None = None  # eager, compiled, both; None: neither, or unknown
     eager_step_s: float | None = None
@@ -67,11 +63,3 @@ class Result:
     is_void_by_script: bool = False
     # metrics with `of_process`; missing ones are left out
     readings: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def by_device(self) -> tuple[str, float] | None:
-        """The clock of the device, `device` (step time) or else `busy`, and the speedup by it; None
-        where unknown.
-        """
-        clocks = (("device", self.device_speedup), ("busy", self.busy_speedup))
-        return next(((clock, speedup) for clock, speedup in clocks if speedup is not None), None)

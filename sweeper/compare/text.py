@@ -23,10 +23,9 @@ from sweeper.compare.pairs import LOST, Side
 from sweeper.compare.quantities import (
     COMPILE,
     COMPILED,
-    COMPILED_BUSY,
     COMPILED_DEVICE,
-    DEVICE_TIMES,
     EAGER,
+    EAGER_DEVICE,
     MEMORY,
     QUANTITIES,
     SPEEDUP,
@@ -37,7 +36,6 @@ from sweeper.compare.verdicts import (
     Change,
     Comparison,
     Control,
-    choose_device_time,
     percent,
 )
 from sweeper.compare.verdicts import Row as Judged
@@ -149,8 +147,7 @@ def make_table(comparison: Comparison) -> Table:
 
 def is_worth_showing(row: Row) -> bool:
     """Whether something changed, or the row is not SAME; other rows are only counted."""
-    hidden = [item for item in DEVICE_TIMES if item is not _choose_device_time(row)]
-    shown = (item for item in QUANTITIES if item.name != item.control and item not in hidden)
+    shown = (item for item in QUANTITIES if item.name != item.control)
     return row["verdict"] != "SAME" or any(_change_verdict(row, item) for item in shown)
 
 
@@ -224,18 +221,10 @@ def _change_with_interval(row: Row, quantity: Quantity) -> str:
 
 def _device_change(row: Row) -> str:
     """`+1.9 % SLOWER`, with the verdict in any case: it stands beside that by wall clock."""
-    quantity = _choose_device_time(row)
-    known = quantity and number(row, f"{quantity.name}_ratio") is not None
-    return (
-        f"{_change_percent(row, quantity)} {row[f'{quantity.name}_verdict']}"
-        if quantity and known
-        else ""
-    )
-
-
-def _choose_device_time(row: Row) -> Quantity | None:
-    """The device time that both sides have, as `choose_device_time` takes it."""
-    return next((item for item in DEVICE_TIMES if row[f"{item.name}_base"] is not None), None)
+    name = COMPILED_DEVICE.name
+    if number(row, f"{name}_ratio") is None:
+        return ""
+    return f"{_change_percent(row, COMPILED_DEVICE)} {row[f'{name}_verdict']}"
 
 
 def describe_controls(comparison: Comparison) -> list[str]:
@@ -256,16 +245,13 @@ def describe_controls(comparison: Comparison) -> list[str]:
                 f"; beyond {100 * control.max_shift:.0f} % step times are not tested, only "
                 f"speedups: {why}"
             )
-    names = {COMPILED_DEVICE: "device step time", COMPILED_BUSY: "device busy time"}
-    by_device = ((names[item], comparison.controls[item.control]) for item in DEVICE_TIMES)
+    device = comparison.controls[EAGER_DEVICE.name]
+    if device.shift is None:
+        return [wall]
+    untested = "; it is not tested" if device.moved else ""
     return [
         wall,
-        *(
-            f"control: eager's {name} moved by {_describe_shift(control)}"
-            f"{'; it is not tested' if control.moved else ''}"
-            for name, control in by_device
-            if control.shift is not None
-        ),
+        f"control: eager's device step time moved by {_describe_shift(device)}{untested}",
     ]
 
 
@@ -297,10 +283,7 @@ def advise_if_nothing_is_judged(comparison: Comparison) -> str | None:
             "nothing could be judged: no trial was measured alike on both sides, and each row "
             "says why"
         )
-    device = any(
-        (found := choose_device_time(changes)) and found.verdict != "UNRESOLVED"
-        for _, changes in measured
-    )
+    device = any(changes[COMPILED_DEVICE.name].verdict != "UNRESOLVED" for _, changes in measured)
     if comparison.control.moved and any(
         changes[SPEEDUP.name].verdict != "UNRESOLVED" for _, changes in measured
     ):

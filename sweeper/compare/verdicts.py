@@ -21,7 +21,7 @@ from sweeper.compare.pairs import LOST, Pair, Side
 from sweeper.compare.quantities import (
     COMPILE,
     COMPILED,
-    DEVICE_TIMES,
+    COMPILED_DEVICE,
     EAGER,
     QUANTITIES,
     SPEEDUP,
@@ -164,12 +164,12 @@ def _count_clocks(raw: Mapping[str, Sequence[Change]], controls: Mapping[str, Co
     """Count the clocks by which the step of any row is tested, since the false alarms of both add
     up.
     """
-    wall, *device = (
+    wall, device = (
         not controls[quantity.control].moved
         and any(not change.verdict for change in raw[quantity.name])
         for quantity in STEP_TIMES
     )
-    return max(1, wall + any(device))
+    return max(1, wall + device)
 
 
 def _measure_control(pairs: Sequence[Pair], eager: Sequence[Change], quantity: Quantity) -> Control:
@@ -390,7 +390,7 @@ def judge_by_size(
 def _judge_pair(pair: Pair, changes: Mapping[str, Change] | None) -> Row:
     if changes is not None:
         verdict, reason, device_note = _judge_step(
-            changes[COMPILED.name], choose_device_time(changes)
+            changes[COMPILED.name], changes[COMPILED_DEVICE.name]
         )
         notes = (device_note, _explain_speedup(changes), _name_unverified(pair))
         return Row(pair, verdict, reason, changes, "; ".join(filter(None, notes)) or None)
@@ -422,19 +422,13 @@ def _judge_pair(pair: Pair, changes: Mapping[str, Change] | None) -> Row:
     return Row(pair, "UNRESOLVED", both)
 
 
-def choose_device_time(changes: Mapping[str, Change]) -> Change | None:
-    """The change of the device time that both sides have."""
-    found = (changes[quantity.name] for quantity in DEVICE_TIMES)
-    return next((change for change in found if change.base is not None), None)
-
-
-def _judge_step(wall: Change, device: Change | None) -> tuple[str, str | None, str | None]:
+def _judge_step(wall: Change, device: Change) -> tuple[str, str | None, str | None]:
     """Return verdict, reason and note of the compiled step; a slower device decides where wall
     clock shows no change.
 
     A faster device does not: the host may have become slower.
     """
-    if device is None or device.verdict != "SLOWER" or wall.verdict == "SLOWER":
+    if device.verdict != "SLOWER" or wall.verdict == "SLOWER":
         return wall.verdict, wall.reason, None
     if wall.verdict == "FASTER" and wall.reason is None:
         return wall.verdict, None, f"by device time it is SLOWER ({percent(device.log)})"

@@ -162,7 +162,7 @@ def _describe_result(record: Record, result: Result) -> str:
         return _describe_failure(record)
     low, high = result.speedup_low, result.speedup_high
     bounds = f" [{low:.2f}, {high:.2f}]" if low is not None and high is not None else ""
-    device = ", {} {:.2f}".format(*result.by_device) if result.by_device else ""
+    device = "" if result.device_speedup is None else f", device {result.device_speedup:.2f}"
     count = f"{result.processes} process{'' if result.processes == 1 else 'es'}"
     flags = f"; {escape_markdown(', '.join(record.flags))}" if record.flags else ""
     return f"speedup {result.speedup:.2f}{bounds} over {count}{device}{flags}"

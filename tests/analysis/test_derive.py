@@ -365,7 +365,6 @@ def test_a_host_bound_trial_has_an_interval_from_five_processes_on(
         pytest.approx(2.0),
         pytest.approx(2.0 + (count - 1) / 10),
     )
-    assert result.busy_speedup_low is not None, "the host does not matter to it"
 
 
 def test_host_bound_draws_of_one_process_have_no_interval() -> None:
@@ -373,23 +372,21 @@ def test_host_bound_draws_of_one_process_have_no_interval() -> None:
     assert derive(record_of(*processes)).interval == "none"
 
 
-@pytest.mark.parametrize(
-    ("field", "clock"), [("device_step_s", "device"), ("device_time_s", "busy")]
-)
-def test_device_and_busy_speedups_have_intervals_by_the_same_rule(field: str, clock: str) -> None:
+def test_device_speedups_have_an_interval_over_draws() -> None:
     # Device speedups 2, 4 | 8 | 16 in three draws; logs of the draws in units of ln 2: 1.5, 3, 4,
     # mean 17 / 6.
     draws = [(0, 2.0), (0, 4.0), (1, 8.0), (2, 16.0)]
     processes = [
-        replace(make_process(index=i, draw=draw), **{field: PerArm(0.016, 0.016 / speedup)})  # type: ignore[arg-type]
+        replace(make_process(index=i, draw=draw), device_step_s=PerArm(0.016, 0.016 / speedup))
         for i, (draw, speedup) in enumerate(draws)
     ]
     result = derive(record_of(*processes))
-    speedup, low, high = (getattr(result, f"{clock}_speedup{end}") for end in ("", "_low", "_high"))
-    assert speedup == pytest.approx(2 ** (17 / 6))
-    estimate = getattr(result, f"{clock}_estimate")
-    assert (estimate.degrees, estimate.count) == (2, 3)
-    assert low * high == pytest.approx(2 ** (17 / 3))
+    assert result.device_speedup == pytest.approx(2 ** (17 / 6))
+    assert result.device_estimate is not None
+    assert (result.device_estimate.degrees, result.device_estimate.count) == (2, 3)
+    assert result.device_speedup_low is not None
+    assert result.device_speedup_high is not None
+    assert result.device_speedup_low * result.device_speedup_high == pytest.approx(2 ** (17 / 3))
 
 
 def test_printed_step_times_have_the_speedup_as_their_ratio() -> None:
@@ -417,14 +414,12 @@ def test_device_interval_counts_the_draws_that_have_device_time() -> None:
     assert result.device_estimate.degrees == 2, "two processes within each of two draws"
 
 
-def test_device_speedup_comes_from_step_times_and_busy_speedup_from_busy_times() -> None:
+def test_device_speedup_comes_from_step_times_of_both_arms() -> None:
     busy = replace(make_process(2.0), device_time_s=PerArm(0.6, 0.2))
-    half_known = replace(make_process(2.0, index=1), device_time_s=PerArm(0.6, None))
-    old = derive(record_of(busy, half_known))
-    assert (old.device_speedup, old.busy_speedup) == (None, pytest.approx(3.0))
-    both = derive(record_of(replace(busy, device_step_s=PerArm(0.62, 0.31)), half_known))
-    assert (both.device_speedup, both.busy_speedup) == (pytest.approx(2.0), pytest.approx(3.0))
-    assert derive(record_of(half_known)).busy_speedup is None
+    half_known = replace(make_process(2.0, index=1), device_step_s=PerArm(0.6, None))
+    assert derive(record_of(busy, half_known)).device_speedup is None
+    known = replace(busy, device_step_s=PerArm(0.62, 0.31))
+    assert derive(record_of(known, half_known)).device_speedup == pytest.approx(2.0)
 
 
 def test_device_step_times_are_the_middle_of_the_processes_and_a_wrong_program_has_none() -> None:
@@ -607,14 +602,6 @@ def test_throughput_is_of_the_batch_that_fitted_and_of_its_tokens() -> None:
     assert derive(replace(record, smaller_batch_size=8)).samples_per_s == pytest.approx(800)
     assert derive(record).tokens_per_s == pytest.approx(12800)
     assert derive(record_of(make_process())).tokens_per_s is None
-
-
-def test_device_clock_is_its_step_time_or_else_its_busy_time() -> None:
-    assert derive(record_of(make_process())).by_device is None
-    busy = replace(make_process(), device_time_s=PerArm(0.6, 0.2))
-    assert derive(record_of(busy)).by_device == ("busy", pytest.approx(3.0))
-    both = replace(busy, device_step_s=PerArm(0.62, 0.31))
-    assert derive(record_of(both)).by_device == ("device", pytest.approx(2.0))
 
 
 def test_the_loop_of_a_script_is_eager_over_compiled() -> None:

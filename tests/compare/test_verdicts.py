@@ -7,14 +7,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from comparisons import GIB, KINDS, NOISY, WOBBLE, measured, on_device, pair
+from comparisons import GIB, NOISY, WOBBLE, measured, on_device, pair
 from records import make_record, make_script, make_trial
 
 from sweeper.compare.pairs import Pair
 from sweeper.compare.quantities import (
     COMPILE,
     COMPILED,
-    COMPILED_BUSY,
     COMPILED_DEVICE,
     EAGER,
     MEMORY,
@@ -279,7 +278,6 @@ def test_a_host_bound_row_needs_five_processes() -> None:
         )
 
 
-@KINDS
 @pytest.mark.parametrize(
     ("wobble", "wall", "said"),
     [
@@ -292,18 +290,16 @@ def test_a_host_bound_row_needs_five_processes() -> None:
     ],
 )
 def test_a_device_that_is_slower_makes_the_row_slower(
-    kind: str, wobble: Sequence[float], wall: str, said: str
+    wobble: Sequence[float], wall: str, said: str
 ) -> None:
     """1.5 % of device time, which is more than its own margin of 1 % and less than the 2 % of wall
     clock.
     """
-    base, head = (
-        on_device(measured(wobble=wobble), busy_s, kind=kind) for busy_s in (0.0080, 0.00812)
-    )
+    base, head = (on_device(measured(wobble=wobble), device_s) for device_s in (0.0080, 0.00812))
     comparison = judge([pair(base, head), *others()])
     row = comparison.rows[0]
     assert (row.verdict, row.reason, comparison.regressed) == ("SLOWER", said, True)
-    device = change(row, COMPILED_DEVICE.name if kind == "device_step_s" else COMPILED_BUSY.name)
+    device = change(row, COMPILED_DEVICE.name)
     assert (change(row, COMPILED.name).verdict, device.verdict) == (wall, "SLOWER")
     assert device.estimate is not None
     assert device.estimate.ratio == pytest.approx(1.015)
@@ -311,14 +307,13 @@ def test_a_device_that_is_slower_makes_the_row_slower(
     assert only(base, head, min_effect=0.03).verdict == wall
 
 
-@KINDS
 @pytest.mark.parametrize(("factor", "verdict"), [(1.0, "SAME"), (1.005, "SAME"), (0.98, "FASTER")])
 def test_a_device_that_is_not_slower_leaves_the_verdict_to_wall_clock(
-    kind: str, factor: float, verdict: str
+    factor: float, verdict: str
 ) -> None:
-    base, head = (on_device(measured(wobble=NOISY), 0.008 * by, kind=kind) for by in (1.0, factor))
+    base, head = (on_device(measured(wobble=NOISY), 0.008 * by) for by in (1.0, factor))
     row = only(base, head)
-    device = change(row, COMPILED_DEVICE.name if kind == "device_step_s" else COMPILED_BUSY.name)
+    device = change(row, COMPILED_DEVICE.name)
     assert (row.verdict, device.verdict) == ("UNRESOLVED", verdict)
 
 
@@ -334,51 +329,14 @@ def test_a_step_that_is_faster_by_wall_clock_keeps_its_verdict_and_names_the_dev
 
 @pytest.mark.parametrize("eager_s", [0.0199, 0.009], ids=["compiled waits", "both wait"])
 def test_a_host_bound_row_of_few_processes_is_judged_by_its_device(eager_s: float) -> None:
-    few = [
-        on_device(
-            on_device(measured(wobble=WOBBLE[:3]), 0.005), busy_s, eager_s, kind="device_time_s"
-        )
-        for busy_s in (0.005, 0.0052)
-    ]
-    few = [
-        replace(
-            item, processes=tuple(replace(p, device_kernels=PerArm(10, 10)) for p in item.processes)
-        )
-        for item in few
-    ]
     row = only(
-        few[0],
-        replace(few[1], processes=tuple(replace(p, device_step_s=None) for p in few[1].processes)),
+        *(on_device(measured(wobble=WOBBLE[:3]), device_s, eager_s) for device_s in (0.005, 0.0052))
     )
     assert row.verdict == "SLOWER"
     assert (
         row.reason
         == "wall UNRESOLVED (host-bound, with fewer than 5 processes on a side), device SLOWER"
     )
-
-
-def test_device_step_and_busy_time_are_never_compared_with_each_other() -> None:
-    """BASE has both, HEAD has busy time alone, as earlier records do: 7 ms of 7 ms, and not of
-    8.
-    """
-    base = on_device(on_device(measured(), 0.008), 0.007, kind="device_time_s")
-    row = only(base, on_device(measured(), 0.007, kind="device_time_s"))
-    assert (row.verdict, change(row, COMPILED_BUSY.name).verdict) == ("SAME", "SAME")
-    assert change(row, COMPILED_DEVICE.name).reason == "not measured on a side"
-    apart = only(on_device(measured(), 0.008), on_device(measured(), 0.010, kind="device_time_s"))
-    assert (apart.verdict, apart.reason) == ("SAME", None)
-
-
-def test_the_device_step_counts_where_both_sides_have_it() -> None:
-    """Busy for 2 % longer in a step that takes the device no longer: gaps became kernels."""
-    base, head = (
-        on_device(on_device(measured(), 0.008), busy_s, kind="device_time_s")
-        for busy_s in (0.0070, 0.00714)
-    )
-    row = only(base, head)
-    assert (row.verdict, change(row, COMPILED_BUSY.name).verdict) == ("SAME", "SLOWER")
-    (shown, *_) = make_table(judge([pair(base, head), *others()])).rows
-    assert not is_worth_showing(shown), "no column has a change"
 
 
 def test_device_time_has_a_control_of_its_own() -> None:
@@ -432,19 +390,17 @@ def test_a_device_that_is_much_slower_makes_the_row_slower_from_one_process_on()
     assert (row.verdict, row.reason) == ("SLOWER", said)
 
 
-@KINDS
-def test_two_clocks_take_more_than_one_to_convince(kind: str) -> None:
+def test_two_clocks_take_more_than_one_to_convince() -> None:
     """p values are doubled where device time is tested as well, since the row has two chances to be
     SLOWER.
     """
     wobble = (1.0, 1.02, 0.98)
     base, head = measured(wobble=wobble), measured(compiled=1.05, wobble=wobble)
     alone = change(judge([pair(base, head)]).rows[0], COMPILED.name)
-    both = judge([pair(*(on_device(record, 0.0102, kind=kind) for record in (base, head)))]).rows[0]
+    both = judge([pair(*(on_device(record, 0.0102) for record in (base, head)))]).rows[0]
     assert (alone.verdict, change(both, COMPILED.name).verdict) == ("SLOWER", "UNRESOLVED")
     assert change(both, COMPILED.name).adjusted_p == pytest.approx(2 * (alone.adjusted_p or 0))
-    name = COMPILED_DEVICE.name if kind == "device_step_s" else COMPILED_BUSY.name
-    assert change(both, name).adjusted_p == 1
+    assert change(both, COMPILED_DEVICE.name).adjusted_p == 1
 
 
 def test_a_result_that_is_verified_on_one_side_alone_is_said() -> None:
@@ -653,10 +609,9 @@ def test_no_pairs_are_no_regression() -> None:
     assert (found.rows, found.regressed, found.control.moved) == ((), False, False)
 
 
-@KINDS
-def test_a_row_in_which_the_device_alone_got_faster_is_shown(kind: str) -> None:
+def test_a_row_in_which_the_device_alone_got_faster_is_shown() -> None:
     rows = [
-        pair(*(on_device(measured(name), 0.008 * by, kind=kind) for by in (1.0, factor)))
+        pair(*(on_device(measured(name), 0.008 * by) for by in (1.0, factor)))
         for name, factor in (("faster", 0.95), ("still", 1.0))
     ]
     table = {row["model"]: row for row in make_table(judge([*rows, *others()])).rows}

@@ -27,8 +27,8 @@ NEVER_FILLED = {
     ("speedups", "device_speedup_high"): "the same",
     ("summary", "weighted_device_low"): "the same",
     ("summary", "weighted_device_high"): "the same",
-    ("speedups", "busy_speedup_low"): "the sweeps on GPUs have one process a trial",
-    ("speedups", "busy_speedup_high"): "the same",
+    ("summary", "weighted_busy"): "no sweep has it",
+    ("summary", "weighted_busy_without_doubt"): "the same",
     ("summary", "weighted_busy_low"): "the same",
     ("summary", "weighted_busy_high"): "the same",
     **{

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
 from records import make_process, make_record, write_sweep
 
 from sweeper.compare.__main__ import main
@@ -19,7 +18,6 @@ from sweeper.core.record import PerArm, Record
 WOBBLE = (1.0, 1.001, 0.999, 1.0005, 0.9995)  # five processes
 GIB = 2**30
 NOISY = (0.9, 1.1, 1.0, 1.05, 0.95)
-KINDS = pytest.mark.parametrize("kind", ["device_step_s", "device_time_s"])
 MODELS = ("alexnet", "densenet", "resnet50", "vgg16")
 
 
@@ -67,12 +65,13 @@ def on_device(
     compiled_s: float,
     eager_s: float = 0.019,
     *,
-    kind: str = "device_step_s",
     scatter: float = 0.001,
 ) -> Record:
-    """The record with a device time of both arms, which scatters over processes by this share."""
+    """The record with device step times, of which the compiled one scatters over processes by this
+    share.
+    """
     processes = [
-        replace(process, **{kind: PerArm(eager_s, compiled_s * (1 + scatter * (index % 2)))})  # type: ignore[arg-type]
+        replace(process, device_step_s=PerArm(eager_s, compiled_s * (1 + scatter * (index % 2))))
         for index, process in enumerate(record.processes)
     ]
     return replace(record, processes=tuple(processes))

@@ -60,13 +60,12 @@ def speedup(row: Row) -> float:
 def describe_trial(row: Row) -> str:
     """Describe the trial of a point, for a reader who hovers over the point."""
     flags = ", ".join(leave_out_housekeeping(formatting.flags(row)))
-    clocks = ((clock, formatting.estimate(row, f"{clock}_speedup")) for clock in ("device", "busy"))
-    device = next((f"{clock} speedup {found}" for clock, found in clocks if found), "")
+    device = formatting.estimate(row, "device_speedup")
     batch = f", batch {size}" if (size := text(row["batch_size"])) else ""
     return base.join_lines(
         base.label(f"{formatting.trial_name(row, ('backend', 'variant'))}{batch}"),
         base.label(f"speedup {speedup_or_status(row)}"),
-        base.label(device) if device else "",
+        base.label(f"device speedup {device}") if device else "",
         base.label(f"flags: {flags}", 90) if flags else "",
     )
 

@@ -157,11 +157,10 @@ def _can_record_graphs(entry: Entry) -> bool:
 
 def _describe_waiting(entry: Entry) -> str:
     help_ = f"; {GRAPHS}" if _can_record_graphs(entry) else ""
-    if entry.result.by_device is None:
+    speedup = entry.result.device_speedup
+    if speedup is None:
         return f"{WAITS}{help_}"
-    clock, speedup = entry.result.by_device
-    by = " by busy time" if clock == "busy" else ""
-    return f"{WAITS}{help_}; the device alone is {speedup:.2f} times as fast as eager{by}"
+    return f"{WAITS}{help_}; the device alone is {speedup:.2f} times as fast as eager"
 
 
 def _text_columns(rows: Sequence[Row], trials: Sequence[Row]) -> list[TextColumn]:
@@ -264,13 +263,12 @@ def explain(trial: Row, found: Sequence[Row]) -> list[str]:
 
 def _explain_kernels(trial: Row) -> str:
     """Say that the device itself is not faster where that is so and known; else nothing."""
-    clock = "busy" if trial["device_speedup"] is None else "device"
-    speedup, by_device = finite(trial, "speedup"), finite(trial, f"{clock}_speedup")
+    speedup, by_device = finite(trial, "speedup"), finite(trial, "device_speedup")
     if speedup is None or by_device is None or max(speedup, by_device) > 1 + NOISE:
         return ""
     longer = "longer than" if by_device < 1 - NOISE else "about as long as"
     return (
-        f"the compiled kernels take {longer} eager's ({clock} speedup {ratio(by_device)}); "
+        f"the compiled kernels take {longer} eager's (device speedup {ratio(by_device)}); "
         "inspect=true shows which are generated and which are library calls"
     )
 

@@ -19,7 +19,7 @@ arm where it is not |
 | `speedup speedup_low speedup_high` | over eager as built |
 | `before` | the last rung above that worked |
 | `speedup_over_before` | over that rung, with `_low _high` |
-| `device_step_ms` | device busy time per step and the device's own gaps, where known |
+| `device_step_ms` | device step time, where known |
 | `strongest_eager` | the fastest rung without torch.compile, where all that apply were tried |
 | `speedup_over_strongest_eager` | of a compiled rung, with `_low _high` |
 

@@ -350,7 +350,7 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
         text_column("status", media=(PAGE,)),
         *_SPEEDUPS,
         _OVER_STRONGEST,
-        *_choose_clock(rows),
+        *_choose_device(rows),
         *([_HOST_BOUND] if any("host_bound" in flags(row) for row in rows) else []),
         *([_HOST_SHARE] if any(map(host_share, rows)) else []),
         *(number_column(f"{arm} ms", f"{arm}_step_ms", align_right=True) for arm in ARMS),
@@ -377,26 +377,14 @@ def _make_flag_columns(rows: Sequence[Row], common: Collection[str]) -> list[Tex
     return [column for column in columns if any(map(column.text, rows))]
 
 
-def _choose_clock(rows: Sequence[Row]) -> list[TextColumn]:
-    """Choose the column of the device's figure, by step time or else by busy time; the two are
-    never in one column.
-    """
-    known = formatting.is_known(rows, "device_speedup") or not formatting.is_known(
-        rows, "busy_speedup"
-    )
-    column = _DEVICE if known else _BUSY
-    return [column] if any(map(column.text, rows)) else []
+def _choose_device(rows: Sequence[Row]) -> list[TextColumn]:
+    """Choose the column of the device where a row has its speedup, or a reason why not."""
+    return [_DEVICE] if any(map(_DEVICE.text, rows)) else []
 
 
-def _clock_column(clock: str, meaning: str) -> TextColumn:
-    """Make the column of a clock of the device."""
-    name = f"{clock}_speedup"
-    return number_column(
-        clock,
-        name,
-        lambda row: estimate(row, name) or (NOT_KNOWN if row["device_time_missing"] else ""),
-        meaning=meaning,
-    )
+def _show_device(row: Row) -> str:
+    missing = NOT_KNOWN if row["device_time_missing"] else ""
+    return estimate(row, "device_speedup") or missing
 
 
 def _percentile_column(arm: str) -> TextColumn:
@@ -495,17 +483,12 @@ _SPEEDUPS = (
         media=(PAGE,),
     ),
 )
-_DEVICE = _clock_column(
+_DEVICE = number_column(
     "device",
-    "device is the same ratio of the time that the GPU itself needs, busy and in the gap that "
-    "follows each kernel, "
-    "which the host cannot disturb",
-)
-_BUSY = _clock_column(
-    "busy",
-    "busy is the speedup by the time in which the GPU was busy: gaps between kernels are left out, "
-    "and the host "
-    "cannot disturb it",
+    "device_speedup",
+    _show_device,
+    meaning="device is the same ratio of the time that the GPU itself needs, busy and in the gap "
+    "that follows each kernel, which the host cannot disturb",
 )
 _OVER_STRONGEST = number_column(
     "over strongest eager",
@@ -574,7 +557,7 @@ SPEC = TableSpec(
     lead=describe_rows,
     notes=lambda rows: [explain_intervals(rows), *explain_missing(rows)],
     terminal_notes=lambda rows: [
-        *(column.meaning for column in _choose_clock(rows)),
+        *(column.meaning for column in _choose_device(rows)),
         *list_flags(rows),
     ],
     entries=lambda findings: findings.entries,

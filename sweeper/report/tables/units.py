@@ -101,9 +101,9 @@ class Unit:
         """
         return entry.result.device_estimate if (entry := self._find_verified(weight)) else None
 
-    def busy_estimate(self, weight: str) -> Estimate | None:
-        """Return the speedup by busy time under `weight`; None as in `device_estimate`."""
-        return entry.result.busy_estimate if (entry := self._find_verified(weight)) else None
+    def busy_estimate(self, _weight: str) -> Estimate | None:
+        """Return None: speedups by busy time are gone."""
+        return None
 
     def over_strongest(self, weight: str) -> Estimate | None:
         """Return the speedup over the strongest eager under `weight`; None as in

@@ -18,7 +18,6 @@ from sweeper.report.table import PAGE, Row, Table
 from sweeper.report.tables.groups import groups, list_missing_precisions, list_unverified
 from sweeper.report.tables.summary import SPEC, headline, summary
 from sweeper.report.tables.units import Units, collect
-from sweeper.report.text.mlflow_overview import metrics
 
 
 def units_of(records: Sequence[Record], runs: Path) -> Units:
@@ -81,22 +80,10 @@ def test_summary_equals_the_table_worked_out_by_hand(tmp_path: Path) -> None:
     assert differences(summary_of(families(), tmp_path).csv(), "summary.csv") == []
 
 
-def with_device(record: Record, speedup: float, busy_speedup: float | None = None) -> Record:
-    """The same with step times of the device, and its busy times where another speedup is given for
-    them.
-    """
-    step, busy = PerArm(0.01 * speedup, 0.01), PerArm(0.01 * (busy_speedup or speedup), 0.01)
-    processes = tuple(
-        replace(item, device_step_s=step, device_time_s=busy) for item in record.processes
-    )
-    return replace(record, processes=processes)
-
-
-def with_busy(record: Record, speedup: float) -> Record:
-    """The same as older versions left it."""
-    processes = tuple(
-        replace(item, device_time_s=PerArm(0.01 * speedup, 0.01)) for item in record.processes
-    )
+def with_device(record: Record, speedup: float) -> Record:
+    """The same with step times of the device."""
+    step = PerArm(0.01 * speedup, 0.01)
+    processes = tuple(replace(item, device_step_s=step) for item in record.processes)
     return replace(record, processes=processes)
 
 
@@ -249,36 +236,14 @@ def test_a_device_mean_that_is_surer_says_so(tmp_path: Path) -> None:
 PRECISIONS = ("amp", "fp32")
 
 
-def test_of_older_records_the_device_mean_is_by_busy_time_and_named_so(tmp_path: Path) -> None:
-    row = row_of(
-        summary_of([with_busy(make_record("a", name), 3.0) for name in PRECISIONS], tmp_path)
-    )
-    assert (row["models_device"], row["weighted_device"]) == (0, None)
-    assert (row["models_busy"], row["weighted_busy"], row["models_busy_without_doubt"]) == (
-        1,
-        pytest.approx(3.0),
-        1,
-    )
-    assert "; by busy time 3.00 over 1 model" in headline(row)
-    assert metrics([row])["weighted_busy"] == pytest.approx(3.0)
-    assert "weighted_device" not in metrics([row])
-
-
-def test_no_mean_mixes_device_time_and_busy_time(tmp_path: Path) -> None:
-    """Device 4 of a, unknown of b; busy 9 of a, 4 of b: (9 * 4)^(1/2) = 6 is over both, 4 over a
-    alone.
-    """
-    new = [with_device(make_record("a", name), 4.0, 9.0) for name in PRECISIONS]
-    old = [with_busy(make_record("b", name), 4.0) for name in PRECISIONS]
-    rows = summary_of([*new, *old], tmp_path).rows
-    row = row_of(summary_of([*new, *old], tmp_path))
+def test_the_device_mean_is_over_models_with_device_time(tmp_path: Path) -> None:
+    known = [with_device(make_record("a", name), 4.0) for name in PRECISIONS]
+    unknown = [make_record("b", name) for name in PRECISIONS]
+    rows = summary_of([*known, *unknown], tmp_path).rows
+    row = row_of(summary_of([*known, *unknown], tmp_path))
     assert (row["models_device"], row["weighted_device"]) == (1, pytest.approx(4.0))
-    assert (row["models_busy"], row["weighted_busy"]) == (2, pytest.approx(6.0))
-    assert "; by busy time 6.00 over 2 models" in headline(row)
-    assert titles(rows) == ["by busy time"]
-    alone = summary_of(new, tmp_path / "new").rows
-    assert "; by device time 4.00 over 1 model" in headline(alone[0])
-    assert titles(alone) == ["by device time"]
+    assert "; by device time 4.00 over 1 model" in headline(row)
+    assert titles(rows) == ["by device time"]
     assert (
         titles(summary_of([make_record("c", name) for name in PRECISIONS], tmp_path / "none").rows)
         == []

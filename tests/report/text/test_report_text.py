@@ -254,7 +254,7 @@ def test_what_the_device_could_not_tell_is_said_in_the_row_and_why_below(tmp_pat
             record, processes=tuple(replace(process, **fields) for process in record.processes)
         )
 
-    known = with_reasons("a", device_time_s=PerArm(0.018, 0.006), memory_bytes=PerArm(3e9, 2e9))
+    known = with_reasons("a", device_step_s=PerArm(0.018, 0.006), memory_bytes=PerArm(3e9, 2e9))
     unknown = [
         with_reasons(
             name,
@@ -429,44 +429,24 @@ def test_figures_have_three_digits_and_no_exponent(value: float | None, text: st
 def host_bound(
     name: str = "resnet50", speedups: Sequence[float] = (1.89, 2.12, 2.01), **axes: object
 ) -> Record:
-    """Its compiled arm waits for the host; the device alone is 3 times as fast."""
+    """Its compiled arm waits for the host; the device alone is 2.83 times as fast."""
     record = make_record(name, speedups=speedups, flags=("host_bound",), **axes)  # type: ignore[arg-type]
-    busy, kernels = PerArm(0.018, 0.006), PerArm(1500, 833)
-    processes = (replace(p, device_time_s=busy, device_kernels=kernels) for p in record.processes)
+    step = PerArm(0.0198, 0.007)
+    processes = (replace(p, device_step_s=step) for p in record.processes)
     return replace(record, processes=tuple(processes))
 
 
 def test_a_host_bound_trial_of_few_processes_shows_its_range(tmp_path: Path) -> None:
     text = document(tmp_path, host_bound(), make_record("vgg16", speedups=[2.0, 2.0]))
     assert (
-        "| resnet50 | amp | default | 2.00 (1.89 to 2.12) | 3.00 \\[3.00, 3.00\\] | 30 % | 20.0 |"
+        "| resnet50 | amp | default | 2.00 (1.89 to 2.12) | 2.83 \\[2.83, 2.83\\] | 30 % | 20.0 |"
         in text
     )
     assert "| vgg16 | amp | default | 2.00 \\[2.00, 2.00\\] |  |  | 20.0 |" in text
     assert "(low to high) is the range of the processes of a host-bound trial" in text
-    assert "| speedup | busy | host-bound |" in text
-    assert (
-        "busy is the speedup by the time in which the GPU was busy: gaps between kernels are "
-        "left out" in text
-    )
-    assert "device is" not in text
-    assert "single process" not in text
-
-
-def test_device_and_busy_speedups_share_no_column(tmp_path: Path) -> None:
-    """Older records have busy times alone; beside others that know the device's step time they have
-    no figure.
-    """
-    record, step = make_record("vgg16", speedups=[2.0, 2.0]), PerArm(0.0198, 0.0099)
-    processes = (
-        replace(p, device_step_s=step, device_time_s=PerArm(0.018, 0.006)) for p in record.processes
-    )
-    text = document(tmp_path, host_bound(), replace(record, processes=tuple(processes)))
     assert "| speedup | device | host-bound |" in text
     assert "device is the same ratio of the time that the GPU itself needs" in text
-    assert "busy is" not in text
-    assert "| resnet50 | amp | default | 2.00 (1.89 to 2.12) |  | 30 % |" in text
-    assert "| vgg16 | amp | default | 2.00 \\[2.00, 2.00\\] | 2.00 \\[2.00, 2.00\\] | 1 % |" in text
+    assert "single process" not in text
 
 
 def test_a_host_bound_trial_of_five_processes_shows_its_interval(tmp_path: Path) -> None:
@@ -479,7 +459,6 @@ def test_columns_that_say_nothing_are_left_out(tmp_path: Path) -> None:
     text = document(tmp_path, make_record())
     assert "host-bound" not in text
     assert "| device |" not in text
-    assert "| busy |" not in text
 
 
 def test_the_flag_host_bound_names_the_arm(tmp_path: Path) -> None:
@@ -493,7 +472,7 @@ def test_the_flag_host_bound_names_the_arm(tmp_path: Path) -> None:
 
 def test_every_trial_is_named_where_they_are_host_bound_in_different_arms(tmp_path: Path) -> None:
     slow_eager = host_bound("vgg16")
-    processes = (replace(p, device_time_s=PerArm(0.001, 0.006)) for p in slow_eager.processes)
+    processes = (replace(p, device_step_s=PerArm(0.0028, 0.007)) for p in slow_eager.processes)
     text = shown(tmp_path, host_bound(), replace(slow_eager, processes=tuple(processes)))
     assert "\nhost_bound: resnet50 amp default (compiled), vgg16 amp default (both)\n" in text
 
