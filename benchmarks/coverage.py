@@ -28,7 +28,6 @@ from sweeper.analysis.stats import Interval
 from sweeper.core.record import PerArm, Process, Record, Round
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Measure
 from sweeper.core.trial import Labels, Model, Trial
-from sweeper.loading.cross_trial import moderate_intervals
 from sweeper.loading.entries import Entry
 
 SEED = 20240
@@ -179,11 +178,13 @@ def mixed_sweep(
     interval.
     """
     for _ in range(max(1, repeats // (TRIALS // 2))):
-        entries = [entry for of_half in HALVES for entry in half_of_sweep(random, of_half)]
-        bounds = moderate_intervals(entries) if moderated else {}
-        for entry in entries:
-            if (entry.result.host_bound_arms is not None) is host:
-                yield Outcome(bounds.get(entry) if moderated else interval_of(entry.record))
+        halves = {of_half: half_of_sweep(random, of_half) for of_half in HALVES}
+        estimates = {entry: entry.result.estimate for entry in halves[host]}
+        if moderated:
+            of_one_cause = ((entry, host, estimate) for entry, estimate in estimates.items())
+            estimates |= stats.moderate_groups(of_one_cause)
+        for estimate in estimates.values():
+            yield Outcome(estimate.interval())
 
 
 def half_of_sweep(random: np.random.Generator, host: bool) -> list[Entry]:

@@ -7,10 +7,14 @@ Everything works on logs of ratios, where a speedup of 2 and a slowdown of 1/2 a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from statistics import fmean, median, variance
+from typing import TypeVar
+
+T = TypeVar("T")
 
 CONFIDENCE = 0.95
 # the weighting of the PyTorch 2.0 announcement, https://pytorch.org/get-started/pytorch-2.x/
@@ -18,6 +22,7 @@ AMP_SHARE = 0.75
 FP32_SHARE = 0.25
 # of the median variance: stands in for a variance of 0, which has no log (as in limma)
 MIN_VARIANCE = 1e-5
+MIN_TO_MODERATE = 8  # with fewer estimates, their variances say little of each other
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +316,21 @@ def moderate_variances(estimates: Sequence[Estimate]) -> list[Estimate]:
     return [
         _moderate(one, *single, prior, sum(degrees)) if single else one for one, single in pairs
     ]
+
+
+def moderate_groups(found: Iterable[tuple[T, Hashable, Estimate]]) -> dict[T, Estimate]:
+    """Moderate the estimates of things whose variances have one cause, the second of each tuple.
+
+    Things of a cause with fewer than `MIN_TO_MODERATE` estimates are left out.
+    """
+    groups: dict[Hashable, dict[T, Estimate]] = defaultdict(dict)
+    for item, cause, estimate in found:
+        groups[cause][item] = estimate
+    moderated: dict[T, Estimate] = {}
+    for estimates in groups.values():
+        if len(estimates) >= MIN_TO_MODERATE:
+            moderated |= zip(estimates, moderate_variances(list(estimates.values())), strict=True)
+    return moderated
 
 
 def _single(estimate: Estimate) -> tuple[float, float] | None:

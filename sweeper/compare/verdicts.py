@@ -29,7 +29,7 @@ from sweeper.compare.quantities import (
     Quantity,
 )
 from sweeper.compare.unsampled import count_fewest, find_unsampled_logs, is_host_bound
-from sweeper.loading.cross_trial import max_eager_spread, moderate_groups
+from sweeper.loading.cross_trial import max_eager_spread
 
 SIGNIFICANCE = 1 - CONFIDENCE
 # Backends that generate no code and autotune no kernels, so that all draws are alike.
@@ -301,7 +301,7 @@ def _moderate(quantity: Quantity, pairs: Sequence[Pair], changes: Sequence[Chang
         if not change.verdict and change.unit == "processes" and change.estimate
         if count_fewest(pair.both or (), quantity) >= MIN_PROCESSES_TO_MODERATE
     )
-    found = moderate_groups(over_processes)
+    found = stats.moderate_groups(over_processes)
     return [
         replace(change, estimate=found.get(place, change.estimate))
         for place, change in enumerate(changes)

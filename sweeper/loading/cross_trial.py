@@ -1,32 +1,23 @@
 """What only other trials can tell of a trial: whether eager held still, and how it compares with
 the strongest eager.
-
-Also the moderated interval of its speedup.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
-from typing import TypeVar
 
-from sweeper.analysis.stats import Estimate, Interval, moderate_variances
 from sweeper.loading.entries import Entry, OverStrongest
 from sweeper.loading.ladder import find_ladders
 
 # The share by which the eager step times of one model may differ, by type of device: a CPU's clock
 # wobbles.
 MAX_EAGER_SPREAD = {"cuda": 0.01, "cpu": 0.10}
-TRIALS_TO_MODERATE = 8  # with fewer, their variances say little of each other
-
-T = TypeVar("T")
 
 
 def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
-    """Add `eager_moved`, moderated intervals and speedups over the strongest eager where they
-    apply.
-    """
+    """Add `eager_moved` and speedups over the strongest eager where they apply."""
     groups: dict[Hashable, dict[Entry, float]] = defaultdict(dict)
     for entry in entries:
         if entry.result.eager_step_s:
@@ -38,7 +29,6 @@ def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
         for entry in group
     )
     flags = {entry: tuple(sorted({*entry.flags, "eager_moved"})) for entry in moved}
-    intervals = moderate_intervals(entries)
     over_strongest: dict[Entry, OverStrongest] = {}
     for ladder in find_ladders(entries):
         over_strongest |= ladder.find_speedups_over_strongest()
@@ -46,7 +36,6 @@ def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
         replace(
             entry,
             flags=flags.get(entry, entry.flags),
-            moderated=intervals.get(entry),
             over_strongest=over_strongest.get(entry),
         )
         for entry in entries
@@ -65,37 +54,6 @@ def max_eager_spread(device: str) -> float:
     return MAX_EAGER_SPREAD.get(device, MAX_EAGER_SPREAD["cuda"])
 
 
-def moderate_intervals(entries: Iterable[Entry]) -> Mapping[Entry, Interval]:
-    """Compute moderated t intervals of speedups, pooled over trials whose variances have one
-    cause.
-    """
-    results = ((entry, entry.result) for entry in entries if entry.result.interval != "none")
-    found = (
-        (entry, _cause_of_variance(entry), result.estimate)
-        for entry, result in results
-        if result.estimate
-    )
-    return {
-        entry: bounds
-        for entry, estimate in moderate_groups(found).items()
-        if (bounds := estimate.interval())
-    }
-
-
-def moderate_groups(found: Iterable[tuple[T, Hashable, Estimate]]) -> dict[T, Estimate]:
-    """Moderate the estimates of things whose variances have one cause, the second of each tuple, if
-    they are enough.
-    """
-    groups: dict[Hashable, dict[T, Estimate]] = defaultdict(dict)
-    for item, cause, estimate in found:
-        groups[cause][item] = estimate
-    moderated: dict[T, Estimate] = {}
-    for estimates in groups.values():
-        if len(estimates) >= TRIALS_TO_MODERATE:
-            moderated |= zip(estimates, moderate_variances(list(estimates.values())), strict=True)
-    return moderated
-
-
 def _eager_step(entry: Entry) -> Hashable:
     """The sweep, and what decides how long an eager step takes: mode and backend do not."""
     trial = entry.record.trial
@@ -109,13 +67,4 @@ def _eager_step(entry: Entry) -> Hashable:
         trial.optimizer_impl,
         trial.device,
         trial.cudnn_benchmark,
-    )
-
-
-def _cause_of_variance(entry: Entry) -> Hashable:
-    """Host noise differs from other noise, draws from processes, and a CPU from a GPU."""
-    return (
-        entry.result.host_bound_arms is not None,
-        entry.result.interval,
-        entry.record.trial.device,
     )

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from sweeper.analysis.derive import derive, find_worst_accuracy
 from sweeper.analysis.result import Result
-from sweeper.analysis.stats import Estimate, Interval
+from sweeper.analysis.stats import Estimate
 from sweeper.core.record import Accuracy, Record, RecordError
 from sweeper.core.text import printable
 from sweeper.core.trial import name_variants
@@ -49,8 +49,6 @@ class Entry:
     flags: tuple[str, ...] = ()
     # the check that came nearest to its bound, or went furthest beyond it
     worst: Accuracy | None = None
-    # of the speedup, where `cross_trial` found enough similar trials
-    moderated: Interval | None = None
     over_strongest: OverStrongest | None = None  # where `ladder` found every way to run eager
     series: tuple[ProcessSeries, ...] = ()  # step times in the order in which they were measured
 

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from records import make_process, make_record, make_trial, write_sweep
 
-from sweeper.analysis.stats import moderate_variances
-from sweeper.core.record import PerArm, Record
+from sweeper.core.record import Record
 from sweeper.core.trial import Compile, Text, Trial
 from sweeper.loading.cross_trial import add_cross_trial_findings
 from sweeper.loading.entries import Entry, load
@@ -104,57 +103,3 @@ def test_a_flag_of_the_sweep_stands_beside_those_of_the_record_in_order(tmp_path
         entry.record.trial.mode: entry.flags for entry in entries(tmp_path, make_record(), moved)
     }
     assert flags["reduce-overhead"] == ("compile_contended", "eager_moved", "unsteady")
-
-
-def noisy(name: str, spread: float, *, host: bool = False) -> Record:
-    """Five processes about a speedup of 2; a host-bound one has a device that is busy for 1 ms of
-    10.
-    """
-    record = make_record(
-        name, speedups=[2.0 * (1 + spread * step) for step in (-1, -0.5, 0, 0.5, 1)]
-    )
-    if not host:
-        return record
-    busy = {"device_time_s": PerArm(0.019, 0.001), "device_kernels": PerArm(100, 100)}
-    return replace(
-        record, processes=tuple(replace(process, **busy) for process in record.processes)
-    )  # type: ignore[arg-type]
-
-
-SPREADS = (0.002, 0.004, 0.008, 0.016, 0.003, 0.006, 0.012, 0.001)
-
-
-def test_eight_trials_of_a_class_are_moderated_within_it(tmp_path: Path) -> None:
-    plain = [noisy(f"plain{i}", spread) for i, spread in enumerate(SPREADS)]
-    host = [noisy(f"host{i}", 10 * spread, host=True) for i, spread in enumerate(SPREADS)]
-    found = entries(tmp_path, *plain, *host)
-    for bound in (False, True):
-        members = [entry for entry in found if (entry.result.host_bound_arms is not None) is bound]
-        estimates = moderate_variances(
-            [entry.result.estimate for entry in members if entry.result.estimate]
-        )
-        assert [entry.moderated for entry in members] == [
-            estimate.interval() for estimate in estimates
-        ]
-
-
-def test_seven_trials_are_too_few(tmp_path: Path) -> None:
-    plain = [noisy(f"plain{i}", spread) for i, spread in enumerate(SPREADS[:7])]
-    assert {
-        entry.moderated for entry in entries(tmp_path, *plain, noisy("host", 0.1, host=True))
-    } == {None}
-
-
-def test_trials_without_an_interval_do_not_count(tmp_path: Path) -> None:
-    plain = [noisy(f"plain{i}", spread) for i, spread in enumerate(SPREADS[:7])]
-    found = entries(tmp_path, *plain, make_record("single"), make_record("failed", status="oom"))
-    assert {entry.moderated for entry in found} == {None}
-
-
-def test_the_printed_interval_is_never_the_moderated_one(tmp_path: Path) -> None:
-    found = entries(tmp_path, *(noisy(f"plain{i}", spread) for i, spread in enumerate(SPREADS)))
-    for entry in found:
-        assert entry.moderated is not None
-        assert entry.result.estimate is not None
-        assert entry.result.speedup_low == entry.result.estimate.interval().low  # type: ignore[union-attr]
-        assert entry.result.speedup_low != entry.moderated.low

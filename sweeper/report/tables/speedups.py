@@ -13,8 +13,6 @@ builds it |
 at hand have several |
 | `status flags` | one status; flags joined by `;` |
 | `message` | the first line of what went wrong |
-| `speedup_moderated_low speedup_moderated_high` | moderated t interval, see `cross_trial`; never \
-printed |
 | `accuracy_reference accuracy_worst` | what the compiled step was compared with; its worst \
 tensor, by error / bound |
 | `accuracy_error accuracy_bound` | root mean squares against the reference: that tensor's, and \
@@ -68,7 +66,6 @@ from sweeper.report.table import (
     TextColumn,
     Value,
     estimate_columns,
-    interval_columns,
 )
 from sweeper.report.tables.units import backend
 
@@ -129,7 +126,6 @@ _BEFORE: Mapping[str, tuple[Column[Entry], ...]] = {
             lambda entry: next(filter(str.strip, (entry.record.message or "").splitlines()), None),
         ),
     ),
-    "device_speedup_low": interval_columns("speedup_moderated", lambda entry: entry.moderated),
     "tokens_per_s": (
         _accuracy_column("accuracy_reference", lambda accuracy: accuracy.reference, str),
         _accuracy_column("accuracy_worst", lambda accuracy: accuracy.worst, str),
