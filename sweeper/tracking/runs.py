@@ -42,7 +42,7 @@ RUN_STATUSES = {"ok": "FINISHED", "interrupted": "KILLED"}  # every other status
 MAX_PARAM_CHARACTERS = 6000
 MAX_TAG_CHARACTERS = 5000
 # of what `build_view` makes of a record; a run that shows an older version is sent again
-VIEW_VERSION = 3
+VIEW_VERSION = 4
 # Limits per trial: with everything else that a run shows they stay below the 1,000 entities that
 # MLflow takes per call.
 MAX_ROUNDS = 150
