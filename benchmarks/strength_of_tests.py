@@ -100,7 +100,6 @@ PACKAGES = {
             "tests/analysis/test_flags.py",
             "tests/analysis/test_metrics.py",
             "tests/analysis/test_stats.py",
-            "tests/analysis/test_headroom.py",
         ),
         (
             f"{STATS}::test_interval_of_a_trial_covers_the_truth_in_95_of_100",
