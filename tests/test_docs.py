@@ -70,6 +70,10 @@ def test_a_reader_finds_the_glossary() -> None:
         assert "reading-a-report.md" in (ROOT / document).read_text(encoding="utf-8")
 
 
+def test_the_first_page_takes_three_minutes_to_read() -> None:
+    assert len((ROOT / "README.md").read_bytes()) <= 9_000
+
+
 def test_every_exit_code_is_told() -> None:
     rows = re.findall(
         r"^\| (\d+) \|", (ROOT / "docs/cli.md").read_text(encoding="utf-8"), re.MULTILINE

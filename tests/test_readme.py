@@ -64,7 +64,9 @@ def test_factory_of_the_readme_gives_padded_batches_and_trains_on_the_models_los
     assert custom_models.examine(trial) == models.Examined(loss="output.loss")
     built = models.build(trial, 0, torch.device("cpu"))
     assert (len(built.batches), built.unseen_origin) == (2, "given")
-    for batch in (*built.batches, built.unseen):
+    given = (*built.batches, built.unseen)
+    assert len({str(batch.kwargs["input_ids"].tolist()) for batch in given}) == 3
+    for batch in given:
         mask = batch.kwargs["attention_mask"]
         assert mask.shape == batch.kwargs["input_ids"].shape == (4, 32)
         assert 0 < mask.sum() < mask.numel()
