@@ -68,10 +68,11 @@ check: dev ## run lint, format and type checks
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-golden: dev ## regenerate tests/golden/ from stored records, docs/metrics.md and docs/flags.md; review what changed
+golden: dev ## regenerate tests/golden/ from stored records, and docs/metrics.md, flags.md and formats.md; review what changed
 	$(BIN)/python tests/support/archives.py
 	$(BIN)/python tests/support/metric_docs.py
 	$(BIN)/python tests/support/flag_docs.py
+	$(BIN)/python tests/support/format_docs.py
 
 ui: install ## open the MLflow UI on runs/
 	$(BIN)/mlflow ui --backend-store-uri sqlite:///$(CURDIR)/runs/mlflow.db

@@ -6,8 +6,10 @@ import re
 from functools import cache
 from pathlib import Path
 
+import format_docs
 import pytest
 
+from sweeper.core import record
 from sweeper.core.system import exit_codes
 
 ROOT = Path(__file__).parents[1]
@@ -72,6 +74,20 @@ def test_a_reader_finds_the_glossary() -> None:
 
 def test_the_first_page_takes_three_minutes_to_read() -> None:
     assert len((ROOT / "README.md").read_bytes()) <= 9_000
+
+
+def test_formats_have_every_key_of_the_code() -> None:
+    assert format_docs.FILE.read_text(encoding="utf-8") == format_docs.text(), "make golden"
+
+
+def test_every_field_of_a_record_says_what_it_is() -> None:
+    comments = format_docs.read_comments(Path(record.__file__).read_text(encoding="utf-8"))
+    assert [name for name, comment in comments.items() if not comment] == []
+
+
+def test_the_comment_of_a_field_is_read_above_it_and_beside_it() -> None:
+    source = "class A:\n    # of one\n    # line\n    a: int  # and more\n    b: int\n"
+    assert format_docs.read_comments(source) == {("A", "a"): "of one line and more", ("A", "b"): ""}
 
 
 def test_every_exit_code_is_told() -> None:

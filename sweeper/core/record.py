@@ -62,17 +62,17 @@ class Round:
     """
 
     order: str  # AB: eager first; BA: compiled first
-    eager_s: Duration | None
-    compiled_s: Duration | None
-    void: str | None = None  # why the round does not count
+    eager_s: Duration | None  # wall seconds of the eager block
+    compiled_s: Duration | None  # wall seconds of the compiled block
+    void: str | None = None  # why the round does not count; None: it counts
 
 
 @dataclass(frozen=True, slots=True)
 class PerArm:
     """One figure for each arm; None where it was not measured."""
 
-    eager: float | None = None
-    compiled: float | None = None
+    eager: float | None = None  # the figure of the eager arm
+    compiled: float | None = None  # the figure of the compiled arm
 
 
 Amounts = Annotated[PerArm, NOT_NEGATIVE]
@@ -86,18 +86,18 @@ class Latency:
     count.
     """
 
-    p50_s: Duration
-    p90_s: Duration
-    p99_s: Duration
-    steps: Count
+    p50_s: Duration  # seconds within which half of the steps ended
+    p90_s: Duration  # seconds within which 90 % of the steps ended
+    p99_s: Duration  # seconds within which 99 % of the steps ended
+    steps: Count  # how many single steps were timed
 
 
 @dataclass(frozen=True, slots=True)
 class Latencies:
     """Latencies of each arm."""
 
-    eager: Latency
-    compiled: Latency
+    eager: Latency  # of the eager arm
+    compiled: Latency  # of the compiled arm
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,48 +108,56 @@ class Accuracy:
     those kept belong to the tensor that comes nearest to its bound, or goes furthest beyond it.
     """
 
-    reference: str | None  # float64, or float32 where that does not fit or run; None: there is none
-    passed: bool | None  # None: it could not be judged
+    # float64, or float32 where float64 does not fit or run; None: there is no reference, as for a
+    # test over seeds
+    reference: str | None
+    passed: bool | None  # whether the compiled step is right; None: it could not be judged
     unverified: str | None = None  # why it could not be judged
     # eager, run twice from one state, differs from itself by more than the bound
     nondeterministic: bool = False
-    tensors: Count = 0  # how many were judged
-    # how many were not: eager is not finite there, or over seeds rounding explains anything
+    tensors: Count = 0  # how many tensors were judged
+    # how many tensors could not be judged: eager is not finite there, or rounding explains any
+    # difference over seeds
     unjudged: Count = 0
-    worst: str | None = None  # e.g. `gradient of layer1.0.conv1.weight`
-    too_small: bool = False  # it has less than a third of eager's size, where that has to decide
-    compiled_error: Amount | None = None
-    eager_error: Amount | None = None
-    bound: Amount | None = None  # compiled_error may be so large
-    # whose verdict this is, where the process ran the same code as one that was checked
+    # the tensor that comes nearest to its bound, e.g. `gradient of layer1.0.conv1.weight`
+    worst: str | None = None
+    # whether this tensor has less than a third of eager's size, where that has to decide
+    too_small: bool = False
+    compiled_error: Amount | None = None  # root mean square of the compiled error of this tensor
+    eager_error: Amount | None = None  # root mean square of eager's error
+    bound: Amount | None = None  # the largest `compiled_error` that passes
+    # the process that was checked, where this process ran the same code
     of_process: int | None = None
     elements: Count | None = None  # how many numbers were compared, over all cases
-    # that were judged, e.g. `as built, unseen batch` or `moved, batch 1`
+    # the cases that were judged, e.g. `as built, unseen batch` or `moved, batch 1`
     cases: tuple[str, ...] = ()
-    case: str | None = None  # of the worst tensor
-    # what the unseen batch is: drawn, given, mixed (of the first), timed (the first itself)
+    case: str | None = None  # the case of the worst tensor
+    # the unseen batch: `drawn`, `given`, `mixed` of the first one, or `timed`: the first one itself
     batch: str | None = None
-    # what became of the state without dead branches: `full`, `half`, or why it was not judged
+    # the state without dead branches: `full`, `half`, or why it was not judged
     moved: str | None = None
-    # of the worst tensor's gradient on the reference, where that was judged
+    # the projection of the worst tensor's gradient on the reference, where it was judged
     projection: PerArm | None = None
-    margin: float | None = None  # by how much the compiled one may lie outside the range of eager's
+    # how far the compiled projection may lie outside the range of eager's
+    margin: float | None = None
     random_in_step: bool | None = None  # whether a step draws random numbers and depends on them
-    # how a step that draws them was judged: seeds; None: it was not, or draws none
+    # how a step that draws random numbers was judged: `seeds`; None: it was not judged, or it draws
+    # no random numbers
     randomness: str | None = None
-    statistic: PerArm | None = None  # of the worst test over seeds
+    statistic: PerArm | None = None  # the statistic of the worst test over seeds
 
 
 @dataclass(frozen=True, slots=True)
 class GpuState:
     """What NVML said of the GPU right after blocks; medians over an arm's blocks."""
 
-    clock_mhz: Amounts
-    power_w: Amounts
-    temperature_c: PerArm
-    # reasons for lowered clocks that were seen, e.g. power_cap, thermal
+    clock_mhz: Amounts  # median clock in MHz
+    power_w: Amounts  # median power in watts
+    temperature_c: PerArm  # median temperature in degrees Celsius
+    # reasons for lowered clocks that were seen, e.g. `power_cap`, `thermal`; None: the driver does
+    # not tell
     slowdowns: tuple[str, ...] | None = None
-    # the most that computed on this GPU beside us, before and in the rounds
+    # the largest number of other processes that computed on this GPU, before and in the rounds
     other_processes: Count | None = None
 
 
@@ -157,9 +165,11 @@ class GpuState:
 class HostState:
     """What other processes did on the host. Shares are of the cores that the process may use."""
 
-    busy_while_compiling: float | None = None  # share kept busy by others
+    # share of the cores that other processes kept busy while this process compiled
+    busy_while_compiling: float | None = None
+    # share of the cores that other processes kept busy in the rounds
     busy_while_measuring: float | None = None
-    # seconds in the rounds for which the cgroup's quota stopped us
+    # seconds of the rounds in which the cgroup's quota stopped this process
     throttled_s: Seconds | None = None
 
 
@@ -167,30 +177,32 @@ class HostState:
 class CompileCall:
     """A call of `torch.compile` in a script, or in a library that it uses."""
 
-    # file:line of the script, where a library calls for it as well; of the library where it calls
-    # by itself
+    # `file:line` of the script, also where a library calls for the script; of the library where it
+    # calls by itself
     where: str
-    by_library: bool
+    by_library: bool  # whether a library makes the call
     target: str = ""  # the class of the module, or the name of the function, that is compiled
-    # whether it is the compiled arm: the script's own, or by a library for one of its modules
+    # whether this call makes the compiled arm: the script's own, or a library's for one of its
+    # modules
     is_arm: bool = False
-    arguments: str = ""  # as JSON, those that are numbers, texts and truth values
+    arguments: str = ""  # as JSON, the arguments that are numbers, texts and truth values
 
 
 @dataclass(frozen=True, slots=True)
 class LoopRun:
     """How long the loop of a script took, with one arm throughout."""
 
-    steps: Positive
-    step_s: Duration  # wall seconds per step, loader and all
+    steps: Positive  # how many steps were timed
+    step_s: Duration  # wall seconds per step, with the loader
     # wall seconds per step in which the script waited for a batch; None without a loader
     loader_s: Seconds | None
-    batches: Amount  # of its loader, per step
+    batches: Amount  # batches of its loader per step
     recompiles: Count = 0  # compilations while it was timed
-    evaluations: Count = 0  # steps in it before which the script evaluated
-    saves: Count = 0  # files that it saved meanwhile
-    epochs: Count = 0  # times that its loader began anew
-    # whether such things were seen, and are not in this time, or not as often as in eager's
+    evaluations: Count = 0  # how often the script evaluated while the loop was timed
+    saves: Count = 0  # files that the script saved while the loop was timed
+    epochs: Count = 0  # how often the loader began anew while the loop was timed
+    # whether evaluations, saved files or epochs are missing in this time, or occur less often than
+    # in eager's
     left_out: bool = False
 
 
@@ -198,25 +210,25 @@ class LoopRun:
 class Shapes:
     """The shapes of the tensors that a script's modules were called with, and how often."""
 
-    shapes: str  # e.g. [32, 128], [32]
-    count: Count
+    shapes: str  # e.g. `[32, 128], [32]`
+    count: Count  # how many calls had these shapes
 
 
 @dataclass(frozen=True, slots=True)
 class SizeCount:
     """How often a script's compiled loop saw a size of the dimension that varies."""
 
-    size: Count
-    count: Count
+    size: Count  # a size; of more than 500 sizes, neighbours count as the largest of them
+    count: Count  # how many calls had this size
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
     """A training of a script with one arm."""
 
-    arm: str
+    arm: str  # `eager` or `compiled`
     shift: int  # of the seeds that the script gives to torch
-    steps: Positive
+    steps: Positive  # how many steps it took
     every: Positive  # steps for which a point stands
     losses: tuple[float | None, ...]  # that the script called `backward` on, on average
     gradient_norms: tuple[float | None, ...]  # of all parameters, on average
@@ -235,18 +247,19 @@ class Trajectory:
     """
 
     samples: Count  # calls of modules that were compared
-    passed: bool | None  # None: it could not be judged
+    passed: bool | None  # whether no figure is beyond its limit; None: it could not be judged
     unknown: str | None = None  # why it could not be judged
-    steps: Count = 0  # of the loop
-    worst: str | None = None  # e.g. `gradient of layer1.0.conv1.weight`
-    kind: str | None = None  # of the figure: typical, often, worst, drift or gain
-    # what `value` is the difference from: eager, or longer (eager without autocast)
-    reference: str | None = None
-    value: Amount | None = None  # of compiled
-    # the same of eager moved by rounding, or of eager against longer
+    steps: Count = 0  # steps of the loop that were compared
+    # the tensor nearest to its limit, e.g. `gradient of layer1.0.conv1.weight`
+    worst: str | None = None
+    kind: str | None = None  # the figure: `typical`, `often`, `worst`, `drift` or `gain`
+    reference: str | None = None  # `eager`, or `longer`: eager without autocast
+    # how far the compiled tensor is from the reference, as a share of the tensor
+    value: Amount | None = None
+    # the same of eager that is moved by rounding, or of eager against `longer`
     yardstick: Amount | None = None
-    limit: Amount | None = None  # of `value`
-    trainings: tuple[Training, ...] = ()
+    limit: Amount | None = None  # the largest `value` that passes
+    trainings: tuple[Training, ...] = ()  # trainings of both arms by several seeds
     trainings_missing: str | None = None  # why there is none, or not all
 
 
@@ -255,23 +268,30 @@ class ScriptRun:
     """What was seen of a user's own script while it ran."""
 
     sha256: str | None = None  # of the script's file; None for a module
-    modules: tuple[str, ...] = ()  # classes of the outermost modules that it trains
-    called_at: tuple[str, ...] = ()  # file:line where it calls each of them
-    optimizers: tuple[str, ...] = ()  # classes, in the order of their first steps
-    loader: str | None = None  # how many workers its loader of torch has; None: there is none
-    recorded: Count = 0  # batches that were given again while steps were compared
+    modules: tuple[str, ...] = ()  # classes of the outermost modules that the script trains
+    called_at: tuple[str, ...] = ()  # `file:line` where the script calls each of these modules
+    optimizers: tuple[str, ...] = ()  # classes of the optimizers, in the order of their first steps
+    # how many workers the script's `DataLoader` has, e.g. `4 workers`; None: there is no loader
+    loader: str | None = None
+    recorded: Count = 0  # batches that sweeper gave again while it compared steps
+    # calls of `torch.compile` in the script and its libraries
     compile_calls: tuple[CompileCall, ...] = ()
-    shapes: tuple[Shapes, ...] = ()  # the most frequent ones of the compiled loop
-    num_shapes: Count = 0  # all different ones
-    sizes: tuple[SizeCount, ...] = ()  # of the one dimension that varies, the smallest first
-    # of the dimension that varies, the sizes that a quarter, a half, ... stay below
+    # the twelve most frequent shapes in the compiled loop; empty where the script compiles
+    # functions only
+    shapes: tuple[Shapes, ...] = ()
+    num_shapes: Count = 0  # how many different shapes the compiled loop had
+    # sizes of the one dimension that varies, the smallest first; empty where none or several vary
+    sizes: tuple[SizeCount, ...] = ()
+    # the quartiles and the largest size of the dimension that varies
     pad_to: tuple[Count, ...] = ()
     skipped_steps: Count = 0  # optimizer steps that a gradient scaler left out
-    # steps from one evaluation or saved file to the next; 0: there were no two of them
+    # steps from one evaluation or saved file to the next; 0: fewer than two were seen
     interval: Count = 0
+    # the loop with the eager arm throughout; None: that run did not end
     loop_eager: LoopRun | None = None
+    # the loop with the compiled arm throughout; None: that run did not end
     loop_compiled: LoopRun | None = None
-    trajectory: Trajectory | None = None  # with model.trajectory
+    trajectory: Trajectory | None = None  # with `model.trajectory`, in the first process
 
     def __post_init__(self) -> None:
         if self.called_at and len(self.called_at) != len(self.modules):
@@ -284,57 +304,62 @@ class ScriptRun:
 class Process:
     """What one fresh worker process measured."""
 
-    index: Count
-    draw: Count
-    cold: bool  # the first process of its draw, with an empty compile cache
-    # extra wall seconds that the first compiled steps took over steady ones
+    index: Count  # the number of the process in its trial
+    draw: Count  # the number of its compile cache
+    cold: bool  # whether this cache was empty when the process began
+    # wall seconds that the first compiled steps took beyond steady steps; None for mode eager
     compile_s: Seconds | None = None
-    # dynamo, aot_autograd, inductor, autotuning
+    # seconds in `dynamo`, `aot_autograd`, `inductor` and `autotuning`, by the compiler's own
+    # clocks; the parts do not overlap
     compile_parts_s: Mapping[str, Seconds] = field(default_factory=dict)
-    # hits, misses, bypassed: graphs of Inductor
+    # graphs that Inductor's cache had (`hits`), lacked (`misses`) or could not hold (`bypassed`)
     compile_cache: Mapping[str, Count] = field(default_factory=dict)
     # wall seconds of the first compiled steps, each synchronised
     first_steps_s: tuple[Duration, ...] = ()
-    # From the start of the process to the end of its first compiled step, less what eager took and
-    # it waited.
+    # seconds from the start of the process to the end of its first compiled step, without the eager
+    # steps and without waiting
     time_to_first_step_s: Seconds | None = None
-    code_fingerprint: str | None = None  # of the generated code
-    autotuning_fingerprint: str | None = None  # of the kernel configurations that autotuning chose
-    accuracy: Accuracy | None = None
-    steps_per_block: Positive | None = None
+    code_fingerprint: str | None = None  # a digest of the generated code
+    # a digest of the kernel configurations that autotuning chose
+    autotuning_fingerprint: str | None = None
+    accuracy: Accuracy | None = None  # how the compiled step compares with the reference
+    steps_per_block: Positive | None = None  # the number of steps in a block, K
     warm_up_flat: bool | None = None  # whether the step times of both arms became flat
-    rounds: tuple[Round, ...] = ()
-    # global switches that did not stay as they were
+    rounds: tuple[Round, ...] = ()  # the rounds in their order, void ones included
+    # global switches that changed in the rounds, e.g. `matmul_allow_tf32 after compiled`
     changed_settings: Mapping[str, Json] = field(default_factory=dict)
-    device_time_s: Durations | None = None  # device busy seconds per step
-    device_kernels: Amounts | None = None  # kernels, copies and memsets per step
-    # device busy seconds per step, and the device's own gaps
+    # seconds per step in which the device is busy; None on a CPU
+    device_time_s: Durations | None = None
+    device_kernels: Amounts | None = None  # kernels, copies and memsets per step; None on a CPU
+    # seconds per step in which the device is busy or in a gap of its own; None on a CPU
     device_step_s: Durations | None = None
     # seconds between two kernels up to which a gap is the device's own
     device_gap_s: Amounts | None = None
-    # by arm: steps, or calibration without steps
+    # the source of that gap, by arm: `steps`, or `calibration` without steps
     device_gap_source: Mapping[str, str] = field(default_factory=dict)
-    # seconds in which the host prepares and launches a step, without waiting
+    # seconds in which the host prepares and launches a step without waiting; None on a CPU
     host_step_s: Durations | None = None
     host_time_missing: str | None = None  # why an arm has no host time
     device_time_missing: str | None = None  # why an arm has no device time
-    gpu: GpuState | None = None
-    host: HostState | None = None
-    # device memory in use after three steps, less that before building
+    gpu: GpuState | None = None  # the GPU right after blocks; None where NVML does not tell
+    host: HostState | None = None  # what other processes did on the host
+    # peak device memory of three steps, CUDA-graph pools and libraries included, less the memory in
+    # use before the model was built; None where other processes use the GPU
     memory_bytes: PerArm | None = None
     memory_missing: str | None = None  # why an arm has no memory
-    # allocations that found no room at first, even if a second try succeeded
+    # allocations that found no room at first, also if a second try succeeded
     failed_allocations: Count | None = None
-    # torch's own peak, which misses what lives in graph pools
+    # the peak by torch's allocator, which misses memory in CUDA-graph pools
     allocator_peak_bytes: PerArm | None = None
-    tokens_per_step: Amount | None = None  # of models that read text
+    # tokens without padding, of models that read text; the mean where sizes vary
+    tokens_per_step: Amount | None = None
     latencies: Latencies | None = None  # with measure.clock=step
     energy_j: Amounts | None = None  # joules of the whole GPU per step, with measure.energy
     energy_missing: str | None = None  # why there is no energy
     script: ScriptRun | None = None  # of a user's own script
-    # wall seconds spent in each phase, waits left out
+    # wall seconds in each phase, without waiting; of a script, those of its first run
     phases_s: Mapping[str, Seconds] = field(default_factory=dict)
-    # wall seconds in which it waited for the device, or was stopped for another
+    # wall seconds in which it waited for the device, or was stopped while another trial measured
     waited_s: Seconds | None = None
 
     @property
@@ -395,25 +420,25 @@ class Process:
 class GraphBreak:
     """Why and where Dynamo left the graph."""
 
-    reason: str
-    where: str | None = None  # file:line of the user's code
-    count: Count = 1
+    reason: str  # the reason that Dynamo gives
+    where: str | None = None  # `file:line` of the user's code
+    count: Count = 1  # how often this break was seen
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnostics:
     """What the compiler did, from the first process that got so far."""
 
-    graphs: Count | None = None  # graphs that reached the backend
-    graph_breaks: tuple[GraphBreak, ...] = ()
-    recompiles: Count | None = None
-    cudagraph_skips: tuple[str, ...] = ()
-    # equal in both arms: TF32, cudnn, optimizer, ...
+    graphs: Count | None = None  # graphs that reached the backend; 0 for backends without Dynamo
+    graph_breaks: tuple[GraphBreak, ...] = ()  # breaks in the graph
+    recompiles: Count | None = None  # how often torch compiled again
+    cudagraph_skips: tuple[str, ...] = ()  # why graphs were not recorded as CUDA graphs
+    # settings that are equal in both arms: TF32, cuDNN, optimizer and others
     settings: Mapping[str, Json] = field(default_factory=dict)
-    graphs_run_eager: Count = 0  # graphs that the backend ran as they were, uncompiled
+    graphs_run_eager: Count = 0  # graphs that the backend ran without compiling them
     # how many numbers of each format the model has
     parameters: Mapping[str, Count] = field(default_factory=dict)
-    # that Inductor wrote; all else in its programs calls ATen or a library
+    # kernels that Inductor wrote; None for other backends and with `cpp_wrapper`
     kernels: Count | None = None
 
 
@@ -423,9 +448,10 @@ class Inspection:
     figures.
     """
 
-    folder: str | None = None  # with its files, relative to the trial's; None: it has left none
-    missing: str | None = None  # why there is nothing, or not all
-    # of the code that it saw; a timed process with the same ran this code
+    # the folder of its files in the trial's folder; None: it left no files
+    folder: str | None = None
+    missing: str | None = None  # why files are missing; None: all files are there
+    # a digest of the code that it saw; a timed process with the same digest ran this code
     code_fingerprint: str | None = None
 
 
@@ -433,36 +459,42 @@ class Inspection:
 class Attempt:
     """How an earlier run of a trial ended, in the same sweep."""
 
-    status: str
-    phase: str | None = None
-    message: str | None = None
+    status: str  # the status of that run
+    phase: str | None = None  # the phase in which it ended
+    message: str | None = None  # the message of that run
     worst: str | None = None  # the tensor that was wrong
-    artifacts: tuple[str, ...] = ()  # the compiled code of its last process, with which it ended
+    # the compiled code of its processes: both fingerprints, joined by `-`
+    artifacts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
     """A trial and its results. `status` is one of `STATUSES`; a failed trial is data too."""
 
-    trial_id: str
-    sweep: str
-    label: str
-    status: str
-    trial: Trial
-    flags: tuple[str, ...] = ()
-    phase: str | None = None  # where a trial that is not ok ended
-    message: str | None = None
+    trial_id: str  # 12 hexadecimal digits: SHA-256 of the axes, without axes at their defaults
+    sweep: str  # the name of the sweep
+    label: str  # a name of the trial for people
+    status: str  # one of the statuses in docs/flags.md
+    trial: Trial  # the experiment
+    flags: tuple[str, ...] = ()  # flags of its processes, see docs/flags.md
+    phase: str | None = None  # the phase in which a trial ended that is not ok
+    message: str | None = None  # why a trial ended that is not ok
     log: str | None = None  # path of the worker's log, relative to the trial's folder
+    # versions, device, host and variables, see below
     environment: Mapping[str, Json] = field(default_factory=dict)
-    processes: tuple[Process, ...] = ()
+    processes: tuple[Process, ...] = ()  # one entry per worker process
+    # what the compiler did, from the first process that got so far
     diagnostics: Diagnostics | None = None
-    # of both arms, after the trial's own batch size ran out of memory
+    # the batch size of both arms, after the trial's own ran out of memory
     smaller_batch_size: Positive | None = None
-    wall_s: Seconds | None = None  # from the start of the trial to its end, without waits and stops
-    inspection: Inspection | None = None  # None: not asked for, or the trial has nothing to inspect
-    attempts: tuple[Attempt, ...] = ()  # earlier ones that were not ok, the oldest first
+    # seconds from the start of the trial to its end, without waiting and without its inspection
+    wall_s: Seconds | None = None
+    inspection: Inspection | None = None  # with `inspect=true`; None: there was no inspection
+    # earlier attempts in this sweep that failed, the oldest first
+    attempts: tuple[Attempt, ...] = ()
     # the fields of `core.settings.Measure`
     measure: Mapping[str, Json] = field(default_factory=dict)
+    # the version of these keys; readers refuse every other version
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
