@@ -219,7 +219,7 @@ def test_values_between_stages_are_frozen() -> None:
     changing = (
         "config.schema", "core.settings", "execution.device_lease", "execution.memory_budget",
         "sweep.progress",
-        "worker.session", "worker.inspection.torch_trace",
+        "worker.session",
     )  # fmt: skip
     found = {
         name

@@ -152,12 +152,10 @@ class _Sweep:
         cannot be built.
         """
         if placement.devices:
-            notes = require_runnable(plan.trials, placement.devices[0])
+            trials, device = list(plan.trials), placement.devices[0]
         else:  # jobs may run on other machines, so the check must not ask for a GPU of this one
-            notes = require_runnable(
-                [replace(trial, device="cpu") for trial in plan.trials], Device("cpu")
-            )
-        for note in notes:
+            trials, device = [replace(trial, device="cpu") for trial in plan.trials], Device("cpu")
+        for note in require_runnable(trials, device, self.settings.inspect):
             self.console.print(note, markup=False)
 
     def make_plan(self) -> tuple[Plan, Mapping[Path, str]]:

@@ -17,6 +17,7 @@ from sweeper.core.protocol import AT
 from sweeper.core.system import interrupts
 from sweeper.core.system.gpus import Device
 from sweeper.core.system.leftovers import TEMPORARY, make_prefix
+from sweeper.core.tlparse import explain_missing, find_tlparse
 from sweeper.core.trial import Trial
 from sweeper.execution import processes
 
@@ -25,7 +26,7 @@ MAX_PROBLEMS = 10
 LAST_LINES = 4  # of the log, where the process gives no answer
 
 
-def require_runnable(trials: Sequence[Trial], device: Device) -> list[str]:
+def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> list[str]:
     """Return notes about what the trials will do, e.g. the loss of a factory's model.
 
     Raises ConfigError that lists what cannot be built here, or says why the process gave no answer.
@@ -34,6 +35,8 @@ def require_runnable(trials: Sequence[Trial], device: Device) -> list[str]:
     for python in dict.fromkeys(trial.python for trial in trials):
         own = [trial for trial in trials if trial.python == python]
         prefix = f"worker.python={python}: " if python else ""
+        if inspect and find_tlparse(python) is None:
+            raise ConfigError(f"{prefix}{explain_missing(python)}")
         try:
             found, noted = _ask(own, python, device, prefix)
         except OSError as error:

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.protocol import NOTHING, Job, LeaseGrant, LeaseRequest, Message, encode
-from sweeper.worker.inspection import torch_trace
+from sweeper.worker.inspection import trace
 from sweeper.worker.process import die_with_parent
 
 
@@ -55,7 +55,7 @@ def main() -> None:
 
     task = None
     if arguments.inspect:
-        torch_trace.request_trace(os.environ)  # torch looks for it when it is imported
+        trace.request_trace(os.environ)  # torch looks for it when it is imported
         from sweeper.worker.inspection.run import make_inspection
 
         task = make_inspection(arguments.inspect, arguments.timed)

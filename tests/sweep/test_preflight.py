@@ -14,7 +14,10 @@ import pytest
 import torch
 from checkout import SEARCH_PATH
 
+from sweeper.core.errors import ConfigError
+from sweeper.core.system.gpus import Device
 from sweeper.core.trial import Compile, Labels, Model, Trial
+from sweeper.sweep.preflight import require_runnable
 
 pytestmark = pytest.mark.compile
 RESNET18 = Model("torchvision", "resnet18")
@@ -166,3 +169,12 @@ def test_a_factory_that_runs_out_of_memory_is_a_trial_of_its_own(
         "problems": [],
         "notes": [],
     }
+
+
+def test_inspection_without_tlparse_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    trial = replace(trial_of(RESNET18), python=f"{tmp_path}/bin/python")
+    with pytest.raises(ConfigError, match=f"type: {tmp_path}/bin/python -m pip install tlparse"):
+        require_runnable([trial], Device("cpu"), inspect=True)

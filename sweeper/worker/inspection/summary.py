@@ -7,27 +7,35 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.core.record import Diagnostics, GraphBreak
 from sweeper.core.trial import Trial
-from sweeper.worker.inspection.kernels import Kernel, count_scheduled, find_kernels, find_operations
-from sweeper.worker.inspection.torch_trace import Compilation, Part, Trace
+from sweeper.worker.inspection.trace import CompiledPart
 
-MAX_GRAPHS = 20  # described one by one
-MAX_KERNELS = 25  # of a graph, the kernels with most operations
-MAX_OPERATIONS = 8  # named of a kernel
-MAX_PLACES = 2
-MAX_NAME = 60  # characters of a kernel's name
+MAX_GRAPHS = 20  # in the table
+MAX_PARTS = 20  # whose launches are listed
+MAX_NAMES = 25  # of the kernels of a part
 MAX_BREAKS = 30
 MAX_RECOMPILES = 10
 MAX_GUARD = 200  # characters of a guard
-LEGEND = """Dynamo: operations of PyTorch that it captured. ATen: operations of the part. Scheduled:
-what Inductor made of them, before and after it fused. Kernels: launches of generated code. Library
-calls: convolutions, matrix products and whatever else runs code that was there. Empty: not known,
-or there is none."""
+LEGEND = """Captured: operations of PyTorch in the graph of Dynamo. Operations: ATen operations of
+the part, after the passes of Inductor. Kernels: launches of generated code. Library calls: launches
+of code that Inductor did not write, such as convolutions and matrix products. Empty: Inductor wrote
+no code."""
 INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
+
+
+@dataclass(frozen=True)
+class CapturedGraph:
+    """A graph that Dynamo captured."""
+
+    compile_id: str  # frame/compilation, as in the logs of torch
+    function: str
+    place: str  # file:line of the function
+    num_operations: int
+    recompile_reason: str | None = None  # guards that failed before it
 
 
 @dataclass(frozen=True)
@@ -36,46 +44,32 @@ class Findings:
 
     trial: Trial
     versions: Mapping[str, object]
-    trace: Trace
     diagnostics: Diagnostics
     code_fingerprint: str | None
     timed_fingerprint: str | None  # of the code that was timed; None: not known
+    graphs: Sequence[CapturedGraph] = ()
+    parts: Sequence[CompiledPart] = ()
     not_compiled: str | None = None
     failure: str | None = None
-    # before and after fusion, by the part's AOT id
-    ir: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    # by launch, where the trace has none
-    other_nodes: Mapping[str, list[str]] = field(default_factory=dict)
-
-    def find_kernels(self, part: Part) -> tuple[Kernel, ...]:
-        return find_kernels(part, self.other_nodes)
-
-    def read_ir(self, part: Part) -> tuple[str, str]:
-        """Inductor's form of a part before and after fusion; empty where there is none."""
-        return self.ir.get(part.aot_id or "", ("", ""))
+    no_report: str | None = None  # why tlparse wrote no report
 
 
-def write_summary(sight: Findings, left_out: Sequence[str]) -> str:
-    """Write the text; `left_out`: files that were too long to keep."""
-    graphs = sight.trace.graphs
-    # Each with the guard that failed last; `recompiles.txt` has all of them.
-    recompiles = [f"{name} since {_guard(text)}" for name, text in sight.trace.recompiles]
+def write_summary(sight: Findings) -> str:
+    recompiles = [
+        f"{graph.compile_id} since {_shorten_guard(graph.recompile_reason)}"
+        for graph in sight.graphs
+        if graph.recompile_reason
+    ]
     sections = [
         f"# {sight.trial.label}: what the compiler did",
         "\n".join(f"- {line}" for line in _facts(sight)),
-        *(_graphs_table(sight, graphs) if graphs else []),
-        *(section for graph in graphs[:MAX_GRAPHS] for section in _graph_sections(sight, graph)),
-        f"{len(graphs) - MAX_GRAPHS} more graphs are in their folders."
-        if len(graphs) > MAX_GRAPHS
-        else "",
+        *_graphs_table(sight),
+        _list("Launches", list(map(_describe_part, sight.parts)), MAX_PARTS),
         _list(
-            "Graph breaks",
-            [_describe_break(item) for item in sight.diagnostics.graph_breaks],
-            MAX_BREAKS,
+            "Graph breaks", list(map(_describe_break, sight.diagnostics.graph_breaks)), MAX_BREAKS
         ),
         _list("Recompilations", recompiles, MAX_RECOMPILES),
         _list("CUDA graphs that were not recorded", sight.diagnostics.cudagraph_skips),
-        _list("Left out, too long to keep", left_out),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
 
@@ -110,72 +104,49 @@ def _facts(sight: Findings) -> Iterator[str]:
     else:
         other = f"it is other code than was timed: fingerprint {here} here, {timed} there"
         yield f"{other}; kernels are autotuned in each cache anew"
+    if sight.no_report:
+        yield f"there is no report of tlparse: {sight.no_report}"
+    else:
+        yield "[the report of tlparse](tlparse/index.html) has graphs, code and all of the trace"
 
 
-def _graphs_table(sight: Findings, graphs: Sequence[Compilation]) -> list[str]:
-    """A row for each graph that the backend got: how many operations became how many kernels."""
-    titles = [
-        "graph",
-        "of",
-        "Dynamo",
-        "part",
-        "ATen",
-        "scheduled",
-        "after fusion",
-        "kernels",
-        "library calls",
-    ]
+def _graphs_table(sight: Findings) -> Iterator[str]:
+    """A row for each part of each graph: how many operations became how many launches."""
+    if not sight.graphs:
+        return
+    titles = ["graph", "of", "captured", "part", "operations", "kernels", "library calls"]
     rows = []
-    for graph in graphs:
-        function = f"`{_shorten_place(graph.function)}`" if graph.function else ""
-        captured = [graph.compile_id, function, _text(graph.num_operations)]
-        rows += [[*captured, *_describe_part(sight, part)] for part in graph.parts.values()] or [
-            [*captured, *[""] * 6]
+    for graph in sight.graphs[:MAX_GRAPHS]:
+        captured = [
+            graph.compile_id,
+            f"`{graph.function} at {_shorten_place(graph.place)}`",
+            str(graph.num_operations),
         ]
-    return ["## Graphs", _markdown(titles, rows[: 2 * MAX_GRAPHS]), LEGEND]
+        parts = [part for part in sight.parts if part.compile_id == graph.compile_id]
+        for part in parts:
+            launches = [sum(part.kernels.values()), sum(part.library_calls.values())]
+            counts = map(str, [part.num_operations, *launches])
+            rows.append([*captured, part.direction, *counts])
+        if not parts:
+            rows.append([*captured, *[""] * 4])
+    yield f"## Graphs\n\n{_markdown(titles, rows)}"
+    if len(sight.graphs) > MAX_GRAPHS:
+        yield f"{len(sight.graphs) - MAX_GRAPHS} more graphs are in the report of tlparse."
+    yield LEGEND
 
 
-def _describe_part(sight: Findings, part: Part) -> list[str]:
-    kernels = sight.find_kernels(part)
-    operations = len(find_operations(part.aot_graph)) if part.aot_graph else None
-    # before and after fusion
-    scheduled = [count_scheduled(ir) or None for ir in sight.read_ir(part)]
-    launches = [
-        sum(item.launches for item in kernels if item.generated is own) for own in (True, False)
-    ]
-    counts = [operations, *scheduled, *(launches if part.output_code and kernels else (None, None))]
-    return [part.direction, *map(_text, counts)]
+def _describe_part(part: CompiledPart) -> str:
+    """What a part launches, the most frequent first."""
+    kernels, calls = _count_names(part.kernels), _count_names(part.library_calls)
+    return f"{part.compile_id} {part.direction}: kernels {kernels}; library calls {calls}"
 
 
-def _graph_sections(sight: Findings, graph: Compilation) -> Iterator[str]:
-    """What each part launches, with the code from which it comes; nothing where no code is
-    known.
-    """
-    for part in graph.parts.values():
-        launched = sight.find_kernels(part)
-        yield f"## Graph {graph.compile_id}, {part.direction}" if launched else ""
-        kernels = [kernel for kernel in launched if kernel.generated]
-        most = sorted(kernels, key=lambda kernel: -kernel.num_operations)[:MAX_KERNELS]
-        titles = ["launches", "kernel", "operations", "fuses", "from"]
-        yield _markdown(titles, map(_describe_kernel, most)) if most else ""
-        if len(kernels) > len(most):
-            yield (
-                f"{len(kernels) - len(most)} kernels with fewer operations are in `output_code.py`."
-            )
-        calls = [
-            f"{kernel.name} ({kernel.launches})" for kernel in launched if not kernel.generated
-        ]
-        yield f"Library calls: {', '.join(calls)}." if calls else ""
-
-
-def _describe_kernel(kernel: Kernel) -> list[str]:
-    name = kernel.name if len(kernel.name) <= MAX_NAME else f"{kernel.name[:MAX_NAME]}…"
-    operations = [name if count == 1 else f"{name} ({count})" for name, count in kernel.fuses]
-    fuses, places = (
-        _join(operations, MAX_OPERATIONS),
-        _join(list(map(_shorten_place, kernel.places)), MAX_PLACES),
-    )
-    return [str(kernel.launches), f"`{name}`", _text(kernel.num_operations or None), fuses, places]
+def _count_names(launches: Mapping[str, int]) -> str:
+    counted = sorted(launches.items(), key=lambda item: -item[1])
+    texts = [f"`{name}` ({count})" for name, count in counted[:MAX_NAMES]]
+    if len(counted) > MAX_NAMES:
+        texts.append(f"{len(counted) - MAX_NAMES} more")
+    return ", ".join(texts) or "none"
 
 
 def _describe_break(item: GraphBreak) -> str:
@@ -191,16 +162,10 @@ def source_line(where: str | None) -> str | None:
     return linecache.getline(file, int(number)).strip() or None if number.isdigit() else None
 
 
-def _guard(reasons: str) -> str:
+def _shorten_guard(reasons: str) -> str:
     """The first line of `reasons` without torch's hint, e.g. `0/0: self.calls == 3`."""
     line = " ".join(reasons.split("\n", 1)[0].partition("(HINT")[0].split())
     return line[:MAX_GUARD]
-
-
-def _join(texts: Sequence[str], most: int) -> str:
-    """The first texts, and how many more there are."""
-    more = [f"{len(texts) - most} more"] if len(texts) > most else []
-    return ", ".join([*texts[:most], *more])
 
 
 def _list(title: str, lines: Sequence[str], most: int = sys.maxsize) -> str:
@@ -217,12 +182,7 @@ def _markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 def _shorten_place(place: str) -> str:
     """A place without the folders that packages are installed in, or that we are in."""
-    function, at, file = place.rpartition(" at ")
-    file = INSTALLED.sub("", file)
+    place = INSTALLED.sub("", place)
     roots = (f"{root}{os.sep}" for root in (Path.cwd(), *sys.path) if str(root))
-    root = next((root for root in roots if file.startswith(root)), "")
-    return f"{function}{at}{file.removeprefix(root)}"
-
-
-def _text(value: int | None) -> str:
-    return "" if value is None else str(value)
+    root = next((root for root in roots if place.startswith(root)), "")
+    return place.removeprefix(root)

@@ -9,13 +9,17 @@ import pytest
 from records import make_trial
 
 from sweeper.core.record import Diagnostics, GraphBreak
-from sweeper.worker.inspection.summary import Findings, source_line, write_summary
-from sweeper.worker.inspection.torch_trace import Compilation, Part, Trace
+from sweeper.worker.inspection.summary import (
+    CapturedGraph,
+    Findings,
+    source_line,
+    write_summary,
+)
+from sweeper.worker.inspection.trace import CompiledPart
 
 SIGHT = Findings(
     make_trial(device="cpu"),
     {"torch": "2.13.0"},
-    Trace(),
     Diagnostics(1, recompiles=0),
     "abc",
     "abc",
@@ -29,7 +33,7 @@ def test_break_shows_the_text_of_its_line(tmp_path: Path) -> None:
     assert source_line(f"{file}:20") is None
     assert source_line(None) is None
     breaks = (GraphBreak("asked for", f"{file}:2", 3), GraphBreak("a frame", None))
-    text = write_summary(replace(SIGHT, diagnostics=Diagnostics(1, breaks, 0)), [])
+    text = write_summary(replace(SIGHT, diagnostics=Diagnostics(1, breaks, 0)))
     assert "- 1 graph, 4 graph breaks, 0 recompilations\n" in text
     assert (
         f"- `{file}:2`: `torch._dynamo.graph_break()` (3 times): asked for\n- no place given: a "
@@ -46,7 +50,7 @@ def test_break_shows_the_text_of_its_line(tmp_path: Path) -> None:
     ],
 )
 def test_summary_says_whether_the_code_is_what_was_timed(timed: str | None, says: str) -> None:
-    assert says in write_summary(replace(SIGHT, timed_fingerprint=timed), [])
+    assert says in write_summary(replace(SIGHT, timed_fingerprint=timed))
 
 
 def test_recompilation_shows_the_guard_that_failed_last() -> None:
@@ -54,20 +58,33 @@ def test_recompilation_shows_the_guard_that_failed_last() -> None:
         "0/1: self.calls == 4    # self.calls += 1 (HINT: long)\nUser stack trace:\n0/0: "
         "self.calls == 3"
     )
-    text = write_summary(replace(SIGHT, trace=Trace(recompiles=[("0/2", reasons)] * 12)), [])
+    graph = CapturedGraph("0/2", "forward", "/a/model.py:3", 2, reasons)
+    text = write_summary(replace(SIGHT, graphs=[graph] * 12))
     assert "- 0/2 since 0/1: self.calls == 4 # self.calls += 1\n" in text
     assert "and 2 others" in text
 
 
-def test_files_that_were_left_out_are_named() -> None:
-    assert "## Left out, too long to keep\n\n- `graph-0_0/x.txt`, 30 MB\n" in write_summary(
-        SIGHT, ["`graph-0_0/x.txt`, 30 MB"]
+def test_graph_has_a_row_for_each_part_and_one_where_there_is_no_code() -> None:
+    graphs = [
+        CapturedGraph("0/0", "forward", "/a/model.py:3", 2),
+        CapturedGraph("1/0", "g", "/a/model.py:9", 5),
+    ]
+    kernels, calls = {"cpp_fused_add": 2, "cpp_fused_mul": 3}, {"extern_kernels.mm": 1}
+    part = CompiledPart("0/0", "backward", 9, kernels, calls)
+    text = write_summary(replace(SIGHT, graphs=graphs, parts=[part]))
+    assert "| 0/0 | `forward at /a/model.py:3` | 2 | backward | 9 | 5 | 1 |\n" in text
+    assert "| 1/0 | `g at /a/model.py:9` | 5 |  |  |  |  |\n" in text
+    assert (
+        "- 0/0 backward: kernels `cpp_fused_mul` (3), `cpp_fused_add` (2); "
+        "library calls `extern_kernels.mm` (1)\n" in text
     )
 
 
-def test_graph_of_a_backend_without_code_is_a_row() -> None:
-    forward = Part("forward", aot_graph="    add = torch.ops.aten.add.Tensor(a, b)\n")
-    graph = Compilation("0/0", "a graph", "forward at /a/model.py:3", 2, parts={"forward": forward})
-    text = write_summary(replace(SIGHT, trace=Trace({"0/0": graph}), code_fingerprint=None), [])
-    assert "| 0/0 | `forward at /a/model.py:3` | 2 | forward | 1 |  |  |  |  |\n" in text
-    assert "## Graph 0/0" not in text
+@pytest.mark.parametrize(
+    ("missing", "says"),
+    [(None, "[the report of tlparse](tlparse/index.html)"), ("why", "no report of tlparse: why\n")],
+)
+def test_summary_says_where_the_report_is_or_why_there_is_none(
+    missing: str | None, says: str
+) -> None:
+    assert says in write_summary(replace(SIGHT, no_report=missing))
