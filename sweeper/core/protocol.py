@@ -124,19 +124,5 @@ class Software:
     """What the workers' interpreter has installed."""
 
     parts: tuple[Part, ...]
-    # to probe: those that torch lists, and those that a package would add
-    backends: tuple[str, ...]
-    torch_works: bool
+    torch_works: bool  # it can be imported, and uses the device
     bfloat16_native: bool | None = None  # of the GPU; None on a CPU
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """The result of a training step compiled by a backend in a mode."""
-
-    backend: str
-    mode: str
-    verdict: str  # ok, missing, broken or control
-    # what to install, the first line of what went wrong, or what a control is for
-    reason: str | None = None
-    first_step_s: float | None = None  # the first compiled step, compilation included

@@ -1,10 +1,10 @@
 """`python -m sweeper.doctor`: says what this machine can do, and how far its clock can be trusted.
 
-It prints versions and the state of GPU and host, and tries every backend of torch.compile in a
-process of its own. With `--noise` it also measures eager against eager. Nothing of torch is
-imported here.
+It prints versions and the state of GPU and host, and the command that tries every backend of
+torch.compile. With `--noise` it also measures eager against eager. Nothing of torch is imported
+here.
 
-Exit codes: 0 a training step compiled by Inductor works on the device; 1 it does not, or the noise
+Exit codes: 0 torch works on the device; 1 it does not, the CPU lacks a C++ compiler, or the noise
 could not be measured; 2 bad arguments; 130 interrupted. Try: `python -m sweeper.doctor --device cpu
 --json doctor.json`
 """
@@ -18,8 +18,7 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -28,23 +27,22 @@ from rich.markup import escape
 from sweeper.core.backends import GONE
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import write_text
-from sweeper.core.protocol import Part, Software, Verdict
-from sweeper.core.serialization import from_json, to_json
+from sweeper.core.protocol import Part, Software
+from sweeper.core.serialization import to_json
 from sweeper.core.system import gpus, host
 from sweeper.core.system.exit_codes import BAD_INPUT, INTERRUPTED, NOT_OK, OK
 from sweeper.core.system.gpus import Device, GpuReading
 from sweeper.core.system.host import Host
 from sweeper.core.system.pipes import run_until_closed
-from sweeper.doctor import noise, probes
+from sweeper.doctor import noise
 from sweeper.doctor.cpp_compiler import find_cpp_compiler
 from sweeper.doctor.noise import Noise
+from sweeper.doctor.software import ask_software
 from sweeper.execution.disturbances import UNRELIABLE, discount_past_load, find_disturbances
 
-MODES = ("reduce-overhead", "max-autotune")  # of Inductor, beside the default; on a GPU
-MAX_PARALLEL_PROBES = 4
+GPU_MODES = "default,reduce-overhead,max-autotune"  # of Inductor
 # from 10 on, a standard deviation is known to 0.7 to 1.8 times its estimate
 MIN_PROCESSES_FOR_SPREAD = 10
-COLOURS = {"ok": "green", "missing": "yellow", "broken": "red", "control": "cyan"}
 GIB = 2**30
 
 
@@ -56,17 +54,17 @@ class Findings:
     host: Host
     gpu: GpuReading | None
     software: Software
+    cpp_compiler: Part
     warnings: tuple[str, ...]
-    verdicts: tuple[Verdict, ...]
     noise: tuple[Noise, ...] | None = None
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     purpose = (
-        "Say what this machine can do: versions, backends of torch.compile, state of GPU and "
-        "host, noise."
+        "Say what this machine can do: versions, state of GPU and host, noise, and how to try "
+        "the backends of torch.compile."
     )
-    codes = "exit code: 0 a compiled training step works, 1 it does not, 2 bad arguments"
+    codes = "exit code: 0 torch works on the device, 1 it does not, 2 bad arguments"
     parser = argparse.ArgumentParser(
         "python -m sweeper.doctor", description=purpose, epilog=codes, allow_abbrev=False
     )
@@ -85,7 +83,11 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--processes", type=processes, default="5", metavar="N", help="of each model, for --noise"
     )
     parser.add_argument(
-        "--timeout-s", type=seconds, default="300", metavar="S", help="for each probe; default 300"
+        "--timeout-s",
+        type=seconds,
+        default="300",
+        metavar="S",
+        help="for torch to answer; default 300",
     )
     parser.add_argument(
         "--json", type=_check_file, metavar="FILE", help="write everything there too"
@@ -121,10 +123,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def decide_exit_code(findings: Findings) -> int:
-    works = any(
-        (item.backend, item.mode, item.verdict) == ("inductor", "default", "ok")
-        for item in findings.verdicts
-    )
+    works = findings.software.torch_works
+    if findings.device.type == "cpu":
+        works &= findings.cpp_compiler.version is not None
     if findings.noise is not None:
         works &= [item.status for item in findings.noise] == ["ok"] * len(noise.MODELS)
     return OK if works else NOT_OK
@@ -141,21 +142,18 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Fi
     _print_section("device", [*describe_gpu(device, gpu), *describe_host(machine)], console)
     for warning in warnings:
         console.print(f"  [bold yellow]{UNRELIABLE}[/] {escape(warning)}")
-    software = ask_software(device, timeout_s)
+    software, cpp_compiler = ask_software(device, timeout_s), find_cpp_compiler()
     driver = [Part("NVIDIA driver", gpu.driver)] if gpu else []
-    software = replace(software, parts=(*software.parts, *driver, find_cpp_compiler()))
     parts = [
         (part.name, "; ".join(filter(None, [part.version or "none", part.note])))
-        for part in software.parts
+        for part in (*software.parts, *driver, cpp_compiler)
     ]
     _print_section("software", parts, console)
     _print_section("AMP", [("bf16", describe_bfloat16(device, machine, software))], console)
-    verdicts = probe_backends(
-        list_questions(software, device), device, count_parallel_probes(gpu), timeout_s, console
-    )
-    verdicts += report_removed_backends(software, console) if software.torch_works else ()
+    _print_section("backends that torch has removed", list(GONE.items()), console)
+    _print_section("to try every backend", [[name_backend_sweep(device)]], console)
     measured = measure_noise(device, int(options.processes), console) if options.noise else None
-    return Findings(device, machine, gpu, software, warnings, verdicts, measured)
+    return Findings(device, machine, gpu, software, cpp_compiler, warnings, measured)
 
 
 def describe_gpu(device: Device, gpu: GpuReading | None) -> Iterator[tuple[str, str]]:
@@ -221,84 +219,15 @@ def describe_bfloat16(device: Device, machine: Host, software: Software) -> str:
     )
 
 
-def ask_software(device: Device, timeout_s: float) -> Software:
-    """Ask a probe for versions; where it fails, report the failure as what is wrong with torch."""
-    answer = probes.ask(["versions", device.type], device, timeout_s)
-    if answer.problem is not None:
-        return Software((Part("torch", None, answer.problem),), (), torch_works=False)
-    return from_json(Software, answer.data)
-
-
-def list_questions(software: Software, device: Device) -> list[tuple[str, str]]:
-    """List the backends and modes to probe, those of conf/backend first; none without a torch that
-    works.
-
-    A backend that torch has removed needs no process to say so, unless this torch has it after all.
-    """
-    if not software.torch_works:
-        return []
+def name_backend_sweep(device: Device) -> str:
+    """Return the command that tries each backend, and the modes of Inductor on a GPU."""
     from sweeper.config.schema import conf_folder
 
-    own = sorted({path.stem for path in (conf_folder() / "backend").glob("*.yaml")} - GONE.keys())
-    modes = ("default", *MODES) if device.gpu else ("default",)
-    backends = [name for name in dict.fromkeys([*own, *software.backends]) if name != "inductor"]
-    return [*(("inductor", mode) for mode in modes), *((name, "default") for name in backends)]
-
-
-def count_parallel_probes(gpu: GpuReading | None) -> int:
-    """Count the probes that run side by side: one where the GPU takes a single process."""
-    exclusive = gpu is not None and (gpu.compute_mode or "").startswith("exclusive")
-    return 1 if exclusive else min(MAX_PARALLEL_PROBES, len(os.sched_getaffinity(0)))
-
-
-def probe_backends(
-    questions: Sequence[tuple[str, str]],
-    device: Device,
-    at_once: int,
-    timeout_s: float,
-    console: Console,
-) -> tuple[Verdict, ...]:
-    """Try every backend and mode, and print each verdict when it and those before it are there."""
-    console.print("\n[bold]backends: a compiled training step[/]")
-    if not questions:
-        console.print("  [red]none can be tried without a torch that works[/]")
-    width = max((len(_name_question(*question)) for question in questions), default=0)
-    commands = [["backend", backend, device.type, "--mode", mode] for backend, mode in questions]
-    verdicts = []
-    with closing(probes.ask_all(commands, device, timeout_s, at_once)) as answers:
-        for (backend, mode), answer in zip(questions, answers, strict=True):
-            broken = Verdict(backend, mode, "broken", answer.problem)
-            verdicts.append(broken if answer.problem else from_json(Verdict, answer.data))
-            _print_verdict(verdicts[-1], width, console)
-    return tuple(verdicts)
-
-
-def report_removed_backends(software: Software, console: Console) -> tuple[Verdict, ...]:
-    """Print the names of PyTorch 2.0 that this torch does not have, each with what to take
-    instead.
-    """
-    reasons = {
-        name: f"backend {name} is no more: {why}"
-        for name, why in GONE.items()
-        if name not in software.backends
-    }
-    verdicts = tuple(
-        Verdict(name, "default", "missing", reason) for name, reason in reasons.items()
-    )
-    for verdict in verdicts:
-        _print_verdict(verdict, max(map(len, reasons)), console)
-    return verdicts
-
-
-def _name_question(backend: str, mode: str) -> str:
-    return backend if mode == "default" else f"{backend} {mode}"
-
-
-def _print_verdict(verdict: Verdict, width: int, console: Console) -> None:
-    took = f"first step {verdict.first_step_s:.1f} s" if verdict.first_step_s is not None else ""
-    word = f"[{COLOURS[verdict.verdict]}]{verdict.verdict.ljust(len('missing'))}[/]"
-    name = escape(_name_question(verdict.backend, verdict.mode).ljust(width))
-    console.print(f"  {name}  {word}  {escape(verdict.reason or took)}".rstrip())
+    options = {path.stem for path in (conf_folder() / "backend").glob("*.yaml")}
+    backends = ",".join(sorted(options - GONE.keys()))
+    modes = f" mode={GPU_MODES}" if device.gpu else ""
+    fixed = f"measure=quick tracking=none device={device.type}"
+    return f"python -m sweeper -m model=pointwise backend={backends}{modes} {fixed}"
 
 
 def measure_noise(device: Device, processes: int, console: Console) -> tuple[Noise, ...]:

@@ -14,7 +14,6 @@ import secrets
 import signal
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -109,15 +108,16 @@ def kill_group(process: Group) -> None:
     kill_marked(process.mark)
 
 
-def wait_for_end(process: Group, limit_s: float, stop: threading.Event | None = None) -> int | None:
-    """Wait for a program and kill its whole group; its exit code, or None when the limit or `stop`
-    came first.
+def wait_for_end(process: Group, limit_s: float) -> int | None:
+    """Wait for a program and kill its whole group; its exit code, or None when the limit came
+    first.
     """
-    stop, deadline = stop or threading.Event(), time.monotonic() + limit_s
+    deadline = time.monotonic() + limit_s
     try:
         while process.poll() is None:
-            if time.monotonic() >= deadline or stop.wait(POLL_S):
+            if time.monotonic() >= deadline:
                 return None
+            time.sleep(POLL_S)
         return process.returncode
     finally:
         kill_group(process)

@@ -1,9 +1,4 @@
-"""What torch and its backends can do here, tried out in a process that may break.
-
-    python -m sweeper.worker.probe versions cpu
-        what is installed, and which backends there are to try
-    python -m sweeper.worker.probe backend inductor cpu
-        run a tiny model with it, and compare with eager
+"""What is installed here, and whether torch works: `python -m sweeper.worker.probe cpu`.
 
 The answer is one line of JSON on standard output; all that libraries print goes to standard error.
 """
@@ -16,44 +11,32 @@ import os
 import platform
 import traceback
 
-from sweeper.core.backends import NEEDS, WITHOUT_DYNAMO
 from sweeper.core.libraries import library_packages, read_versions
-from sweeper.core.protocol import Part, Software, Verdict
+from sweeper.core.protocol import Part, Software
 from sweeper.core.serialization import to_json
 from sweeper.worker.process import die_with_parent
 
 ADVICE = {
     "triton": "only a GPU needs it; torch built for CUDA brings it along",
     "mlflow": "pip install mlflow; tracking=none does without",
+    "tlparse": "only inspect=true needs it; pip install tlparse",
     "sweeper": "pip install --editable . in its checkout",
 }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m sweeper.worker.probe", description="Try out torch's backends."
+        prog="python -m sweeper.worker.probe", description="List what is installed."
     )
-    questions = parser.add_subparsers(dest="question", required=True)
-    versions = questions.add_parser("versions", help="what is installed")
-    versions.add_argument("device", nargs="?", default="cpu", choices=("cpu", "cuda"))
-    backend = questions.add_parser("backend", help="run a tiny model with a backend")
-    backend.add_argument("name")
-    backend.add_argument("device", choices=("cpu", "cuda"))
-    backend.add_argument("--mode", default="default", help="a mode of Inductor")
+    parser.add_argument("device", choices=("cpu", "cuda"))
     options = parser.parse_args()
     die_with_parent()
     answer_file = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    answer: Software | Verdict
-    if options.question == "versions":
-        answer = list_software(options.device)
-    else:
-        from sweeper.worker.backend_check import check_backend
-
-        answer = check_backend(options.name, options.device, options.mode)
+    answer = list_software(options.device)
     answer_file.write(json.dumps(to_json(answer)) + "\n")
     answer_file.flush()
-    os._exit(0)  # teardown takes seconds, and some backends hang in it
+    os._exit(0)  # teardown takes seconds
 
 
 def list_software(device: str) -> Software:
@@ -69,23 +52,20 @@ def list_software(device: str) -> Software:
     ]
     try:
         import torch
-
-        from sweeper.worker.compilation.backends import list_known
-
-        backends = tuple(dict.fromkeys([*NEEDS, *WITHOUT_DYNAMO, *list_known()]))
     except Exception as error:  # noqa: BLE001  # a broken torch may raise anything, and that is the answer
         note = (
             f"cannot be imported: {_explain(error)}"
             if "torch" in versions
             else "pip install torch, see pytorch.org"
         )
-        return Software(
-            (python, Part("torch", versions.get("torch"), note), *others), (), torch_works=False
-        )
-    parts = (python, Part("torch", torch.__version__), *_cuda_parts(device), *others)
+        torch_part = Part("torch", versions.get("torch"), note)
+        return Software((python, torch_part, *others), torch_works=False)
+    cuda = _cuda_parts(device)
+    works = device == "cpu" or all(part.note is None for part in cuda)
+    parts = (python, Part("torch", torch.__version__), *cuda, *others)
     has_gpu = device == "cuda" and torch.cuda.is_available()
     native = bool(torch.cuda.is_bf16_supported(including_emulation=False)) if has_gpu else None
-    return Software(parts, backends, torch_works=True, bfloat16_native=native)
+    return Software(parts, works, native)
 
 
 def _explain(error: Exception) -> str:

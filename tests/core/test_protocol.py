@@ -12,7 +12,6 @@ from sweeper.core.protocol import (
     Part,
     Phase,
     Software,
-    Verdict,
     decode,
     encode,
 )
@@ -70,9 +69,5 @@ def test_job_and_grant_are_read_back(trial: Trial) -> None:
 
 
 def test_what_the_checks_of_a_machine_found_is_read_back() -> None:
-    software = Software(
-        (Part("torch", "2.13"), Part("g++", None, "install it")), ("inductor",), True
-    )
+    software = Software((Part("torch", "2.13"), Part("g++", None, "install it")), True)
     assert from_json(Software, to_json(software)) == software
-    verdict = Verdict("tvm", "default", "missing", "take inductor")
-    assert from_json(Verdict, to_json(verdict)) == verdict

@@ -6,7 +6,6 @@ import errno
 import os
 import sys
 import tempfile
-import threading
 from pathlib import Path
 
 import pytest
@@ -43,14 +42,6 @@ def test_children_end_with_the_limit_and_with_the_program(
         assert process.poll() in (None, 0)
     assert wait_for_end(process, limit_s=60 if arguments else 0) == code
     assert_gone(int(read_last_lines(log, 1)[0]))
-
-
-def test_stop_ends_a_program_before_its_limit(tmp_path: Path) -> None:
-    stop = threading.Event()
-    stop.set()
-    process = start_group([sys.executable, "-c", SLEEPS], {}, tmp_path / "log")
-    assert wait_for_end(process, 600, stop) is None
-    assert process.poll() is not None
 
 
 def test_environment_is_added_and_the_output_goes_to_the_log(
@@ -126,14 +117,13 @@ def test_last_lines_are_those_with_text(tmp_path: Path) -> None:
     assert read_last_lines(tmp_path / "log", 9) == ["one", " two", "\ufffd"]
 
 
-def test_limit_and_stop_are_looked_at_twenty_times_a_second(
+def test_limit_is_looked_at_twenty_times_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock, stop = Clock(), threading.Event()
+    clock = Clock()
     monkeypatch.setattr(processes, "time", clock)
-    monkeypatch.setattr(stop, "wait", clock.sleep)
     process = start_group([sys.executable, "-c", SLEEPS], {}, tmp_path / "log")
-    assert wait_for_end(process, 1.0, stop) is None
+    assert wait_for_end(process, 1.0) is None
     assert clock.pauses == [0.05] * 20
     assert process.poll() is not None
 

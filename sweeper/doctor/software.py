@@ -1,0 +1,50 @@
+"""What is installed, as a process of its own says: importing torch may hang, crash or fail."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from sweeper.core.protocol import Part, Software
+from sweeper.core.serialization import from_json
+from sweeper.core.system.gpus import Device
+from sweeper.core.system.leftovers import TEMPORARY, make_prefix
+from sweeper.execution import processes
+
+
+def ask_software(device: Device, timeout_s: float) -> Software:
+    """Ask `sweeper.worker.probe`; where it fails, report the failure as what is wrong with torch.
+
+    It answers with one line of JSON on its standard output.
+    """
+    with (
+        tempfile.TemporaryDirectory(
+            prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True
+        ) as name,
+        # A checkout that is not installed is found from the folder too.
+        processes.expose_package(sys.executable) as variables,
+    ):
+        folder = Path(name)
+        answer, log = folder / "answer", folder / "log"
+        environment = {
+            **device.environment(),
+            **variables,
+            **processes.make_cache_variables(folder),
+        }
+        command = [*processes.make_command(None, "sweeper.worker.probe"), device.type]
+        with answer.open("wb") as output:
+            process = processes.start_group(command, environment, log, stdout=output, cwd=folder)
+        code = processes.wait_for_end(process, timeout_s)
+        if code is None:
+            return _blame_torch(f"no answer within {timeout_s:g} s")
+        try:
+            return from_json(Software, json.loads(answer.read_text(errors="replace")))
+        except ValueError:
+            how = f"the probe {processes.describe_exit(code)}"
+            return _blame_torch(": ".join([how, *processes.read_last_lines(log, 1)]))
+
+
+def _blame_torch(problem: str) -> Software:
+    return Software((Part("torch", None, problem),), torch_works=False)
