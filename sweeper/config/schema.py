@@ -21,7 +21,8 @@ from sweeper.core.settings import Measure, Scheduler, Tracking
 class ModelConf:
     """`conf/model/*.yaml`: what to build."""
 
-    library: str = MISSING  # timm, torchvision, transformers, torchbench, custom or script
+    # timm, torchvision, transformers, diffusers, torchbench, custom or script
+    library: str = MISSING
     batch_size: int = MISSING  # used when the top-level batch_size is null
     name: str | None = None  # the library's own name
     # a model of your own: package.module:function, called with (batch_size, device)

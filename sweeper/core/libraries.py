@@ -62,6 +62,13 @@ LIBRARIES: Mapping[str, LibrarySpec] = {
         has_decoders=True,
         takes_attention=True,
     ),
+    "diffusers": LibrarySpec(
+        builder="sweeper.worker.models.diffusers_models",
+        example="model.name=UNet2DModel",
+        all_models="the networks of `diffusers`, e.g. UNet2DConditionModel",
+        packages=("diffusers",),
+        input_sizes=("image_size",),
+    ),
     "torchbench": LibrarySpec(
         builder="sweeper.worker.models.torchbench_models",
         example="model.name=BERT_pytorch",

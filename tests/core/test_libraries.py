@@ -11,7 +11,7 @@ def test_versions_are_those_of_the_installed_packages_alone() -> None:
 
 
 def test_packages_of_the_libraries_come_once_each() -> None:
-    assert library_packages() == ["torchvision", "timm", "transformers"]
+    assert library_packages() == ["torchvision", "timm", "transformers", "diffusers"]
 
 
 def test_texts_are_for_libraries_whose_inputs_have_a_length() -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from sweeper.config.schema import conf_folder
@@ -37,7 +38,7 @@ def model_of(option: str) -> Model:
     values: dict[str, Any] = yaml.safe_load(
         Path(conf_folder() / "model" / f"{option}.yaml").read_text()
     )
-    known = ("library", "name", "sequence_length", "num_classes", "arguments")
+    known = ("library", "name", "image_size", "sequence_length", "num_classes", "arguments")
     return Model(
         **{"name": values.get("factory"), **{key: values[key] for key in known if key in values}}
     )
@@ -46,17 +47,20 @@ def model_of(option: str) -> Model:
 def loss_of(option: str) -> Any:
     """Build a model and run one forward and its loss.
 
-    Models of images run as they are, on the meta device; those of transformers for real, since what
-    they do with positions and labels is only seen there: sequences of full length, but one layer of
-    each kind and few tokens. Sweeper's own models run for real and as they are.
+    Models of images and diffusion run as they are, on the meta device; those of transformers for
+    real, since what they do with positions and labels is only seen there: sequences of full length,
+    but one layer of each kind and few tokens. Sweeper's own models run for real and as they are.
+    The test is skipped where diffusers is missing.
     """
     import torch
 
     from sweeper.worker import models
 
     model = model_of(option)
+    if model.library == "diffusers":
+        pytest.importorskip("diffusers")
     models.builder(model.library).load(model)
-    on_meta = model.library in ("timm", "torchvision")
+    on_meta = model.library in ("timm", "torchvision", "diffusers")
     small = (
         model
         if on_meta

@@ -106,7 +106,7 @@ def test_bad_override(
         ("tab", ["tab.yaml, line 2", "spaces, not tabs"]),
         ("duplicate", ["duplicate.yaml, line 3"]),
         ("wrong_type", ["batch_size", "many"]),
-        ("no_library", ["torchvision, timm, transformers, torchbench, custom"]),
+        ("no_library", ["torchvision, timm, transformers, diffusers, torchbench, custom"]),
     ],
 )
 def test_bad_yaml_of_the_user(run_module: Run, tmp_path: Path, name: str, says: list[str]) -> None:

@@ -30,6 +30,12 @@ def cross_entropy(output: Any, batch: Batch) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(output, batch.target)
 
 
+def noise_error(output: Any, batch: Batch) -> torch.Tensor:
+    """The mean squared error of `output.sample`, the noise that a network of diffusers predicts."""
+    assert batch.target is not None
+    return torch.nn.functional.mse_loss(output.sample, batch.target)
+
+
 def mean_of_floats(output: Any, _batch: Batch) -> torch.Tensor:
     """The mean over every floating-point tensor in the output, whatever its structure."""
     return torch.stack([item.mean() for item in _find_floats(output)]).mean()
@@ -102,7 +108,11 @@ def name_loss(loss: Loss) -> str | None:
     """What the plan and the record call a loss; None where that shows in the first step."""
     if isinstance(loss, OwnLossOrMean):
         return loss.kind
-    names: Mapping[Loss, str] = {cross_entropy: "cross-entropy", mean_of_floats: MEAN}
+    names: Mapping[Loss, str] = {
+        cross_entropy: "cross-entropy",
+        mean_of_floats: MEAN,
+        noise_error: "mean squared error",
+    }
     return names.get(loss, OWN)
 
 

@@ -42,13 +42,9 @@ def _silence_rates(holder: object, seen: set[int]) -> None:
     values: dict[str, object]
     if isinstance(holder, dict):
         values = holder
-        holder.update(
-            {
-                name: 0.0
-                for name, value in holder.items()
-                if _names_dropout(name) and _is_rate(value)
-            }
-        )
+        for name in filter(_names_dropout, list(holder)):
+            if _is_rate(holder[name]):
+                dict.__setitem__(holder, name, 0.0)  # also where a subclass is frozen
     else:
         values = vars(holder)
         _silence(holder, filter(_names_dropout, dir(holder)))

@@ -99,11 +99,16 @@ def test_package_that_a_model_of_torchbench_misses_is_named() -> None:
             Model("torchbench", "BERT_pytorch"),
             r"not installed: git clone .*install.py BERT_pytorch",
         ),
+        (Model("diffusers", "UNet2DModel"), r"not installed: pip install diffusers"),
         (Model("transformers", "Speech2Text2ForCausalLM"), r"removed in transformers 5.0"),
     ],
     ids=lambda value: value.name if isinstance(value, Model) else None,
 )
-def test_model_that_is_not_there_is_unavailable_with_what_to_do(model: Model, says: str) -> None:
+def test_model_that_is_not_there_is_unavailable_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, model: Model, says: str
+) -> None:
+    monkeypatch.setitem(sys.modules, "diffusers", None)
+    assert not problems(model), "a package that is missing is no wrong setting"
     with pytest.raises(UnavailableError, match=says):
         load(model)
 
