@@ -4,6 +4,9 @@ The driver writes a `Job` to `trial.json`. The worker answers on a pipe, in JSON
 for each phase that it enters, a `LeaseRequest` when it wants the device or gives it back, and one
 `Outcome` at its end. The driver answers each request for the device with a `LeaseGrant` on the
 worker's standard input.
+
+`decode` checks everything that the driver reads of a worker: types, ranges and words are those of
+the dataclasses here and in `core.record`.
 """
 
 from __future__ import annotations
@@ -96,18 +99,34 @@ def encode(message: Message) -> str:
     return json.dumps({"kind": type(message).__name__, **to_json(message)}) + "\n"
 
 
-def decode(line: str) -> Message:
-    """The inverse of `encode`. Raises ValueError for anything else, as `parse_json` and `from_json`
-    do.
-    """
-    data = parse_json(line)
-    kind = str(data.pop("kind", None)) if isinstance(data, dict) else ""
-    if kind not in _KINDS:
-        raise ValueError(f"unknown message {kind!r:.40}")
-    return from_json(_KINDS[kind], data)
+NOT_UNDERSTOOD = "the worker's answer cannot be understood"
+
+
+class ProtocolError(ValueError):
+    """A worker breaks the protocol; the text is a sentence about the worker."""
+
+
+def decode(line: bytes) -> Message:
+    """The inverse of `encode`. Raises ProtocolError for all other bytes."""
+    try:
+        data = parse_json(line.decode())
+        kind = str(data.pop("kind", None)) if isinstance(data, dict) else ""
+        if kind not in _KINDS:
+            raise ValueError(f"unknown message {kind!r:.40}")
+        return from_json(_KINDS[kind], data)
+    except ValueError as error:
+        raise ProtocolError(f"{NOT_UNDERSTOOD}: {error}") from error
 
 
 AT = "at"  # the file in which the preflight check names its current model
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """The answer of the preflight check."""
+
+    problems: tuple[str, ...]  # what cannot be built
+    notes: tuple[str, ...]  # about what the trials will do
 
 
 @dataclass(frozen=True)

@@ -459,7 +459,7 @@ class Inspection:
 class Attempt:
     """How an earlier run of a trial ended, in the same sweep."""
 
-    status: str  # the status of that run
+    status: Annotated[str, STATUSES]  # the status of that run
     phase: str | None = None  # the phase in which it ended
     message: str | None = None  # the message of that run
     worst: str | None = None  # the tensor that was wrong
@@ -469,12 +469,12 @@ class Attempt:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A trial and its results. `status` is one of `STATUSES`; a failed trial is data too."""
+    """A trial and its results; a failed trial is data too."""
 
     trial_id: str  # 12 hexadecimal digits: SHA-256 of the axes, without axes at their defaults
     sweep: str  # the name of the sweep
     label: str  # a name of the trial for people
-    status: str  # one of the statuses in docs/flags.md
+    status: Annotated[str, STATUSES]  # one of the statuses in docs/flags.md
     trial: Trial  # the experiment
     flags: tuple[str, ...] = ()  # flags of its processes, see docs/flags.md
     phase: str | None = None  # the phase in which a trial ended that is not ok
@@ -498,8 +498,6 @@ class Record:
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
-        if self.status not in STATUSES:
-            raise ValueError(f"status {self.status!r:.40} is not one of: {', '.join(STATUSES)}")
         if self.message is not None:
             object.__setattr__(self, "message", clean_text(self.message))
 

@@ -15,20 +15,23 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from sweeper.core.protocol import LeaseGrant, LeaseRequest, Outcome, Phase, decode
+from sweeper.core.protocol import (
+    NOT_UNDERSTOOD,
+    LeaseGrant,
+    LeaseRequest,
+    Outcome,
+    Phase,
+    ProtocolError,
+    decode,
+)
 from sweeper.core.settings import Measure
 from sweeper.execution.device_lease import DeviceLease, Tenant
 
 POLL_S, END_POLL_S = 0.5, 0.05
 CLOSED_S = 5.0  # for a worker to end after it has closed its pipe
-NOT_UNDERSTOOD = "the worker's answer cannot be understood"
-MAX_ANSWER_BYTES = 2**26  # of everything that a worker says; a usual answer has some ten thousand
-
-
-class ProtocolError(Exception):
-    """The worker does not do what the protocol asks of it; the text says what, as a sentence about
-    the worker.
-    """
+# Of everything that a worker says; a usual answer has some ten thousand. The record of a worker,
+# whose lines are indented by up to 24 spaces, stays below `files.MAX_JSON_BYTES`.
+MAX_ANSWER_BYTES = 2**22
 
 
 class WorkerChannel:
@@ -99,10 +102,7 @@ class WorkerChannel:
         *lines, rest = b"".join(self._tail).split(b"\n")
         self._tail = [rest]
         for line in lines:
-            try:
-                message = decode(line.decode())
-            except ValueError as error:
-                raise ProtocolError(f"{NOT_UNDERSTOOD}: {error}") from error
+            message = decode(line)
             if isinstance(message, Phase):
                 if message.name != self.phase:
                     self.phase, self._phase_begin_s = message.name, self._now_s()

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sweeper.core.errors import ConfigError
-from sweeper.core.protocol import AT
+from sweeper.core.protocol import AT, Preflight
+from sweeper.core.serialization import from_json, parse_json
 from sweeper.core.system import interrupts
 from sweeper.core.system.gpus import Device
 from sweeper.core.system.leftovers import TEMPORARY, make_prefix
@@ -31,32 +32,29 @@ def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> 
 
     Raises ConfigError that lists what cannot be built here, or says why the process gave no answer.
     """
-    problems, notes = [], []
+    problems: list[str] = []
+    notes: list[str] = []
     for python in dict.fromkeys(trial.python for trial in trials):
         own = [trial for trial in trials if trial.python == python]
         prefix = f"worker.python={python}: " if python else ""
         if inspect and find_tlparse(python) is None:
             raise ConfigError(f"{prefix}{explain_missing(python)}")
         try:
-            found, noted = _ask(own, python, device, prefix)
+            found = _ask(own, python, device, prefix)
         except OSError as error:
             why = processes.describe_failed_start(error)
             raise ConfigError(
                 f"{prefix}the models cannot be checked: {why}. Nothing was started"
             ) from error
-        problems += [f"{prefix}{problem}" for problem in found]
-        notes += noted
+        problems += [f"{prefix}{problem}" for problem in found.problems]
+        notes += found.notes
     if problems:
         raise ConfigError("\n".join(problems[:MAX_PROBLEMS]))
     return list(dict.fromkeys(notes))
 
 
-def _ask(
-    trials: Sequence[Trial], python: str | None, device: Device, prefix: str
-) -> tuple[list[str], list[str]]:
-    """Problems and notes, from a process group of its own: a factory may print, exit or leave
-    children behind.
-    """
+def _ask(trials: Sequence[Trial], python: str | None, device: Device, prefix: str) -> Preflight:
+    """Ask in a process group of its own: a factory may print, exit or leave children behind."""
     temporary = tempfile.TemporaryDirectory(
         prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True
     )
@@ -87,5 +85,4 @@ def _ask(
                     filter(None, [how, "\n".join(processes.read_last_lines(log, LAST_LINES))])
                 )
             )
-        found = json.loads(answer.read_text())
-        return found["problems"], found["notes"]
+        return from_json(Preflight, parse_json(answer.read_text()))

@@ -14,7 +14,8 @@ import torch
 
 from sweeper.core.errors import nearest
 from sweeper.core.libraries import LIBRARIES
-from sweeper.core.protocol import AT
+from sweeper.core.protocol import AT, Preflight
+from sweeper.core.serialization import to_json
 from sweeper.core.trial import Trial
 from sweeper.worker.compilation.compiler import compile_arguments
 from sweeper.worker.models import Examined, builder
@@ -23,14 +24,13 @@ ALL_OPTIONS = "python -c 'import torch; print(*torch._inductor.list_options(), s
 
 
 def check(question: Path, answer: Path) -> None:
-    """Read trials, and write `problems`, and where there are none `notes` about what the trials
-    will do.
-    """
+    """Read trials, and write the problems, and the notes where there is no problem."""
     trials = [Trial.from_json(data) for data in json.loads(question.read_text())]
     problems, notes = (
         list(dict.fromkeys(lines)) for lines in _examine(trials, question.with_name(AT))
     )
-    answer.write_text(json.dumps({"problems": problems, "notes": [] if problems else notes}))
+    found = Preflight(tuple(problems), () if problems else tuple(notes))
+    answer.write_text(json.dumps(to_json(found)))
 
 
 def _examine(trials: list[Trial], at: Path) -> tuple[list[str], list[str]]:

@@ -11,6 +11,7 @@ from sweeper.core.protocol import (
     Outcome,
     Part,
     Phase,
+    ProtocolError,
     Software,
     decode,
     encode,
@@ -40,22 +41,23 @@ def test_a_message_is_one_line_that_is_read_back(message: Message) -> None:
     line = encode(message)
     assert line.endswith("\n")
     assert line.count("\n") == 1
-    assert decode(line) == message
+    assert decode(line.encode()) == message
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("[]", "unknown message ''"),
-        ("{}", "unknown message 'None'"),
-        ('{"kind": "Job"}', "unknown message 'Job'"),
-        ('{"kind": "Phase", "name": "lunch"}', "name: 'lunch' is not one of"),
-        ('{"kind": "Phase"}', "missing 1 required"),
-        ("no JSON", "Expecting value"),
+        (b"[]", "unknown message ''"),
+        (b"{}", "unknown message 'None'"),
+        (b'{"kind": "Job"}', "unknown message 'Job'"),
+        (b'{"kind": "Phase", "name": "lunch"}', "name: 'lunch' is not one of"),
+        (b'{"kind": "Phase"}', "missing 1 required"),
+        (b"no JSON", "Expecting value"),
+        (b"\xff", "can't decode byte"),
     ],
 )
-def test_what_is_no_message_is_refused(line: str, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
+def test_what_is_no_message_is_refused(line: bytes, why: str) -> None:
+    with pytest.raises(ProtocolError, match=f"the worker's answer cannot be understood: .*{why}"):
         decode(line)
 
 

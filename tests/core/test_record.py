@@ -181,11 +181,6 @@ def test_text_that_is_no_record_is_refused(text: str) -> None:
         Record.loads(text)
 
 
-def test_unknown_status_is_refused(trial: Trial) -> None:
-    with pytest.raises(ValueError, match="is not one of"):
-        Record(trial.id, "s", trial.label, "fine", trial)
-
-
 def test_record_read_back_is_built_as_by_its_constructor() -> None:
     """Whole objects go past `__init__`, others through it."""
     figures = {"eager": 1.0, "compiled": 2}
@@ -221,6 +216,8 @@ def nest(depth: int) -> Any:
         (("processes", 0, "phases_s"), {"eager": "1"}, "phases_s: '1' has the wrong type"),
         (("processes", 0, "device_step_s"), {"eager": -1.0, "compiled": 1.0},
         "device_step_s.eager: -1.0 is not"),
+        (("status",), "fine", "status: 'fine' is not one of: ok"),
+        (("attempts",), [{"status": "fine"}], "status: 'fine' is not one of: ok"),
         (("trial", "model", "library"), "x", "library: 'x' is not one of: torchvision"),
         (("trial", "batch_size"), 0, "batch_size: 0 is not between"),
         (("trial", "vary"), {"batch_size": [1, "2"]}, "vary: '2' has the wrong type"),

@@ -165,7 +165,7 @@ def test_worker_that_dies_is_a_crashed_record(run, body: str, says: str) -> None
         ("answer.write('[' * 100_000)", "nested"),
         ("answer.write('{')", ""),
         (r"answer.buffer.write(b'\xff')", ""),
-        ("answer.write(' ' * 2**26)", "more than 64 MiB"),
+        ("answer.write(' ' * 2**26)", "more than 4 MiB"),
         ("say(Phase('[/x]'))", "'[/x]' is not one of"),
         ("say(LeaseRequest('two devices'))", "wants: 'two devices' is not one of"),
     ],

@@ -38,7 +38,7 @@ def changed(**values: Any) -> str:
         (changed(schema_version=SCHEMA_VERSION + 1), f"is newer than {SCHEMA_VERSION}: upgrade"),
         (changed(schema_version="1"), "cannot be read"),
         (changed(invented=1), "unknown key invented"),
-        (changed(status="fine"), "status 'fine' is not one of"),
+        (changed(status="fine"), "status: 'fine' is not one of"),
         (changed(label="x", flags=[1]), "wrong type"),
         (changed(flags=None), "cannot be read"),
         (

@@ -73,7 +73,7 @@ def run_worker(
         assert worker.stdin is not None
         worker.stdin.write(json.dumps({"stopped_s": 0.0, "neighbours": []}) + "\n")
         worker.stdin.flush()
-        with os.fdopen(receive) as answer:
+        with os.fdopen(receive, "rb") as answer:
             messages = [decode(line) for line in answer]
         worker.stdin.close()
     printed = log.read_text()

@@ -235,7 +235,7 @@ def _read_answer(receive: int, notes: Notes) -> Outcome | None:
     """Announce the phases of a pass until its outcome comes; None where the script ends its process
     before.
     """
-    with os.fdopen(receive) as lines:
+    with os.fdopen(receive, "rb") as lines:
         for line in lines:
             message = decode(line)
             if isinstance(message, Outcome):

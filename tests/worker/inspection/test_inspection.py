@@ -30,7 +30,7 @@ def inspect(run_module: Run, folder: Path, name: str, backend: str) -> tuple[Out
         "sweeper.worker", "trial.json", "--inspect", "seen", "--timed", "0123", **cache
     )
     assert not list(folder.glob("cache/trace-*")), "what torch wrote is gone"
-    outcome = decode(ended.stdout.splitlines()[-1])
+    outcome = decode(ended.stdout.splitlines()[-1].encode())
     assert isinstance(outcome, Outcome), ended.stdout + ended.stderr
     return outcome, folder / "seen"
 
