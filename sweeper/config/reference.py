@@ -118,9 +118,12 @@ def _describe_type(name: str, kinds: set[Any]) -> str:
 
 def _read_comments(schema: type) -> dict[str, str]:
     """Read the comment of each field from the source: at the end of its line, else in the lines
-    above it.
+    above it. Fields may stand in a base class.
     """
     comments: dict[str, str] = {}
+    for base in schema.__bases__:
+        if is_dataclass(base):
+            comments |= _read_comments(base)
     above: list[str] = []
     for line in inspect.getsource(schema).splitlines():
         code, _, comment = line.strip().partition("# ")

@@ -14,7 +14,7 @@ from typing import Any
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-from sweeper.core.settings import Measure, Scheduler, Tracking
+from sweeper.core.settings import Settings
 
 
 @dataclass
@@ -157,20 +157,11 @@ class WorkerConf:
 
 
 @dataclass
-class Config:
+class Config(Settings):
     """Everything that can be overridden on the command line."""
 
     sweep: str = MISSING  # its folder is runs/SWEEP/; without a name it gets one
     batch_size: int | None = None  # null: the model's own
-    device: str | None = None  # cpu, cuda or cuda:N; null: the GPU where there is one
-    dry_run: bool = False  # print the plan, check it as a sweep would, estimate its time, and stop
-    # Which trials of an earlier run of this sweep run again. failed: all without an ok record;
-    # changed: also those that were measured under another measure; none: those without any record;
-    # all: every trial.
-    retry: str = "failed"
-    # true: one more process of each trial that runs keeps what the compiler did: code, graphs,
-    # breaks, a summary
-    inspect: bool = False
     # true: cuDNN times its algorithms and takes the fastest, in both arms; on a GPU
     cudnn_benchmark: bool = False
     model: ModelConf = field(default_factory=ModelConf)
@@ -185,9 +176,6 @@ class Config:
     decode: DecodeConf = field(default_factory=DecodeConf)
     rung: RungConf = field(default_factory=RungConf)  # null: none; see experiment=ladder
     worker: WorkerConf = field(default_factory=WorkerConf)
-    measure: Measure = field(default_factory=Measure)
-    tracking: Tracking = field(default_factory=Tracking)
-    scheduler: Scheduler = field(default_factory=Scheduler)
 
 
 GROUPS = (

@@ -1,7 +1,7 @@
 """Settings: everything about a sweep that does not change what a trial is.
 
-The dataclasses are not frozen, because Hydra's schema uses `Measure`, `Tracking` and `Scheduler` as
-they are.
+The dataclasses are not frozen, because Hydra's schema, `config.schema.Config`, extends `Settings`.
+The comments of their fields are the help of the command line.
 """
 
 from __future__ import annotations
@@ -104,10 +104,14 @@ class Settings:
     """How to run a sweep."""
 
     sweep: str
-    device: str | None = None  # cpu, cuda, cuda:N; None: the GPU where there is one
-    dry_run: bool = False
-    retry: str = "failed"  # trials that have a record and run again: failed, changed, none, all
-    # one more process per trial writes what the compiler did; it changes no figure
+    device: str | None = None  # cpu, cuda or cuda:N; null: the GPU where there is one
+    dry_run: bool = False  # print the plan, check it as a sweep would, estimate its time, and stop
+    # Which trials of an earlier run of this sweep run again. failed: all without an ok record;
+    # changed: also those that were measured under another measure; none: those without any record;
+    # all: every trial.
+    retry: str = "failed"
+    # true: one more process of each trial that runs keeps what the compiler did: code, graphs,
+    # breaks, a summary
     inspect: bool = False
     measure: Measure = field(default_factory=Measure)
     tracking: Tracking = field(default_factory=Tracking)
