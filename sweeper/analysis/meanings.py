@@ -241,7 +241,7 @@ FLAGS: Mapping[str, Flag] = {
         "a slightly slower host makes the trial host-bound",
         "No arm is host-bound, but the host needs more than 0.8 of an arm's device step time for a "
         "step.",
-        "Look at the figure of speedups on other hosts before you count on the speedup elsewhere.",
+        "Look at `speedup_host_2x_slower` before you count on the speedup elsewhere.",
         rank=CONTEXT,
         why="the speedup is right on this host, and a slightly slower one changes it",
     ),

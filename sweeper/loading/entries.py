@@ -6,22 +6,21 @@ from __future__ import annotations
 
 import functools
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from sweeper.analysis.derive import derive, find_worst_accuracy
 from sweeper.analysis.result import Result
 from sweeper.analysis.stats import Estimate
-from sweeper.core.record import Accuracy, Record, RecordError
+from sweeper.core.record import ARMS, Accuracy, Record, RecordError
 from sweeper.core.text import printable
 from sweeper.core.trial import name_variants
 from sweeper.loading import parallel
 from sweeper.loading.device_names import name_origins
 from sweeper.loading.sources import Source, SweepFolder
-from sweeper.loading.step_series import ProcessSeries, read_step_series
 
 T = TypeVar("T")
 
@@ -34,6 +33,15 @@ class OverStrongest:
 
     eager: str  # the rung of the ladder, e.g. `eager + fused optimizer`
     speedup: Estimate
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The blocks of the rounds that count, of a trial that is ok."""
+
+    num_rounds: tuple[int, ...] = ()  # of each process that has any
+    # by arm, seconds per step in the fastest and in the slowest block
+    step_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -50,7 +58,7 @@ class Entry:
     # the check that came nearest to its bound, or went furthest beyond it
     worst: Accuracy | None = None
     over_strongest: OverStrongest | None = None  # where `ladder` found every way to run eager
-    series: tuple[ProcessSeries, ...] = ()  # step times in the order in which they were measured
+    blocks: Blocks = Blocks()
 
 
 class Loaded(NamedTuple):
@@ -117,17 +125,27 @@ def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str
         except RecordError as error:
             problems.append(printable(f"{found.where}: {error}"))
             continue
-        result, worst, series = (
-            derive(record),
-            find_worst_accuracy(record),
-            read_step_series(record),
-        )
+        result, worst, blocks = derive(record), find_worst_accuracy(record), _read_blocks(record)
         small = _slim(record, shared)
         unnamed = ""  # `load_from` gives the variants, which depend on all trials
         entries.append(
-            Entry(small, result, found.folder, unnamed, record.flags, worst, series=series)
+            Entry(small, result, found.folder, unnamed, record.flags, worst, blocks=blocks)
         )
     return entries, problems
+
+
+def _read_blocks(record: Record) -> Blocks:
+    if record.status != "ok":
+        return Blocks()
+    num_rounds: list[int] = []
+    steps_s: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    for process in record.processes:
+        if process.steps_per_block and (eager_s := process.blocks_s("eager")):
+            num_rounds.append(len(eager_s))
+            for arm, found in steps_s.items():
+                found += [block_s / process.steps_per_block for block_s in process.blocks_s(arm)]
+    ends = {arm: (min(found), max(found)) for arm, found in steps_s.items() if found}
+    return Blocks(tuple(num_rounds), ends)
 
 
 def _slim(record: Record, shared: dict[str, Any]) -> Record:

@@ -19,9 +19,9 @@ from urllib.parse import quote
 from sweeper.analysis.meanings import STATUSES
 from sweeper.analysis.metrics import METRICS
 from sweeper.core.files import MAX_FILE_BYTES, open_inside
-from sweeper.core.record import ARMS, Accuracy, Attempt, Diagnostics
+from sweeper.core.record import ARMS, Accuracy, Attempt, Diagnostics, ScriptRun
 from sweeper.core.text import printable
-from sweeper.loading.entries import Entry
+from sweeper.loading.entries import Blocks, Entry
 from sweeper.report.contents import Report
 from sweeper.report.formatting import figure, find_varying, finite, sentence, text
 from sweeper.report.spec import Fold, TableSpec
@@ -196,6 +196,8 @@ def _describe_record(entry: Entry) -> list[tuple[str, str]]:
         ("graphs", plain(found.graphs) if found else ""),
         ("kernels that Inductor wrote", plain(found.kernels) if found else ""),
         ("graph breaks", "\n".join(places)),
+        ("blocks", _describe_blocks(entry.blocks)),
+        ("shapes of inputs", _describe_shapes(entry.result.seen_of_script)),
         ("CUDA graphs skipped", "\n".join(record.cudagraph_skips[:MAX_PLACES])),
         ("earlier attempts", "\n".join(map(_describe_attempt, record.attempts))),
     ]
@@ -228,6 +230,23 @@ def _describe_attention(found: Diagnostics) -> str:
     return ", ".join(
         f"{arm} {kinds or 'none of cuDNN, flash, memory-efficient'}" for arm, kinds in ran
     )
+
+
+def _describe_blocks(blocks: Blocks) -> str:
+    """Describe the fastest and the slowest block, e.g. `eager 20.1 to 20.4 ms per step`."""
+    return "\n".join(
+        f"{arm} {figure(1e3 * fastest)} to {figure(1e3 * slowest)} ms per step"
+        for arm, (fastest, slowest) in blocks.step_s.items()
+    )
+
+
+def _describe_shapes(script: ScriptRun | None) -> str:
+    """Count the shapes, e.g. `9, the most frequent size in 27 % of calls`."""
+    if script is None or len(script.sizes) < 2:
+        return ""
+    counts = [item.count for item in script.sizes]
+    share = max(counts) / max(sum(counts), 1)
+    return f"{script.num_shapes:,}, the most frequent size in {100 * share:.0f} % of calls"
 
 
 def _describe_attempt(attempt: Attempt) -> str:

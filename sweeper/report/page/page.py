@@ -27,11 +27,8 @@ from sweeper.report.contents import PRECEDENCE, Report
 from sweeper.report.formatting import ratio, text
 from sweeper.report.page import (
     cost_figures,
-    headroom_figure,
     ladder_figure,
-    script_figure,
     speedup_figures,
-    step_figure,
     training_figure,
 )
 from sweeper.report.page.figure_base import Figure, list_shades
@@ -320,9 +317,6 @@ def _make_figures(report: Report, published: References) -> tuple[list[Figure], 
         cost_figures.draw_compile_time(rows),
         cost_figures.draw_total_time(rows),
         cost_figures.draw_memory(rows),
-        headroom_figure.draw_headroom(rows),
-        step_figure.draw_step_times(entries, rows),
-        *([script_figure.draw_sizes(entries, rows)] if report.tables["scripts"].rows else []),
         *filter(None, [training_figure.draw_trainings(entries, rows)]),
     ]
     firsts = [[replace(choice, traces=()) for choice in figure.choices[:1]] for figure in figures]

@@ -201,9 +201,9 @@ def _describe_measuring(invocations: Iterable[Mapping[str, Any]], entries: Itera
         for item in settings
     )
     asked = _distinct(item.get("rounds") for item in settings)
-    found = Counter(
-        len(series.eager_s) for entry in entries for series in entry.series if series.eager_s
-    )
+    found: Counter[int] = Counter()
+    for entry in entries:
+        found.update(entry.blocks.num_rounds)
     return "; ".join(filter(None, (" and ".join(_distinct(texts)), _describe_rounds(found, asked))))
 
 

@@ -13,14 +13,12 @@ import pytest
 from pages import drawn, loaded
 from records import make_process, make_record
 
-from sweeper.core.record import PerArm, Record, Round
+from sweeper.core.record import PerArm
 from sweeper.report.page import (
     cost_figures,
-    headroom_figure,
     page,
     published,
     speedup_figures,
-    step_figure,
 )
 from sweeper.report.page.figure_base import label, ratio_axis, seconds_axis
 from sweeper.report.tables.groups import groups
@@ -28,13 +26,6 @@ from sweeper.report.tables.summary import summary
 from sweeper.report.tables.units import collect
 
 PAIR = (make_record(speedups=(2.0, 2.1)), make_record(precision="fp32", speedups=(1.4, 1.5)))
-
-
-def with_host(record: Record, host_s: PerArm, device_s: PerArm) -> Record:
-    processes = (
-        replace(process, host_step_s=host_s, device_step_s=device_s) for process in record.processes
-    )
-    return replace(record, processes=tuple(processes))
 
 
 def test_label_escapes_what_plotly_takes_for_markup() -> None:
@@ -221,81 +212,6 @@ def test_compile_time_and_memory_stand_against_speedup(tmp_path: Path) -> None:
     (memory,) = drawn(cost_figures.draw_memory(rows))
     assert memory["x"] == [pytest.approx(1.5)]
     assert cost_figures.draw_memory(loaded(tmp_path / "other", PAIR)[1]).missing
-
-
-def test_speedups_on_other_hosts_bend_where_an_arm_becomes_host_bound(tmp_path: Path) -> None:
-    steep = with_host(make_record("steep"), PerArm(0.008, 0.005), PerArm(0.020, 0.010))
-    flat = with_host(make_record("flat"), PerArm(0.002, 0.001), PerArm(0.020, 0.010))
-    figure = headroom_figure.draw_headroom(
-        loaded(tmp_path, [flat, steep, make_record("unknown")])[1]
-    )
-    first, second = drawn(figure)
-    assert (first["name"], second["name"]) == ("steep", "flat")
-    assert [trace["line"]["color"] for trace in (first, second)] == ["@0", "@0"]  # one mode
-    assert [trace["line"]["dash"] for trace in (first, second)] == ["solid", "dash"]
-    speedups = dict(zip(first["x"], first["y"], strict=True))
-    assert (min(speedups), max(speedups)) == (0.25, 4.0)
-    # 20 / 10 ms until the compiled arm's host takes 10 ms, 20 / 12.5 ms where eager's takes 20 ms,
-    # then 8 / 5.
-    predicted = {0.25: 2.0, 1.0: 2.0, 2.0: 2.0, 2.5: 1.6, 4.0: 1.6}
-    found = {
-        at: next(value for x, value in speedups.items() if x == pytest.approx(at))
-        for at in predicted
-    }
-    assert found == pytest.approx(predicted)
-    assert second["y"] == pytest.approx([2.0] * len(second["x"]))
-    assert figure.choices[0].layout["xaxis"]["ticktext"] == ["¼", "½", "1", "2", "4"]
-
-
-def test_many_lines_of_other_hosts_are_capped_with_a_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(headroom_figure, "MAX_LINES", 3)
-    monkeypatch.setattr(headroom_figure, "MAX_SERIES", 2)
-    records = [
-        with_host(make_record(name), PerArm(0.01, 0.01), PerArm(0.02, 0.01)) for name in "abcd"
-    ]
-    figure = headroom_figure.draw_headroom(loaded(tmp_path, records)[1])
-    assert [choice.name for choice in figure.choices] == ["a, b", "c"]
-    assert figure.caption.endswith("3 of 4 lines: those that depend most on the host.")
-
-
-@pytest.mark.parametrize(
-    ("host_s", "device_s"),
-    [(PerArm(0.01, None), PerArm(0.02, 0.01)), (PerArm(0.01, 0.01), PerArm(None, 0.01))],
-)
-def test_without_all_four_times_there_is_no_line(
-    tmp_path: Path, host_s: PerArm, device_s: PerArm
-) -> None:
-    figure = headroom_figure.draw_headroom(
-        loaded(tmp_path, [with_host(make_record(), host_s, device_s)])[1]
-    )
-    assert (
-        figure.missing == "no trial with a speedup has host time and device step time of both arms"
-    )
-
-
-def test_step_times_are_first_steps_then_blocks_without_void_rounds(tmp_path: Path) -> None:
-    process = make_process(2.0)
-    void = Round("AB", 9.0, 9.0, "recompiled")
-    process = replace(process, first_steps_s=(5.0, 0.01), rounds=(*process.rounds, void))
-    entries, rows = loaded(tmp_path, [replace(make_record(), processes=(process,))])
-    figure = step_figure.draw_step_times(entries, rows)
-    by_name = {trace["name"]: trace for trace in drawn(figure)}
-    assert by_name["first compiled steps"]["y"] == [5.0, 0.01, None]
-    assert by_name["eager, blocks"]["y"] == [pytest.approx(0.02), pytest.approx(0.02), None]
-    assert by_name["compiled, blocks"]["y"] == [pytest.approx(0.01), pytest.approx(0.01), None]
-    assert figure.choices[0].layout["xaxis"]["ticktext"] == ["process 0, cold, 1 void"]
-
-
-def test_step_times_of_many_trials_begin_with_the_unsteady(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(step_figure, "MAX_TRIALS", 2)
-    records = [make_record("a"), make_record("b"), make_record("c", flags=("unsteady",))]
-    figure = step_figure.draw_step_times(*loaded(tmp_path, records))
-    assert [choice.name for choice in figure.choices] == ["c (unsteady)", "a"]
-    assert "2 of 3 trials" in figure.caption
 
 
 def test_axis_of_ratios_shows_one_and_takes_nothing_that_has_no_log() -> None:

@@ -16,10 +16,10 @@ import pytest
 import yaml
 from checkout import ROOT
 from pages import loaded, write_page
-from records import make_process, make_record, make_trial, write_sweep
+from records import make_process, make_record, make_script, make_trial, write_sweep
 
 from sweeper.analysis.meanings import FLAGS
-from sweeper.core.record import Accuracy, Attempt, Diagnostics, GraphBreak, PerArm, Record
+from sweeper.core.record import Accuracy, Attempt, Diagnostics, GraphBreak, PerArm, Record, Round
 from sweeper.core.trial import Text
 from sweeper.report.build import write_report
 from sweeper.report.contents import Report
@@ -34,8 +34,7 @@ from sweeper.report.tables.speedups import speedups
 HOSTILE = "<img src=x onerror=alert(1)></script><!--"
 FIGURES = (
     "forest", "families", "ladder", "backends", "batch-sizes", "compile-time", "total-time",
-    "memory", "headroom",
-    "step-times",
+    "memory",
 )  # fmt: skip
 PAIR = (make_record(speedups=(2.0, 2.1)), make_record(precision="fp32", speedups=(1.4, 1.5)))
 
@@ -354,6 +353,29 @@ def test_rows_open_to_why_they_are_slow(tmp_path: Path) -> None:
     # nobody knows of its kernels
     assert details["vgg16"]["why not faster"] == "2 graph breaks, see below"
     assert "attention kernels" not in details["vgg16"]
+
+
+def test_rows_open_to_their_blocks_and_predicted_speedups(tmp_path: Path) -> None:
+    first, second = make_process(2.0), make_process(2.5, index=1)
+    void = Round("AB", 9.0, 9.0, "recompiled")
+    known = {"host_step_s": PerArm(0.008, 0.005), "device_step_s": PerArm(0.020, 0.008)}
+    processes = (replace(first, rounds=(*first.rounds, void), **known), replace(second, **known))
+    text = write_page(tmp_path, [replace(make_record(), processes=processes)])
+    details = dict(data_of(text)["tables"]["speedups"]["rows"][0]["details"])
+    assert details["blocks"].splitlines() == [
+        "eager 20.0 to 20.0 ms per step",
+        "compiled 8.00 to 10.0 ms per step",
+    ]
+    # 20 / 8 ms, and 20 / 10 ms where the host of the compiled arm takes 10 ms
+    predicted = [details[f"speedup_host_2x_{name}"] for name in ("faster", "slower")]
+    assert predicted == ["2.50", "2.00"]
+
+
+def test_rows_of_scripts_open_to_their_shapes(tmp_path: Path) -> None:
+    records = [make_script("train.py", {8: 1, 32: 3}), make_script("one.py", {8: 3})]
+    rows = data_of(write_page(tmp_path, records))["tables"]["speedups"]["rows"]
+    found = {row["cells"][0]: dict(row["details"]).get("shapes of inputs") for row in rows}
+    assert found == {"train.py": "2, the most frequent size in 75 % of calls", "one.py": None}
 
 
 def test_rows_open_to_why_nobody_knows_whether_the_result_is_right(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from browser import CHROMIUM, DRIVER, FLAGS, LIMIT_S
-from records import make_process, make_record, make_script, write_sweep
+from records import make_process, make_record, write_sweep
 
 from sweeper.analysis import meanings
 from sweeper.core.record import PerArm, Record
@@ -27,8 +27,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("pages")]
 HOSTILE = "<img src=x onerror=alert(1)></script>"
 FIGURES = {
     "forest", "families", "ladder", "backends", "batch-sizes", "compile-time", "total-time",
-    "memory", "headroom",
-    "step-times",
+    "memory",
 }  # fmt: skip
 WIDE, NARROW = 1400, 390
 
@@ -377,29 +376,6 @@ def test_figures_of_processes_that_differ_are_drawn(browser: Chrome, tmp_path: P
     wait_until(
         browser, "document.querySelectorAll('[data-figure=forest] path.xerror').length === 2"
     )
-    assert browser.get_log("browser") == []
-
-
-@pytest.mark.parametrize("width", [WIDE, NARROW])
-def test_sizes_of_a_script_are_drawn_with_those_to_pad_to(
-    browser: Chrome, tmp_path: Path, width: int
-) -> None:
-    sizes = {size: size % 7 + 1 for size in range(20, 70)}
-    made = [make_script(f"{HOSTILE}.py", sizes, pad_to=(30, 45, 60, 69)), make_record()]
-    sweep = write_sweep(tmp_path, made)
-    write_report([sweep], sweep / "report")
-    look(browser, (sweep / "report" / "report.html").as_uri(), width)
-    figure = find(browser, "[data-figure=script-sizes]")
-    assert figure.get_attribute("data-drawn") == "true"
-    count = "return document.querySelectorAll('[data-figure=script-sizes] .bars .point').length"
-    assert browser.execute_script(count) == len(sizes)
-    texts = (
-        "return [...document.querySelectorAll('[data-figure=script-sizes] "
-        ".textpoint')].map((n) => n.textContent)"
-    )
-    assert [text for text in browser.execute_script(texts) if text] == ["30", "45", "60", "69"]
-    assert browser.execute_script("return document.documentElement.scrollWidth") <= width
-    assert browser.execute_script("return document.images.length") == 0
     assert browser.get_log("browser") == []
 
 
