@@ -25,17 +25,8 @@ NEVER_FILLED = {
         "device_speedup_low",
     ): "the sweeps on GPUs with device step times have one process a trial",
     ("speedups", "device_speedup_high"): "the same",
-    ("summary", "weighted_device_low"): "the same",
-    ("summary", "weighted_device_high"): "the same",
-    ("summary", "weighted_busy"): "no sweep has it",
-    ("summary", "weighted_busy_without_doubt"): "the same",
-    ("summary", "weighted_busy_low"): "the same",
-    ("summary", "weighted_busy_high"): "the same",
-    **{
-        ("summary", f"{mean}_without_doubt_{end}"): "the same; on the CPU all have doubts"
-        for mean in ("geomean_amp", "geomean_fp32", "weighted", "weighted_busy", "weighted_device")
-        for end in ("low", "high")
-    },
+    ("speedups", "busy_speedup_low"): "the sweeps on GPUs have one process a trial",
+    ("speedups", "busy_speedup_high"): "the same",
     ("speedups", "memory_missing"): "every ok trial of the sweeps on GPUs has its memory",
     **{
         (table, f"{name}_{end}"): "the stored ladder has one process a trial"
@@ -47,13 +38,6 @@ NEVER_FILLED = {
         for end in ("low", "high")
     },
     ("ladder", "variant"): "the stored ladder varies nothing but its rungs",
-    **dict.fromkeys(
-        (
-            ("summary", "models_over_strongest_eager"),
-            *(("summary", f"weighted_over_strongest_eager{end}") for end in ("", "_low", "_high")),
-        ),
-        "the stored ladder has one precision",
-    ),
     **{
         (
             "recommendations-for-a-job",

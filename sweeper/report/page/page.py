@@ -49,12 +49,9 @@ from sweeper.report.tables.candidates import MAX_SPAN
 from sweeper.report.tables.groups import ALL, Group
 from sweeper.report.tables.summary import (
     COUNTS,
-    DEVICE_MEANS,
-    choose_clock,
     count_models,
     show_device_mean,
     show_new_model,
-    show_with_unverified,
     summary,
 )
 from sweeper.report.tables.units import Unit
@@ -71,9 +68,8 @@ MEANS = {
 CONVENTIONS = (
     "Geometric means of eager / compiled step time, wall clock. In brackets the 95 % interval for "
     "these models, in "
-    "parentheses how many; without doubt: over the models without a flag that says that a speedup "
-    "may be off, "
-    "which are fewer and other models, so it does not correct the mean over all; weighted = 0.75 "
+    "parentheses how many; without doubt: without a flag that says that a speedup may be off; "
+    "weighted = 0.75 "
     "AMP + 0.25 fp32 over "
     "the models that are ok in both, with a verdict on their results; a new model: where one more "
     "of the same kind "
@@ -253,8 +249,7 @@ def _make_card(row: Row, published: References) -> Card:
     if name == "weighted":
         new, by_device = show_new_model(row), show_device_mean(row)
         lines += [f"a new model {new}"] if new else []
-        lines += [f"{DEVICE_MEANS[choose_clock(row)]} {by_device}"] if by_device else []
-        lines += [unverified] if (unverified := show_with_unverified(row)) else []
+        lines += [f"by device time {by_device}"] if by_device else []
         lines.append(f"slowdowns as 1.0: {ratio(formatting.number(row, 'weighted_clipped'))}")
         reference = published.figures.get(ALL)
         if reference and (row["mode"], row["backend"]) == ("default", "inductor"):

@@ -81,29 +81,11 @@ class Group:
         return self._pair_up(Unit.estimate)
 
     @cached_property
-    def both_with_unverified(self) -> list[tuple[Estimate, Estimate]]:
-        """AMP and fp32 of the units that are ok in both; none where all of these are verified."""
-        pairs = self._pair_up(Unit.estimate_if_ok)
-        return pairs if len(pairs) > len(self.both) else []
-
-    @cached_property
     def device(self) -> list[tuple[Estimate, Estimate]]:
         """Device speedups in AMP and fp32 of the units that have both: they move less from host to
         host.
         """
         return self._pair_up(Unit.device_estimate)
-
-    @cached_property
-    def busy(self) -> list[tuple[Estimate, Estimate]]:
-        """Speedups by busy time in AMP and fp32 of the units that have both; no mean mixes them
-        with `device`.
-        """
-        return self._pair_up(Unit.busy_estimate)
-
-    @cached_property
-    def over_strongest(self) -> list[tuple[Estimate, Estimate]]:
-        """Speedups over the strongest eager in AMP and fp32, of the units that have both."""
-        return self._pair_up(Unit.over_strongest)
 
     def _pair_up(self, read: Read) -> list[tuple[Estimate, Estimate]]:
         pairs = ((read(unit, "amp"), read(unit, "fp32")) for unit in self.units)
@@ -114,20 +96,8 @@ class Group:
         return _weigh_models(self.both)
 
     @cached_property
-    def weighted_with_unverified(self) -> Estimate | None:
-        return _weigh_models(self.both_with_unverified)
-
-    @cached_property
     def weighted_device(self) -> Estimate | None:
         return _weigh_models(self.device)
-
-    @cached_property
-    def weighted_busy(self) -> Estimate | None:
-        return _weigh_models(self.busy)
-
-    @cached_property
-    def weighted_over_strongest(self) -> Estimate | None:
-        return _weigh_models(self.over_strongest)
 
     @cached_property
     def weighted_new_model(self) -> Estimate | None:

@@ -3,7 +3,7 @@ backend, variant.
 
 The unit is a model at a batch size, in the precisions that carry the weights amp and fp32
 (`Labels.weight`). A trial is verified that is ok without the flag `accuracy_unverified`. Others are
-in no mean, except in `weighted_with_unverified`.
+in no mean.
 
 | column | meaning |
 |---|---|
@@ -21,31 +21,6 @@ one more like these |
 | `weighted_failures_as_one` | units judged in both precisions, where a failure counts 1.0: it \
 would run eager |
 | `weighted_clipped` | slowdowns raised to 1.0 first, as the tables of 2022 had it |
-| `models_device weighted_device weighted_device_low weighted_device_high` | like `weighted`, of \
-device speedups |
-| `unverified` | units with a trial that is ok but not verified |
-| `weighted_with_unverified` | `weighted` over the units that are ok in both; empty where all of \
-these are verified |
-| `models_without_doubt` | of `models_weighted`: those whose trials have none of the flags in \
-`flags.DOUBTS` |
-| `models_with_unverified` | how many units `weighted_with_unverified` is over |
-| `models_amp_without_doubt models_fp32_without_doubt` | likewise, of `models_amp` and \
-`models_fp32` |
-| `models_device_without_doubt` | of `models_device`, without the flags that concern wall-clock \
-time alone |
-| `models_busy weighted_busy weighted_busy_low weighted_busy_high` | like `weighted_device`, of \
-speedups by busy time |
-| `models_busy_without_doubt` | likewise, of `models_busy` |
-| `geomean_amp_without_doubt geomean_amp_without_doubt_low geomean_amp_without_doubt_high` | over \
-these models alone |
-| `geomean_fp32_without_doubt ..._low ..._high` `weighted_without_doubt ..._low ..._high` | \
-likewise |
-| `weighted_device_without_doubt ..._low ..._high` `weighted_busy_without_doubt ..._low ..._high` \
-| likewise |
-| `models_over_strongest_eager weighted_over_strongest_eager` | like `weighted`, over the fastest \
-eager of ladder.csv |
-| `weighted_over_strongest_eager_low weighted_over_strongest_eager_high` | its interval for "these \
-models" |
 """
 
 from __future__ import annotations
@@ -107,12 +82,13 @@ COLUMNS: tuple[Column[Group], ...] = (
     *estimate_columns("weighted_new_model", lambda group: group.weighted_new_model)[1:],
     Column("weighted_failures_as_one", lambda group: group.weighted_failures_as_one, float),
     Column("weighted_clipped", lambda group: group.weighted_clipped, float),
+)
+# Values that people see of a row, and that summary.csv does not have.
+SHOWN: tuple[Column[Group], ...] = (
+    Column("unverified", lambda group: len(group.unverified), int),
     Column("models_device", lambda group: len(group.device), int),
     *estimate_columns("weighted_device", lambda group: group.weighted_device),
-    Column("unverified", lambda group: len(group.unverified), int),
-    estimate_columns("weighted_with_unverified", lambda group: group.weighted_with_unverified)[0],
     Column("models_without_doubt", lambda group: len(group.sure.both), int),
-    Column("models_with_unverified", lambda group: len(group.both_with_unverified) or None, int),
     Column(
         "models_amp_without_doubt", lambda group: len(group.sure_in["amp"].estimates("amp")), int
     ),
@@ -120,41 +96,22 @@ COLUMNS: tuple[Column[Group], ...] = (
         "models_fp32_without_doubt", lambda group: len(group.sure_in["fp32"].estimates("fp32")), int
     ),
     Column("models_device_without_doubt", lambda group: len(group.sure_by_device.device), int),
-    Column("models_busy", lambda group: len(group.busy), int),
-    *estimate_columns("weighted_busy", lambda group: group.weighted_busy),
-    Column("models_busy_without_doubt", lambda group: len(group.sure_by_device.busy), int),
-    *estimate_columns(
-        "geomean_amp_without_doubt", lambda group: group.sure_in["amp"].geomean("amp")
-    ),
-    *estimate_columns(
-        "geomean_fp32_without_doubt", lambda group: group.sure_in["fp32"].geomean("fp32")
-    ),
-    *estimate_columns("weighted_without_doubt", lambda group: group.sure.weighted),
-    *estimate_columns(
-        "weighted_device_without_doubt", lambda group: group.sure_by_device.weighted_device
-    ),
-    *estimate_columns(
-        "weighted_busy_without_doubt", lambda group: group.sure_by_device.weighted_busy
-    ),
-    Column("models_over_strongest_eager", lambda group: len(group.over_strongest) or None, int),
-    *estimate_columns("weighted_over_strongest_eager", lambda group: group.weighted_over_strongest),
 )
 # The mean by what people see of it: weighted, or in one precision.
 MEANS = {"AMP": "geomean_amp", "fp32": "geomean_fp32", "weighted": "weighted"}
-# The columns that count the models of a mean, and those of them that have no doubt flag.
+# The values that count the models of a mean, and those of them that have no doubt flag.
 COUNTS = {
     "weighted": ("models_weighted", "models_without_doubt"),
     "geomean_amp": ("models_amp", "models_amp_without_doubt"),
     "geomean_fp32": ("models_fp32", "models_fp32_without_doubt"),
     "weighted_device": ("models_device", "models_device_without_doubt"),
-    "weighted_busy": ("models_busy", "models_busy_without_doubt"),
 }
-# only one of them is shown of a row
-DEVICE_MEANS = {"device": "by device time", "busy": "by busy time"}
 
 
 def summary(rows: Iterable[Group]) -> Table:
-    return Table.make(COLUMNS, rows)
+    """Make the table of these groups; its rows also have the values of `SHOWN`."""
+    kinds = {column.name: column.kind for column in COLUMNS}
+    return Table(tuple(kinds), Table.make((*COLUMNS, *SHOWN), rows).rows, kinds)
 
 
 def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn]:
@@ -171,37 +128,12 @@ def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn
             if any(map(show_new_model, rows))
             else []
         ),
-        *(
-            _device_text_column(clock)
-            for clock in DEVICE_MEANS
-            if any(choose_clock(row) == clock for row in rows)
-        ),
-        number_column(
-            "over strongest eager",
-            "weighted_over_strongest_eager",
-            show_over_strongest,
-            media=(PAGE, MARKDOWN),
-            needs="weighted_over_strongest_eager",
-        ),
         number_column("slowdowns as 1.0", "weighted_clipped", media=(PAGE,)),
     ]
 
 
-def _device_text_column(clock: str) -> TextColumn:
-    """Make the column of rows whose mean is by this clock."""
-    return TextColumn(
-        DEVICE_MEANS[clock],
-        lambda row: _show_in_cell(row, f"weighted_{clock}") if choose_clock(row) == clock else "",
-        lambda row: (
-            formatting.finite(row, f"weighted_{clock}") if choose_clock(row) == clock else None
-        ),
-        media=(PAGE,),
-        needs=f"weighted_{clock}",
-    )
-
-
 def _mean_text_columns(title: str, name: str) -> list[TextColumn]:
-    """Make the column of a mean; a terminal has no room for what it is without doubt."""
+    """Make the column of a mean; a terminal has no room for the number without doubt."""
 
     def show(row: Row) -> str:
         return f"{found} ({row[COUNTS[name][0]]})" if (found := estimate(row, name)) else ""
@@ -213,27 +145,28 @@ def _mean_text_columns(title: str, name: str) -> list[TextColumn]:
 
 
 def _show_in_cell(row: Row, name: str) -> str:
-    """Show a mean, e.g. `1.44 [1.40, 1.48] (42); 1.31 (2 without doubt)` or `2.10 (4, all without
-    doubt)`.
-    """
-    if not (found := estimate(row, name)):
+    """Show a mean, e.g. `1.44 [1.40, 1.48] (42, 2 without doubt)`."""
+    found = estimate(row, name)
+    if not found:
         return ""
-    count, sure = (row[column] for column in COUNTS[name])
-    if sure == count or not sure:
-        return f"{found} ({count}, {'all' if sure else 'none'} without doubt)"
-    return (
-        f"{found} ({count}); {ratio(number(row, f'{name}_without_doubt'))} ({sure} without doubt)"
-    )
+    return f"{found} ({row[COUNTS[name][0]]}, {_count_sure(row, name)} without doubt)"
 
 
 def count_models(row: Row, name: str) -> str:
-    """Count the models of a mean, e.g. `42 models, 1.31 over the 2 without doubt`, `1 model, none
-    without doubt`.
+    """Count the models of a mean, e.g. `42 models, 2 without doubt`, `1 model, none without
+    doubt`.
     """
+    count = row[COUNTS[name][0]]
+    models = "1 model" if count == 1 else f"{count} models"
+    return f"{models}, {_count_sure(row, name)} without doubt"
+
+
+def _count_sure(row: Row, name: str) -> str:
+    """Count the models of a mean that are without doubt: `2`, `all` or `none`."""
     count, sure = (row[column] for column in COUNTS[name])
-    sure_mean = f"{ratio(number(row, f'{name}_without_doubt'))} over the {sure}"
-    found = sure_mean if sure and sure != count else "all" if sure else "none"
-    return f"{count} model{'' if count == 1 else 's'}, {found} without doubt"
+    if not sure:
+        return "none"
+    return "all" if sure == count else text(sure)
 
 
 def arrange(rows: Sequence[Row]) -> list[Row]:
@@ -262,22 +195,13 @@ def headlines(rows: Sequence[Row]) -> list[Headline]:
 
 
 def _notes(rows: Sequence[Row]) -> list[str]:
-    """Name the groups in which no model was judged, and show means over the strongest eager."""
+    """Name the groups in which no model was judged."""
     keys = [key(row) for row in rows if row["family"] == ALL and not row["models"]]
-    return [
-        *([f"no model was judged, see the failures: {'; '.join(keys)}"] if keys else []),
-        *(
-            f"{key(row)}: weighted over the strongest eager {show_over_strongest(row)}; "
-            f"over each trial's own eager arm {ratio(number(row, 'weighted'))} "
-            f"({_count(row, 'models_weighted')})"
-            for row in rows
-            if row["family"] == ALL and row["weighted_over_strongest_eager"] is not None
-        ),
-    ]
+    return [f"no model was judged, see the failures: {'; '.join(keys)}"] if keys else []
 
 
 def _list_sure(rows: Sequence[Row]) -> list[str]:
-    """Make a line for each key with the means in one precision over the models without doubt; equal
+    """Make a line for each key with the number of models without doubt in each precision; equal
     lines are one.
     """
     keys: dict[str, list[str]] = {}
@@ -287,7 +211,9 @@ def _list_sure(rows: Sequence[Row]) -> list[str]:
             for title, name in MEANS.items()
             if name != "weighted" and row[name] is not None
         )
-        sure = ", ".join(f"{title} {_share_without_doubt(row, name)}" for title, name in means)
+        sure = ", ".join(
+            f"{title} {_count_sure(row, name)} of {row[COUNTS[name][0]]}" for title, name in means
+        )
         if row["family"] == ALL and sure:
             keys.setdefault(sure, []).append(key(row))
     return [
@@ -296,21 +222,11 @@ def _list_sure(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-def _share_without_doubt(row: Row, name: str) -> str:
-    """Show e.g. `1.31 over 2 of 42`, `none of 42`, `all 42`."""
-    count, sure = (row[column] for column in COUNTS[name])
-    if sure == count or not sure:
-        return f"all {count}" if sure else f"none of {count}"
-    return f"{ratio(number(row, f'{name}_without_doubt'))} over {sure} of {count}"
-
-
 def _explain(findings: Findings, _rows: Sequence[Row]) -> str:
     return (
         "Geometric means of speedups; in brackets the 95 % interval for these models, in "
         "parentheses how many models. "
-        "Without doubt: the mean over the models without a flag that says that a speedup may be "
-        "off; these are fewer "
-        "and other models, so it does not correct the mean over all. A trial with the flag "
+        "Without doubt: without a flag that says that a speedup may be off. A trial with the flag "
         "accuracy_unverified is in no mean and has not passed: its result has no verdict, or was "
         "wrong in an earlier "
         "attempt. A new model: "
@@ -322,8 +238,8 @@ def _explain(findings: Findings, _rows: Sequence[Row]) -> str:
 def headline(row: Row) -> str:
     """Show the weighted mean and how sure it is.
 
-    E.g. `weighted 0.75 AMP + 0.25 fp32: 1.43 over 3 models, 1.31 over the 2 without doubt; these
-    models [1.40, 1.46]; with 1 unverified 1.41`.
+    E.g. `weighted 0.75 AMP + 0.25 fp32: 1.43 over 3 models, 2 without doubt; these models [1.40,
+    1.46]`.
     """
     if row["weighted"] is None:
         lacking = [weight for weight in ("amp", "fp32") if not row[f"models_{weight}"]]
@@ -335,37 +251,11 @@ def headline(row: Row) -> str:
     named = {
         "these models": interval(row, "weighted"),
         "a new model": show_new_model(row),
-        DEVICE_MEANS[choose_clock(row)]: show_device_mean(row),
+        "by device time": show_device_mean(row),
     }
     if CLIPPED in text(row["variant"]):
         named["as in 2022, slowdowns raised to 1.0,"] = ratio(number(row, "weighted_clipped"))
-    lines = [
-        line,
-        *(f"{name} {found}" for name, found in named.items() if found),
-        show_with_unverified(row),
-    ]
-    return "; ".join(filter(None, lines))
-
-
-def show_with_unverified(row: Row) -> str:
-    """Show the weighted mean with the models that are ok but not verified, e.g. `with 1 unverified
-    1.41`.
-    """
-    count = (number(row, "models_with_unverified") or 0) - (number(row, "models_weighted") or 0)
-    found = ratio(number(row, "weighted_with_unverified"))
-    return f"with {count:.0f} unverified {found}" if found else ""
-
-
-def show_over_strongest(row: Row) -> str:
-    """Show the weighted mean over the strongest eager and of how many models, e.g. `1.22 [1.20,
-    1.24] (6 models)`.
-    """
-    found = estimate(row, "weighted_over_strongest_eager")
-    return f"{found} ({_count(row, 'models_over_strongest_eager')})" if found else ""
-
-
-def _count(row: Row, name: str) -> str:
-    return f"{row[name]} model{'' if row[name] == 1 else 's'}"
+    return "; ".join([line, *(f"{name} {found}" for name, found in named.items() if found)])
 
 
 def show_new_model(row: Row) -> str:
@@ -376,20 +266,12 @@ def show_new_model(row: Row) -> str:
     return interval(row, "weighted_new_model") if known else ""
 
 
-def choose_clock(row: Row) -> str:
-    """Choose the clock of the device mean of a row: `device`, or `busy` where more of its models
-    have that.
-    """
-    device, busy = (number(row, f"models_{clock}") or 0 for clock in DEVICE_MEANS)
-    return "device" if device and device >= busy else "busy"
-
-
 def show_device_mean(row: Row) -> str:
     """Show the weighted mean of device speedups, e.g. `1.52 [1.51, 1.52] over 42 models, all
     without doubt`.
     """
-    mean = f"weighted_{choose_clock(row)}"
-    return f"{found} over {count_models(row, mean)}" if (found := estimate(row, mean)) else ""
+    found = estimate(row, "weighted_device")
+    return f"{found} over {count_models(row, 'weighted_device')}" if found else ""
 
 
 SPEC = TableSpec(

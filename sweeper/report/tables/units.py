@@ -90,27 +90,11 @@ class Unit:
         """
         return entry.result.estimate if (entry := self._find_verified(weight)) else None
 
-    def estimate_if_ok(self, weight: str) -> Estimate | None:
-        """Return the speedup under `weight`, also of a trial that is ok but not verified."""
-        entry = self.entries.get(weight)
-        return entry.result.estimate if entry and is_ok(entry) else None
-
     def device_estimate(self, weight: str) -> Estimate | None:
         """Return the device speedup under `weight`; None as in `estimate`, and where it is not
         known.
         """
         return entry.result.device_estimate if (entry := self._find_verified(weight)) else None
-
-    def busy_estimate(self, _weight: str) -> Estimate | None:
-        """Return None: speedups by busy time are gone."""
-        return None
-
-    def over_strongest(self, weight: str) -> Estimate | None:
-        """Return the speedup over the strongest eager under `weight`; None as in
-        `device_estimate`.
-        """
-        entry = self._find_verified(weight)
-        return entry.over_strongest.speedup if entry and entry.over_strongest else None
 
     def _find_verified(self, weight: str) -> Entry | None:
         entry = self.entries.get(weight)

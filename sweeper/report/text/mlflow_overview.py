@@ -23,7 +23,6 @@ from sweeper.tracking.runs import MAX_TAG_CHARACTERS, Overview
 FIGURES = (
     "weighted",
     "weighted_device",
-    "weighted_busy",
     "geomean_amp",
     "geomean_fp32",
     "pass_rate",

@@ -358,25 +358,6 @@ def test_without_another_way_to_run_eager_there_is_no_ladder(tmp_path: Path) -> 
     assert "torch.compile's" not in (tmp_path / "out/report.md").read_text()
 
 
-def test_the_weighted_mean_over_the_strongest_eager_stands_beside_the_plain_one(
-    tmp_path: Path,
-) -> None:
-    plains = [make_trial(precision=precision) for precision in ("amp", "fp32")]
-    records = [make_rung(rung, plain) for plain in plains for rung in RUNGS]
-    report = write(tmp_path, records)
-    (row,) = [
-        row
-        for row in rows_of(report, "summary")
-        if row["family"] == "all" and row["mode"] == "max-autotune"
-    ]
-    assert number(row, "weighted") == pytest.approx(3.2)
-    assert number(row, "weighted_over_strongest_eager") == pytest.approx(1.6)
-    assert row["models_over_strongest_eager"] == "1"
-    said = (tmp_path / "out/report.md").read_text().replace("\\", "").replace("Train, ", "")
-    assert "max-autotune, inductor, free one-liners: weighted over the strongest eager 1.60" in said
-    assert "(1 model); over each trial's own eager arm 3.20 (1 model)" in said
-
-
 def test_no_ladder_mixes_two_devices(tmp_path: Path) -> None:
     records = [make_rung(rung) for rung in ("eager", "channels_last", "default")]
     device = {"type": "cuda", "name": "NVIDIA A100"}
