@@ -277,8 +277,8 @@ def main() -> None:
         seen = train(name, optimizer, case, seed, autocast)
         runs[name, optimizer, case] += 1
         found[name, optimizer, case] += seen.passed is False
-        row = {"model": name, "optimizer": optimizer, "case": case, "seed": seed, **to_json(seen)}
-        rows.append({key: value for key, value in row.items() if not key.startswith("trainings")})
+        run = {"model": name, "optimizer": optimizer, "case": case, "seed": seed}
+        rows.append({**run, **to_json(seen)})
         print("; ".join(f"{key}={value}" for key, value in rows[-1].items()), flush=True)
     print()
     for cell, count in runs.items():

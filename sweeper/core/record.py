@@ -17,7 +17,7 @@ from typing import Annotated
 from sweeper.core.backends import NO_CUDA_GRAPHS
 from sweeper.core.errors import explain_unreadable
 from sweeper.core.files import MAX_JSON_BYTES, read_text
-from sweeper.core.serialization import Between, Json, from_json, parse_json, to_json
+from sweeper.core.serialization import Between, Json, from_json, get_mapping, parse_json, to_json
 from sweeper.core.text import clean_text
 from sweeper.core.trial import Trial
 
@@ -223,21 +223,6 @@ class SizeCount:
 
 
 @dataclass(frozen=True, slots=True)
-class Training:
-    """A training of a script with one arm."""
-
-    arm: str  # `eager` or `compiled`
-    shift: int  # of the seeds that the script gives to torch
-    steps: Positive  # how many steps it took
-    every: Positive  # steps for which a point stands
-    losses: tuple[float | None, ...]  # that the script called `backward` on, on average
-    gradient_norms: tuple[float | None, ...]  # of all parameters, on average
-    # compiled weights from eager's, at these steps, as a share of eager's way
-    apart: tuple[Amount | None, ...] = ()
-    seeded: bool = True  # whether the script gives torch a seed at all
-
-
-@dataclass(frozen=True, slots=True)
 class Trajectory:
     """Whether compiled code trains a script's model as eager does: differences of many steps, each
     from one state.
@@ -259,8 +244,6 @@ class Trajectory:
     # the same of eager that is moved by rounding, or of eager against `longer`
     yardstick: Amount | None = None
     limit: Amount | None = None  # the largest `value` that passes
-    trainings: tuple[Training, ...] = ()  # trainings of both arms by several seeds
-    trainings_missing: str | None = None  # why there is none, or not all
 
 
 @dataclass(frozen=True, slots=True)
@@ -582,6 +565,7 @@ class Record:
             if len(text) > MAX_JSON_BYTES:
                 raise ValueError(f"larger than {MAX_JSON_BYTES / 2**20:.0f} MiB")
             data = parse_json(text)
+            _drop_trainings(data)
             if not isinstance(data, dict) or "schema_version" not in data:
                 raise ValueError("not a record: no schema_version")
             _require_schema(data["schema_version"])
@@ -590,6 +574,16 @@ class Record:
             raise
         except ValueError as error:
             raise RecordError(explain_unreadable(error)) from error
+
+
+def _drop_trainings(data: object) -> None:
+    """Drop trainings by several seeds, which records of this schema may have and no field takes."""
+    processes = get_mapping(data).get("processes")
+    for process in processes if isinstance(processes, list) else ():
+        trajectory = get_mapping(process, "script", "trajectory")
+        if isinstance(trajectory, dict):
+            trajectory.pop("trainings", None)
+            trajectory.pop("trainings_missing", None)
 
 
 def _require_schema(version: object) -> None:

@@ -194,8 +194,7 @@ class _Sweep:
             trial.model.arguments.get("trajectory") and trial.mode != "eager" for trial in scripts
         ):
             self.console.print(
-                "with model.trajectory the first runs it up to seven times more, to compare "
-                "trainings"
+                "with model.trajectory the first runs it once more, to compare arms step by step"
             )
         if any(trial.mode == "reduce-overhead" and trial.device == "cpu" for trial in plan.trials):
             self.console.print(

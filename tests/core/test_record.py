@@ -28,6 +28,7 @@ from sweeper.core.record import (
     Round,
     SchemaError,
     ScriptRun,
+    Trajectory,
 )
 from sweeper.core.serialization import from_json, to_json
 from sweeper.core.trial import Compile, Labels, Model, Precision, Text, Trial
@@ -271,6 +272,25 @@ def test_what_is_no_file_of_a_record_is_refused(
     make(tmp_path / "record.json")
     with pytest.raises(RecordError, match=reason):
         Record.read(tmp_path / "record.json")
+
+
+@pytest.mark.parametrize("processes", [7, [7], [{"script": 7}], [{"script": {"trajectory": []}}]])
+def test_trainings_of_several_seeds_are_no_excuse_for_other_faults(
+    record: Record, processes: object
+) -> None:
+    data = {**json.loads(record.dumps()), "processes": processes}
+    with pytest.raises(RecordError):
+        Record.loads(json.dumps(data))
+
+
+def test_trainings_of_several_seeds_are_ignored(record: Record) -> None:
+    script = ScriptRun(trajectory=Trajectory(300, True, steps=300))
+    record = replace(record, processes=(Process(0, 0, True, script=script),))
+    data = json.loads(record.dumps())
+    trajectory = data["processes"][0]["script"]["trajectory"]
+    trajectory["trainings"] = [{"arm": "eager", "shift": 0, "steps": 20, "losses": [1.0, None]}]
+    trajectory["trainings_missing"] = "it failed"
+    assert Record.loads(json.dumps(data)) == record
 
 
 def test_text_is_cleaned_where_it_enters(record: Record) -> None:

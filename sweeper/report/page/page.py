@@ -29,7 +29,6 @@ from sweeper.report.page import (
     cost_figures,
     ladder_figure,
     speedup_figures,
-    training_figure,
 )
 from sweeper.report.page.figure_base import Figure, list_shades
 from sweeper.report.page.legend import make_legend
@@ -300,7 +299,7 @@ def _make_figures(report: Report, published: References) -> tuple[list[Figure], 
     """Make the figures; return them with the layout of their first choice only, and the data as
     JSON.
     """
-    rows, entries = report.tables["speedups"].rows, report.findings.entries
+    rows = report.tables["speedups"].rows
     figures = [
         speedup_figures.draw_forest(rows),
         speedup_figures.draw_families(
@@ -312,7 +311,6 @@ def _make_figures(report: Report, published: References) -> tuple[list[Figure], 
         cost_figures.draw_compile_time(rows),
         cost_figures.draw_total_time(rows),
         cost_figures.draw_memory(rows),
-        *filter(None, [training_figure.draw_trainings(entries, rows)]),
     ]
     firsts = [[replace(choice, traces=()) for choice in figure.choices[:1]] for figure in figures]
     sketches = [

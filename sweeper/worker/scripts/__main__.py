@@ -35,7 +35,6 @@ from sweeper.worker.scripts.places import describe_in_script
 from sweeper.worker.scripts.program import EndOfScript, Program
 from sweeper.worker.scripts.setup import ScriptSetup
 from sweeper.worker.scripts.several_processes import refuse_several
-from sweeper.worker.scripts.training import LossWatch, SeedShift
 from sweeper.worker.session import Notes
 
 
@@ -49,8 +48,6 @@ def main() -> None:
     parser.add_argument(
         "--known", default="{}", help="JSON: what earlier runs have shown of the loop"
     )
-    parser.add_argument("--shift", type=int, default=0, help="of the script's seeds")
-    parser.add_argument("--weights", type=Path, help="where a training keeps eager's")
     parser.add_argument("--answer-fd", type=int, default=1)
     arguments = parser.parse_args()
     answer = os.fdopen(arguments.answer_fd, "w")
@@ -69,21 +66,13 @@ def main() -> None:
 
 
 def choose_lead(arguments: argparse.Namespace) -> Callable[[ScriptSetup], Lead]:
-    """Choose what leads the script through a pass; a training is watched from here on."""
+    """Choose what leads the script through a pass."""
     kind, _, arm = arguments.which.partition("_")
     if kind == "steps":
         return leads.lead_steps
     if kind == "loop":
         return partial(leads.lead_loop, arm=arm, known=Known(**json.loads(arguments.known)))
-    if kind == "trajectory":
-        return trajectories.lead_trajectory
-    request = trajectories.Request(arm, arguments.shift, arguments.weights)
-    return partial(
-        trajectories.lead_training,
-        request=request,
-        seeds=SeedShift(request.shift),
-        losses=LossWatch(),
-    )
+    return trajectories.lead_trajectory
 
 
 def run_script(

@@ -15,30 +15,24 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from sweeper.core.protocol import ALONE, Job, Outcome, Phase, decode
 from sweeper.core.record import (
-    ARMS,
     EAGER_PHASES,
     Diagnostics,
     HostState,
     ScriptRun,
-    Training,
     Trajectory,
 )
-from sweeper.core.system.leftovers import TEMPORARY, make_prefix
 from sweeper.worker import failures
 from sweeper.worker.scripts.loop_time import Known
 from sweeper.worker.session import Notes, Part, Task
 
 EAGER_LOOP = "loop_eager"
 MEASURING = ("steps", EAGER_LOOP, "loop_compiled")
-TRAJECTORY, TRAINING = "trajectory", "training_"
-PASSES = (*MEASURING, TRAJECTORY, *(f"{TRAINING}{arm}" for arm in ARMS))
-SHIFTS = (0, 1, 2)  # of the seeds of trainings
+TRAJECTORY = "trajectory"
+PASSES = (*MEASURING, TRAJECTORY)
 RESERVE_S = 10.0  # of the worker's time, to answer with what there is
 CLEAN_UP_S = 10.0  # for what a script does at its end, before its process group is killed
 
@@ -89,36 +83,16 @@ def _tell_what_is_known(script: ScriptRun | None) -> list[str]:
 
 
 def _follow(trial: Path, part: Part, notes: Notes, deadline: float) -> None:
-    """Add the trajectory. What fails in these passes or is late is said in it; what was measured
+    """Add the trajectory. If its pass fails or is late, the trajectory says so; what was measured
     before stays.
     """
     outcome = _run_pass(trial, TRAJECTORY, part, notes, deadline=deadline)
-    trajectory = _read_trajectory(outcome) or Trajectory(0, None, outcome.message or outcome.status)
+    seen = outcome.process.script if outcome.process else None
+    trajectory = seen.trajectory if seen else None
+    if trajectory is None:
+        trajectory = Trajectory(0, None, outcome.message or outcome.status)
     script = notes.process.script or ScriptRun()
     notes.add(script=replace(script, trajectory=trajectory))
-    if outcome.status != "ok":
-        return
-    trainings: list[Training] = []
-    missing: str | None = None
-    with TemporaryDirectory(prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True) as folder:
-        for shift, arm in product(SHIFTS, ARMS):
-            told = ["--shift", str(shift), "--weights", str(Path(folder, f"{shift}.pt"))]
-            outcome = _run_pass(trial, f"{TRAINING}{arm}", part, notes, told, deadline)
-            seen = _read_trajectory(outcome)
-            if outcome.status != "ok" or seen is None:
-                missing = outcome.message or outcome.status
-                break
-            trainings += seen.trainings
-            if arm == ARMS[-1] and not trainings[-1].seeded:
-                missing = "the script gives torch no seed that could be another one"
-                break
-    trajectory = replace(trajectory, trainings=tuple(trainings), trainings_missing=missing)
-    notes.add(script=replace(script, trajectory=trajectory))
-
-
-def _read_trajectory(outcome: Outcome) -> Trajectory | None:
-    script = outcome.process.script if outcome.process else None
-    return script.trajectory if script else None
 
 
 def _take_over(outcome: Outcome, which: str, notes: Notes) -> None:

@@ -1,4 +1,4 @@
-"""What a report says of trainings."""
+"""What a report says of a training that was compared step by step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from records import make_script
 from reports import report_on
 
-from sweeper.core.record import Training, Trajectory
+from sweeper.core.record import Trajectory
 from sweeper.report.tables.scripts import conclude
 from sweeper.report.tables.trajectories import describe, name_verdict
 
@@ -24,16 +24,6 @@ DIFFERS = replace(
     yardstick=1e-6,
     limit=1e-4,
 )
-
-
-def make_trainings(eager: float, compiled: float, seeded: bool = True) -> tuple[Training, ...]:
-    points = (9.0, 3.0 * eager - 2, 1.0, 1.0)
-    return (
-        Training("eager", 0, 31, 10, points, points, seeded=seeded),
-        Training(
-            "compiled", 0, 31, 10, (None, compiled, compiled, None), points, (0.1, 2e-6), seeded
-        ),
-    )
 
 
 @pytest.mark.parametrize(
@@ -64,25 +54,6 @@ def make_trainings(eager: float, compiled: float, seeded: bool = True) -> tuple[
             ],
         ),
         (Trajectory(0, None, "no"), "unknown", ["whether it trains as in eager is not known: no"]),
-        (
-            replace(SAME, trainings=make_trainings(2.0, 1.5), trainings_missing="it failed"),
-            "same",
-            [
-                "it trains as in eager: no fault was found in 300 steps",
-                "loss after 31 steps, with 1 seed: eager 2, compiled 1.5",
-                "weights of one seed end less than 0.001 % of their way apart",
-                "not all trainings were run: it failed",
-            ],
-        ),
-        (
-            replace(SAME, trainings=make_trainings(2.0, 1.5, seeded=False)),
-            "same",
-            [
-                "it trains as in eager: no fault was found in 300 steps",
-                "trainings of both arms cannot be compared: the script never calls "
-                "torch.manual_seed",
-            ],
-        ),
     ],
 )
 def test_verdicts_in_words(

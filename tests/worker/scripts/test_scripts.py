@@ -281,27 +281,14 @@ def read_trajectory(outcome: Outcome) -> Trajectory:
     return found
 
 
-@pytest.mark.slow
-def test_a_training_is_compared_step_by_step_and_by_several_seeds(tmp_path: Path) -> None:
+def test_a_training_is_compared_step_by_step(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         BEGIN + "module.append(torch.nn.Dropout(0.5))\nsteps(10_000)"
     )
     outcome, printed = run_worker(with_trajectory(make_trial("train.py")), tmp_path)
     assert outcome.status == "ok", printed
     found = read_trajectory(outcome)
-    assert (found.passed, found.steps, found.samples, found.trainings_missing) == (
-        True,
-        20,
-        20,
-        None,
-    )
-    assert [(one.arm, one.shift) for one in found.trainings] == [
-        (arm, shift) for shift in (0, 1, 2) for arm in ("eager", "compiled")
-    ]
-    first, second, other = found.trainings[:3]
-    assert first.losses == pytest.approx(second.losses)
-    assert first.losses != pytest.approx(other.losses)
-    assert max(second.apart) < 1e-3
+    assert (found.passed, found.steps, found.samples) == (True, 20, 20)
 
 
 TWO_COMPILED = """
@@ -318,27 +305,13 @@ while True:
 def test_a_trajectory_names_a_module_that_the_script_compiles_as_the_record_does(
     tmp_path: Path,
 ) -> None:
-    begin = BEGIN.replace("torch.manual_seed(0)", "")  # one training of each arm is enough
-    (tmp_path / "train.py").write_text(begin + TWO_COMPILED)
+    (tmp_path / "train.py").write_text(BEGIN + TWO_COMPILED)
     outcome, printed = run_worker(with_trajectory(make_trial("train.py")), tmp_path)
     assert outcome.status == "ok", printed
     script = read_script(outcome)
     assert script.modules == ("torch.nn.Linear",) * 2
     ends = tuple(f" of torch.nn.Linear ({place})" for place in script.called_at)
     assert (read_trajectory(outcome).worst or "").endswith(ends)
-
-
-def test_a_script_that_gives_no_seed_has_one_training_of_each_arm(tmp_path: Path) -> None:
-    (tmp_path / "train.py").write_text(BEGIN.replace("torch.manual_seed(0)", "") + "steps(10_000)")
-    outcome, printed = run_worker(with_trajectory(make_trial("train.py")), tmp_path)
-    assert outcome.status == "ok", printed
-    found = read_trajectory(outcome)
-    assert (found.passed, found.samples, [one.arm for one in found.trainings]) == (
-        True,
-        20,
-        ["eager", "compiled"],
-    )
-    assert found.trainings_missing == "the script gives torch no seed that could be another one"
 
 
 def test_a_trajectory_that_fails_keeps_what_was_measured(tmp_path: Path) -> None:
