@@ -67,7 +67,8 @@ MEANS = {
 CONVENTIONS = (
     "Geometric means of eager / compiled step time, wall clock. In brackets the 95 % interval for "
     "these models, in "
-    "parentheses how many; without doubt: without a flag that says that a speedup may be off; "
+    "parentheses how many; a model without doubt has no flag that says that its speedup may be "
+    "off; "
     "weighted = 0.75 "
     "AMP + 0.25 fp32 over "
     "the models that are ok in both, with a verdict on their results; a new model: where one more "

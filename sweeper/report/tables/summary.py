@@ -226,7 +226,8 @@ def _explain(findings: Findings, _rows: Sequence[Row]) -> str:
     return (
         "Geometric means of speedups; in brackets the 95 % interval for these models, in "
         "parentheses how many models. "
-        "Without doubt: without a flag that says that a speedup may be off. A trial with the flag "
+        "A model without doubt has no flag that says that its speedup may be off. A trial with "
+        "the flag "
         "accuracy_unverified is in no mean and has not passed: its result has no verdict, or was "
         "wrong in an earlier "
         "attempt. A new model: "
