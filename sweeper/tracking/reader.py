@@ -14,14 +14,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sweeper.core.files import MAX_JSON_BYTES, open_inside
 from sweeper.core.system.leftovers import TEMPORARY, make_prefix
-from sweeper.tracking import runs
-from sweeper.tracking.store import (
-    TrackingError,
-    check_artifacts,
-    connect,
-    sqlite_file,
-    translate_errors,
-)
+from sweeper.tracking import runs, store
+from sweeper.tracking.store import TrackingError, translate_errors
 
 if TYPE_CHECKING:
     from mlflow.entities import Run
@@ -69,11 +63,11 @@ class RunReader:
     """
 
     def __init__(self, uri: str) -> None:
-        file = sqlite_file(uri)
+        file = store.sqlite_file(uri)
         if file is not None and not file.exists():
             raise TrackingError(f"{file} does not exist")
         self.uri = uri
-        self._client, self._experiment = connect(uri, runs.find_experiment)
+        self._client, self._experiment = store.connect(uri, runs.find_experiment)
 
     def sweeps(self) -> list[str]:
         """List the names of all sweeps."""
@@ -84,13 +78,15 @@ class RunReader:
         """Find the runs of a sweep. The result has none when the store does not know the sweep."""
         parent: StoredRun | None = None
         trials: dict[str, StoredRun] = {}
-        for run in map(_describe_run, self._search(runs.build_sweep_filter(name))):
-            if run.trial_id is None:
-                parent = parent or run
-            else:
-                trials[run.trial_id] = max(
-                    trials.get(run.trial_id, run), run, key=lambda run: run.age
-                )
+        for run in self._search(runs.build_sweep_filter(name)):
+            info, tags = run.info, run.data.tags
+            trial_id = tags.get(runs.TRIAL, "") if tags.get(runs.KIND) == "trial" else None
+            age = (runs.RECORD in tags, info.end_time or 0, info.start_time or 0)
+            found = StoredRun(info.run_id, info.run_name or "", trial_id, info.artifact_uri, age)
+            if trial_id is None:
+                parent = parent or found
+            elif trial_id not in trials or trials[trial_id].age < age:
+                trials[trial_id] = found
         return StoredSweep(parent, tuple(trials.values()))
 
     def read(self, run: StoredRun, name: str) -> str:
@@ -101,16 +97,15 @@ class RunReader:
 
         assert self._experiment is not None  # it has a run
         try:
-            check_artifacts(self.uri, self._experiment.artifact_location, run.artifacts)
+            store.check_artifacts(self.uri, self._experiment.artifact_location, run.artifacts)
         except TrackingError as error:
             raise OSError(str(error)) from error
         try:
             with translate_errors(self.uri):
                 # The client's `download_artifacts` first asks whether it is a folder, and keeps a
                 # connection per run: 100 records take 14 s with it and 7 s this way.
-                return read_artifact(
-                    get_artifact_repository(run.artifacts, self.uri), name, MAX_JSON_BYTES
-                ).decode()
+                repository = get_artifact_repository(run.artifacts, self.uri)
+                return read_artifact(repository, name).decode()
         except TrackingError as error:
             with translate_errors(self.uri):  # is the artifact missing, or the store down?
                 names = [file.path for file in self._client.list_artifacts(run.run_id)]
@@ -122,17 +117,17 @@ class RunReader:
                 yield from runs.search_runs(self._client, self._experiment.experiment_id, filter_)
 
 
-def read_artifact(repository: ArtifactRepository, name: str, max_bytes: int) -> bytes:
-    """Read a file of a run. Raises OSError where it is larger, which whoever writes to the store
+def read_artifact(repository: ArtifactRepository, name: str) -> bytes:
+    """Read a file of a run. Raises OSError where it is too large, which whoever writes to the store
     decides.
     """
     from mlflow.store.artifact.http_artifact_repo import HttpArtifactRepository
     from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
     from mlflow.utils.rest_utils import http_request
 
-    too_large = OSError(f"{name} has more than {max_bytes:,} bytes")
+    too_large = OSError(f"{name} has more than {MAX_JSON_BYTES:,} bytes")
     if isinstance(repository, LocalArtifactRepository):
-        with open_inside(Path(repository.artifact_dir), name, max_bytes) as file:
+        with open_inside(Path(repository.artifact_dir), name, MAX_JSON_BYTES) as file:
             return file.read()
     # a server may say any size, and send another
     if isinstance(repository, HttpArtifactRepository):
@@ -142,22 +137,13 @@ def read_artifact(repository: ArtifactRepository, name: str, max_bytes: int) -> 
             response.raise_for_status()
             for chunk in response.iter_content(CHUNK_BYTES):
                 data += chunk
-                if len(data) > max_bytes:
+                if len(data) > MAX_JSON_BYTES:
                     raise too_large
         return bytes(data)
-    if any(
-        file.path == name and (file.file_size or 0) > max_bytes
-        for file in repository.list_artifacts()
-    ):
+    sizes = {file.path: file.file_size or 0 for file in repository.list_artifacts()}
+    if sizes.get(name, 0) > MAX_JSON_BYTES:
         raise too_large
     with tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY)) as folder:
         copy = Path(folder) / name
         repository._download_file(name, str(copy))  # type: ignore[no-untyped-call]
         return copy.read_bytes()
-
-
-def _describe_run(run: Run) -> StoredRun:
-    info, tags = run.info, run.data.tags
-    trial_id = tags.get(runs.TRIAL, "") if tags.get(runs.KIND) == "trial" else None
-    age = (runs.RECORD in tags, info.end_time or 0, info.start_time or 0)
-    return StoredRun(info.run_id, info.run_name or "", trial_id, info.artifact_uri, age)

@@ -29,13 +29,13 @@ EXPERIMENT = "sweeper"
 KIND, SWEEP, TRIAL = "sweeper.kind", "sweep", "trial_id"
 PARENT, NOTE = "mlflow.parentRunId", "mlflow.note.content"  # MLflow's pages know these two
 # Digests of what a run shows, so that nothing is sent twice.
-RECORD, REPORT, MANIFEST, OVERVIEW = (
-    "sweeper.record",
-    "sweeper.report",
-    "sweeper.invocations",
-    "sweeper.overview",
-)
+RECORD, REPORT = "sweeper.record", "sweeper.report"
+MANIFEST, OVERVIEW = "sweeper.invocations", "sweeper.overview"
 RUN_STATUSES = {"ok": "FINISHED", "interrupted": "KILLED"}  # every other status: FAILED
+
+# Params that are fields of `Labels` and of `Trial`.
+LABELS = ("model", "family", "suite", "precision")
+AXES = ("workload", "mode", "backend", "optimizer", "device", "decode_position")
 
 # Limits of mlflow.utils.validation; that of tags is the one of older servers. Longer values are
 # cut.
@@ -55,10 +55,8 @@ PAGE_COLUMNS = (
     "tags.`status`",
     "tags.`flags`",
 )
-SHARED_VIEW = (
-    # begins the tag of an experiment that holds what a link of MLflow's pages opens
-    "mlflow.sharedViewState."
-)
+# begins the tag of an experiment that holds what a link of MLflow's pages opens
+SHARED_VIEW = "mlflow.sharedViewState."
 RUNS_PER_PAGE = 200  # MLflow needs 60 kB for a run with its params, metrics and tags
 
 
@@ -91,15 +89,18 @@ class Overview:
     @property
     def text(self) -> str:
         """All of it; overviews that show the same have the same text."""
-        return json.dumps([dict(self.metrics), self.note], sort_keys=True)
+        return json.dumps([self.metrics, self.note], sort_keys=True)
 
 
 def build_view(record: Record, result: Result, sweep: str, parent_id: str) -> View:
     """Build the view of a record's run. `sweep` names the record's folder, which may be a renamed
     copy of a sweep.
     """
-    figures = ((metric.name, metric.value(result)) for metric in METRICS if metric.mlflow)
-    numbers = ((name, float(value)) for name, value in figures if isinstance(value, (int, float)))
+    metrics = {}
+    for metric in METRICS:
+        value = metric.value(result)
+        if metric.mlflow and isinstance(value, (int, float)) and math.isfinite(value):
+            metrics[metric.name] = float(value)
     tags = {
         PARENT: parent_id,
         KIND: "trial",
@@ -109,45 +110,33 @@ def build_view(record: Record, result: Result, sweep: str, parent_id: str) -> Vi
         "flags": ";".join(record.flags),
         "device_name": str(get_mapping(record.environment, "device").get("name", "")),
         NOTE: _describe_result(record, result),
-        RECORD: digest_record(record),
     }
-    return View(
-        _params(record),
-        {name: value for name, value in numbers if math.isfinite(value)},
-        {key: value[:MAX_TAG_CHARACTERS] for key, value in tags.items()},
-        list_points(record),
-    )
+    tags = {key: value[:MAX_TAG_CHARACTERS] for key, value in tags.items()}
+    return View(_make_params(record), metrics, tags, list_points(record))
 
 
-def _params(record: Record) -> dict[str, str]:
+def _make_params(record: Record) -> dict[str, str]:
     """Collect the axes in the tables, all others that are not at their defaults (`compile.scope`),
     and the versions.
     """
     trial, axes = record.trial, record.trial.axes()
-    nested = {part: axes.get(part, {}) for part in ("model", "precision", "compile", "text")}
-    nested["version"] = get_mapping(record.environment, "versions")
-    values = {
-        **{name: getattr(trial.labels, name) for name in ("model", "family", "suite", "precision")},
-        **{
-            name: getattr(trial, name)
-            for name in ("workload", "mode", "backend", "optimizer", "device")
-        },
-        "batch_size": trial.known_batch_size,
-        "variant": trial.variant or None,
-        "decode_position": trial.decode_position,
-        **dict(_leaves(nested)),
-    }
+    values = {name: getattr(trial.labels, name) for name in LABELS}
+    values |= {name: getattr(trial, name) for name in AXES}
+    values["batch_size"] = trial.known_batch_size
+    values["variant"] = trial.variant or None
+    for part in ("model", "precision", "compile", "text"):
+        values |= _leaves(axes.get(part, {}), f"{part}.")
+    values |= _leaves(get_mapping(record.environment, "versions"), "version.")
     values["library"] = values.pop("model.library")
-    return {
-        re.sub(r"[^\w. -]", "_", key): (value if isinstance(value, str) else json.dumps(value))[
-            :MAX_PARAM_CHARACTERS
-        ]
-        for key, value in values.items()
-        if value is not None
-    }
+    params = {}
+    for key, value in values.items():
+        if value is not None:
+            text = value if isinstance(value, str) else json.dumps(value)
+            params[re.sub(r"[^\w. -]", "_", key)] = text[:MAX_PARAM_CHARACTERS]
+    return params
 
 
-def _leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(node: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
     """Yield every value in nested mappings with its dotted key."""
     for key, value in node.items():
         if isinstance(value, Mapping):
@@ -159,22 +148,24 @@ def _leaves(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, An
 def _describe_result(record: Record, result: Result) -> str:
     """Describe a run in Markdown: its speedup and flags on one line, or why it has no speedup."""
     if record.status != "ok" or result.speedup is None:
-        return _describe_failure(record)
+        lines = (record.message or "").splitlines()
+        if not any(lines):
+            return ""
+        # the first line as text, the others as an indented block, which no character in them ends
+        shown = [escape_markdown(f"{record.phase or record.status}: {lines[0]}")]
+        if lines[1:]:
+            shown += ["", *(f"    {line}" for line in lines[1:])]
+        return "\n".join(shown)
     low, high = result.speedup_low, result.speedup_high
-    bounds = f" [{low:.2f}, {high:.2f}]" if low is not None and high is not None else ""
-    device = "" if result.device_speedup is None else f", device {result.device_speedup:.2f}"
-    count = f"{result.processes} process{'' if result.processes == 1 else 'es'}"
-    flags = f"; {escape_markdown(', '.join(record.flags))}" if record.flags else ""
-    return f"speedup {result.speedup:.2f}{bounds} over {count}{device}{flags}"
-
-
-def _describe_failure(record: Record) -> str:
-    """Quote the message: the first line as text, the others as an indented block, which no
-    character in them ends.
-    """
-    first, *others = (record.message or "").splitlines() or [""]
-    line = escape_markdown(f"{record.phase or record.status}: {first}") if first or others else ""
-    return "\n".join([line, *(["", *(f"    {other}" for other in others)] if others else [])])
+    text = f"speedup {result.speedup:.2f}"
+    if low is not None and high is not None:
+        text += f" [{low:.2f}, {high:.2f}]"
+    text += f" over {result.processes} process{'' if result.processes == 1 else 'es'}"
+    if result.device_speedup is not None:
+        text += f", device {result.device_speedup:.2f}"
+    if record.flags:
+        text += f"; {escape_markdown(', '.join(record.flags))}"
+    return text
 
 
 def list_points(record: Record) -> tuple[Point, ...]:
@@ -185,28 +176,25 @@ def list_points(record: Record) -> tuple[Point, ...]:
     of its own. The compiled arm has points only for status `ok`: a wrong program has no speed.
     """
     is_ok = record.status == "ok"
-    # Milliseconds, of the first process that compiled.
-    steps_s = next(
-        (process.first_steps_s for process in record.processes if is_ok and process.first_steps_s),
-        (),
-    )
-    points = [
-        Point("first_step_ms", step, 1e3 * took_s)
-        for step, took_s in enumerate(steps_s[:MAX_FIRST_STEPS])
-    ]
-    rounds = [
-        (process.steps_per_block, item) for process in record.processes for item in process.rounds
-    ]
-    for step, (steps, item) in enumerate(rounds[:MAX_ROUNDS]):
-        if item.void is not None or not steps:
-            continue  # which leaves a gap
-        if item.eager_s is not None:
-            points.append(Point("eager_step_ms", step, 1e3 * item.eager_s / steps))
-        if item.compiled_s is not None and is_ok:
-            points.append(Point("compiled_step_ms", step, 1e3 * item.compiled_s / steps))
-            if item.eager_s is not None and item.compiled_s > 0:
-                points.append(Point("round_speedup", step, item.eager_s / item.compiled_s))
-    return tuple(point for point in points if math.isfinite(point.value))
+    points = []
+    # of the first process that compiled
+    compiled = [process.first_steps_s for process in record.processes if process.first_steps_s]
+    if is_ok and compiled:
+        for step, took_s in enumerate(compiled[0][:MAX_FIRST_STEPS]):
+            points.append(Point("first_step_ms", step, 1e3 * took_s))
+    step = 0
+    for process in record.processes:
+        steps = process.steps_per_block
+        for item in process.rounds:
+            if steps and item.void is None and step < MAX_ROUNDS:  # a void round leaves a gap
+                if item.eager_s:
+                    points.append(Point("eager_step_ms", step, 1e3 * item.eager_s / steps))
+                if item.compiled_s and is_ok:
+                    points.append(Point("compiled_step_ms", step, 1e3 * item.compiled_s / steps))
+                if item.eager_s and item.compiled_s and is_ok:
+                    points.append(Point("round_speedup", step, item.eager_s / item.compiled_s))
+            step += 1
+    return tuple(points)
 
 
 def digest_record(record: Record) -> str:
@@ -225,8 +213,10 @@ def find_experiment(client: MlflowClient) -> Experiment | None:
     if not experiment.experiment_id:
         raise TrackingError("it answers, but not as an MLflow server does")
     if experiment.lifecycle_stage != "active":
-        restore = f"mlflow experiments restore -x {experiment.experiment_id}"
-        raise TrackingError(f"its experiment {EXPERIMENT} was deleted; bring it back: {restore}")
+        raise TrackingError(
+            f"its experiment {EXPERIMENT} was deleted; bring it back: mlflow experiments restore "
+            f"-x {experiment.experiment_id}"
+        )
     return experiment
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from sweeper.core import paths
+from sweeper.core.paths import RUNS
 from sweeper.core.system.leftovers import make_prefix, remove_leftovers
 from sweeper.core.text import printable
 from sweeper.core.uris import remove_credentials, remove_passwords
@@ -55,9 +55,9 @@ class TrackingError(Exception):
     """MLflow did not answer, or gave a wrong answer. The text says where and why."""
 
 
-def default_uri(runs: Path = paths.RUNS) -> str:
+def default_uri() -> str:
     """Return the URI of the store that is used when the user names none."""
-    return f"sqlite:///{(runs / 'mlflow.db').absolute()}"
+    return f"sqlite:///{(RUNS / 'mlflow.db').absolute()}"
 
 
 def sqlite_file(uri: str) -> Path | None:
@@ -66,16 +66,16 @@ def sqlite_file(uri: str) -> Path | None:
     return Path(match[1]).absolute() if match else None
 
 
-def artifact_location(uri: str, runs: Path = paths.RUNS) -> str | None:
+def artifact_location(uri: str) -> str | None:
     """Return where a new experiment keeps its files. None: the server decides.
 
     With a bare database MLflow itself would take ./mlruns.
     """
     file = sqlite_file(uri)
-    if file is not None:
-        return (file.parent / "mlartifacts").as_uri()
-    database = uri.startswith(("postgresql", "mysql", "mssql"))
-    return (runs / "mlartifacts").absolute().as_uri() if database else None
+    if file is None and not uri.startswith(("postgresql", "mysql", "mssql")):
+        return None
+    folder = file.parent if file else RUNS.absolute()
+    return (folder / "mlartifacts").as_uri()
 
 
 def check_artifacts(uri: str, experiment: str, artifacts: str) -> None:
@@ -118,11 +118,10 @@ def _is_place_of(uri: str, artifacts: str) -> bool:
         case "" | "file":  # a server cannot know the folders of this machine
             file = sqlite_file(uri)
             own = file.parent if file else Path(unquote(store.path)).absolute()
-            is_beside = (file is not None or store.scheme in ("", "file")) and path.is_relative_to(
-                own
-            )
-            named = bool(ARTIFACT_FOLDERS & set(path.parts))
-            return place.hostname in (None, "localhost") and not is_server and (is_beside or named)
+            is_local = file is not None or store.scheme in ("", "file")
+            is_ours = is_local and path.is_relative_to(own)
+            named = not ARTIFACT_FOLDERS.isdisjoint(path.parts)
+            return place.hostname in (None, "localhost") and not is_server and (is_ours or named)
     return place.scheme in OBJECT_STORES
 
 
@@ -143,18 +142,31 @@ def connect(uri: str, first: Callable[[MlflowClient], T]) -> tuple[MlflowClient,
     # a traceback next to the TrackingError
     logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     file = sqlite_file(uri)
+
+    def open_store() -> tuple[MlflowClient, T]:
+        client = client_class(uri)
+        return client, first(client)
+
     with translate_errors(uri):
         if uri.startswith("http://"):
             _close_connections_after_calls()
-        if file is not None:
-            if not file.exists():
-                _create_database(file)
-            # MLflow itself tries a file of another kind for 100 s
-            with closing(sqlite3.connect(file)) as connection:
-                connection.execute("PRAGMA user_version")
-            client = client_class(uri)
-            return client, first(client)
-        return _call_in_time(lambda: (client := client_class(uri), first(client)))
+        if file is None:
+            # No setting of MLflow limits the wait for a silent name server, or for a database,
+            # which MLflow tries for 100 s: wait no longer than one call with its retries may take.
+            tries = int(os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]) + 1
+            limit_s = float(os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"]) * tries + 1
+            # of daemon threads: one that hangs keeps no program from ending
+            with ThreadPool(1) as pool:
+                try:
+                    return pool.apply_async(open_store).get(limit_s)
+                except multiprocessing.TimeoutError as error:
+                    raise TimeoutError(f"no answer within {limit_s:g} s") from error
+        if not file.exists():
+            _create_database(file)
+        # MLflow itself tries a file of another kind for 100 s
+        with closing(sqlite3.connect(file)) as connection:
+            connection.execute("PRAGMA user_version")
+        return open_store()
 
 
 @functools.cache
@@ -213,6 +225,7 @@ def translate_errors(uri: str) -> Iterator[None]:
 
     try:
         yield
+    # OSError: also what requests raises. ImportError: the driver of a database.
     except (
         MlflowException,
         SQLAlchemyError,
@@ -221,33 +234,16 @@ def translate_errors(uri: str) -> Iterator[None]:
         OSError,
         ImportError,
     ) as error:
-        # OSError: also what requests raises. ImportError: the driver of a database.
-        lines = (
-            line
-            for line in str(error).splitlines()
-            if not line.startswith("(raised as a result of")
-        )  # SQLAlchemy's
-        text = next(lines, "") or type(error).__name__
+        said = str(error).splitlines()
+        lines = [
+            line for line in said if not line.startswith("(raised as a result of")
+        ]  # SQLAlchemy's
+        text = next(iter(lines), "") or type(error).__name__
         cause = re.search(r"\(Caused by \w+\(['\"](.+)['\"]\)\)", text)
         reason = remove_passwords(cause[1] if cause else text, uri)[:300]
         raise TrackingError(printable(f"{remove_credentials(uri)}: {reason}")) from error
     except TrackingError as error:
         raise TrackingError(printable(f"{remove_credentials(uri)}: {error}")) from error
-
-
-def _call_in_time(action: Callable[[], T]) -> T:
-    """Call `action`, but wait no longer than one call with its retries may take.
-
-    No setting of MLflow limits the wait for a silent name server, or for a database, which MLflow
-    tries for 100 s.
-    """
-    tries = int(os.environ["MLFLOW_HTTP_REQUEST_MAX_RETRIES"]) + 1
-    limit_s = float(os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"]) * tries + 1
-    with ThreadPool(1) as pool:  # of daemon threads: one that hangs keeps no program from ending
-        try:
-            return pool.apply_async(action).get(limit_s)
-        except multiprocessing.TimeoutError as error:
-            raise TimeoutError(f"no answer within {limit_s:g} s") from error
 
 
 def _create_database(file: Path) -> None:

@@ -21,16 +21,14 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sweeper.analysis.derive import derive
 from sweeper.analysis.result import Result
-from sweeper.core import paths
 from sweeper.core.files import MAX_FILE_BYTES, open_inside, read_json, write_text
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import Record, RecordError
@@ -39,16 +37,8 @@ from sweeper.core.system import interrupts
 from sweeper.core.system.leftovers import TEMPORARY, make_prefix, remove_temporary
 from sweeper.core.text import printable
 from sweeper.core.uris import remove_passwords
-from sweeper.tracking import runs
-from sweeper.tracking.runs import EXPERIMENT, Overview, View
-from sweeper.tracking.store import (
-    TrackingError,
-    artifact_location,
-    check_artifacts,
-    connect,
-    default_uri,
-    translate_errors,
-)
+from sweeper.tracking import runs, store
+from sweeper.tracking.runs import Overview, View
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -74,12 +64,11 @@ class Tracker:
     reason.
     """
 
-    def __init__(self, uri: str | None, sweep: str, runs: Path = paths.RUNS) -> None:
-        self.uri = uri or default_uri(runs)
+    def __init__(self, uri: str | None, sweep: str) -> None:
+        self.uri = uri or store.default_uri()
         self.failure: str | None = None
         self.not_sent: list[str] = []  # files that stay here, and why
-        self._paths = SweepPaths.of(sweep, runs)
-        self._artifacts = artifact_location(self.uri, runs)
+        self._paths = SweepPaths.of(sweep)
         self._runs: _SweepRuns | None = None
         self._interrupted = False
         self._running = False  # whether the sweep runs now, and ends with `finish`
@@ -99,7 +88,7 @@ class Tracker:
         looked at.
         """
         self._running = True
-        self._attempt(lambda sweep_runs: sweep_runs.resume())
+        self._attempt(_SweepRuns.resume)
 
     def log(
         self, record: Record, result: Result | None = None, files: TrialPaths | None = None
@@ -135,8 +124,8 @@ class Tracker:
         self._attempt(lambda sweep_runs: sweep_runs.send_overview(overview))
 
     def log_report(self, files: Sequence[Path]) -> None:
-        """Put files and whole folders under `report/` of the parent run, unless they are there
-        already.
+        """Put files and whole folders of the report under `report/` of the parent run, unless they
+        are there already.
         """
         if files:
             self._attempt(lambda sweep_runs: sweep_runs.send_report(files))
@@ -147,34 +136,25 @@ class Tracker:
         """
         if self._runs is not None:
             status = "KILLED" if self._interrupted or interrupted else "FINISHED"
-            manifest = _read_public_manifest(self._paths.sweep)
-            times_s = (
-                [] if self._running else [path.stat().st_mtime for path in self._paths.records()]
-            )
+            records = [] if self._running else self._paths.records()
             # of a sweep that ran earlier: its last record
-            end_ms = int(1000 * max(times_s, default=time.time()))
-            self._attempt(lambda sweep_runs: sweep_runs.finish(manifest, status, end_ms))
+            end_s = max([path.stat().st_mtime for path in records], default=time.time())
+            self._attempt(lambda sweep_runs: sweep_runs.finish(status, int(1000 * end_s)))
 
     def _attempt(self, action: Callable[[_SweepRuns], T]) -> T | None:
         if self.failure is not None:
             return None
         try:
             if self._runs is None:
-                client, experiment = connect(
-                    self.uri, lambda client: _ensure_experiment(client, self._artifacts)
-                )
-            with translate_errors(self.uri):
+                opened = store.connect(self.uri, partial(_ensure_experiment, self.uri))
                 # No time limit as `connect` has one: finding the runs of ten thousand trials takes
                 # many calls.
-                if self._runs is None:
+                with store.translate_errors(self.uri):
                     remove_temporary()
-                    started_ms = _read_start_ms(self._paths.sweep)
-                    upload = _Upload(
-                        self.uri, client, experiment, self._paths.folder, self.not_sent
-                    )
-                    self._runs = _SweepRuns(client, upload, self._paths.folder.name, started_ms)
+                    self._runs = _SweepRuns(self.uri, *opened, self._paths, self.not_sent)
+            with store.translate_errors(self.uri):
                 return action(self._runs)
-        except TrackingError as error:
+        except store.TrackingError as error:
             self.failure = str(error)
             return None
 
@@ -189,115 +169,69 @@ class _Child(NamedTuple):
     digest: str | None  # of the record that it shows; None: it is not complete
 
 
-@dataclass(frozen=True)
-class _Upload:
-    """Puts files of a sweep's folder among the artifacts of its runs, both of which may be somebody
-    else's work.
+class _SweepRuns:
+    """The runs of one sweep: one search finds them all, and what is sent later is remembered.
+
+    The folder of the sweep and the runs may both be somebody else's work.
     """
 
-    uri: str
-    client: MlflowClient
-    experiment: Experiment
-    folder: Path
-    not_sent: list[str]
-
-    def send(
-        self,
-        run: Run,
-        files: Mapping[Path, Path],
-        texts: Mapping[str, str],
-        path: str | None = None,
-    ) -> None:
-        """Send texts and files, by their names under `path`. What is not a regular file of the
-        sweep stays here.
-        """
-        with self.copy(files) as (copies, _):
-            for name, text in texts.items():
-                write_text(copies / name, text)
-            self.send_folder(run, copies, path)
-
-    def send_folder(self, run: Run, folder: Path, path: str | None = None) -> None:
-        """Send what lies in a folder of our own."""
-        check_artifacts(self.uri, self.experiment.artifact_location, run.info.artifact_uri)
-        self.client.log_artifacts(run.info.run_id, str(folder), path)
-
-    @contextmanager
-    def copy(self, files: Mapping[Path, Path]) -> Iterator[tuple[Path, dict[str, str]]]:
-        """Copy files by their names to a folder that goes with the body, so that what is sent is
-        what was checked.
-
-        The body also gets the SHA-256 of each.
-        """
-        hashes: dict[str, str] = {}
-        with tempfile.TemporaryDirectory(
-            prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True
-        ) as folder:
-            for name, file in files.items():
-                try:
-                    source = open_inside(self.folder, file.relative_to(self.folder), MAX_FILE_BYTES)
-                except OSError as error:
-                    self.not_sent.append(
-                        printable(f"{file}: {error.strerror}; it is not sent to MLflow")
-                    )
-                    continue
-                target = Path(folder, name)
-                target.parent.mkdir(parents=True, exist_ok=True)
-                with source, target.open("wb") as copy:
-                    shutil.copyfileobj(source, copy)
-                with target.open("rb") as copy:
-                    hashes[str(name)] = hashlib.file_digest(copy, "sha256").hexdigest()
-            yield Path(folder), hashes
-
-
-def _list_files(top: Path) -> list[Path]:
-    """List a file, or everything in a folder but its folders; links are files here."""
-    if top.is_symlink() or not top.is_dir():
-        return [top]
-    return sorted(found for path in top.iterdir() for found in _list_files(path))
-
-
-class _SweepRuns:
-    """The runs of one sweep: one search finds them all, and what is sent later is remembered."""
-
     def __init__(
-        self, client: MlflowClient, upload: _Upload, sweep: str, started_ms: int | None
+        self,
+        uri: str,
+        client: MlflowClient,
+        experiment: Experiment,
+        paths: SweepPaths,
+        not_sent: list[str],
     ) -> None:
+        self._uri = uri
         self._client = client
-        self._upload = upload
-        self._sweep = sweep
-        self.experiment_id: str = upload.experiment.experiment_id
-        experiment_id = self.experiment_id
+        self._paths = paths
+        self._not_sent = not_sent
+        self._artifacts = experiment.artifact_location
+        self.experiment_id: str = experiment.experiment_id
         self._children: dict[str, _Child] = {}
+        sweep = paths.folder.name
         parents: list[Run] = []
         doubles: list[str] = []  # duplicate runs, left behind when MLflow's answer was lost
-        for run in runs.search_runs(client, experiment_id, runs.build_sweep_filter(sweep)):
-            run_id, found = run.info.run_id, run.data.tags
-            if found.get(runs.KIND) == "sweep":
+        for run in runs.search_runs(client, self.experiment_id, runs.build_sweep_filter(sweep)):
+            run_id, tags = run.info.run_id, run.data.tags
+            kind, trial_id = tags.get(runs.KIND), tags.get(runs.TRIAL, "")
+            child = self._children.get(trial_id)
+            if kind == "sweep":
                 parents.append(run)
-            elif found.get(runs.KIND) == "trial":
-                new = _Child(run_id, found.get(runs.PARENT), found.get(runs.RECORD))
-                old = self._children.setdefault(found.get(runs.TRIAL, ""), new)
-                kept = self._children[found.get(runs.TRIAL, "")] = old if old.digest else new
-                doubles += {old.run_id, run_id} - {kept.run_id}
-        self._use_parent(parents[0] if parents else self._create_parent(started_ms))
+            elif kind == "trial" and child and child.digest:
+                doubles.append(run_id)
+            elif kind == "trial":
+                if child:
+                    doubles.append(child.run_id)
+                self._children[trial_id] = _Child(
+                    run_id, tags.get(runs.PARENT), tags.get(runs.RECORD)
+                )
+        doubles += [run.info.run_id for run in parents[1:]]
+        self._use_parent(parents[0] if parents else self._create_parent(self._read_start_ms()))
         self.page_key, page = runs.build_page(sweep)
-        client.set_experiment_tag(experiment_id, f"{runs.SHARED_VIEW}{self.page_key}", page)
-        for run_id in [*doubles, *(run.info.run_id for run in parents[1:])]:
+        client.set_experiment_tag(self.experiment_id, f"{runs.SHARED_VIEW}{self.page_key}", page)
+        for run_id in doubles:
             client.delete_run(run_id)
 
+    def _read_start_ms(self) -> int | None:
+        """Read when the first command of the sweep began; None where `sweep.json` does not say."""
+        try:
+            started = read_json(self._paths.sweep)["invocations"][0]["started"]
+            return int(1000 * dt.datetime.fromisoformat(started).timestamp())
+        except (OSError, ValueError, LookupError, TypeError):
+            return None
+
     def _create_parent(self, started_ms: int | None) -> Run:
-        parent_tags = {runs.SWEEP: self._sweep, runs.KIND: "sweep"}
+        name = self._paths.folder.name
         return self._client.create_run(
-            self.experiment_id, started_ms, parent_tags, run_name=self._sweep
+            self.experiment_id, started_ms, {runs.SWEEP: name, runs.KIND: "sweep"}, run_name=name
         )
 
     def _use_parent(self, parent: Run) -> None:
         self._parent = parent
         self._parent_id: str = parent.info.run_id
-        self._started_ms: int = parent.info.start_time
         self._running: bool = parent.info.status == "RUNNING"
-        self._figures: dict[str, float] = dict(parent.data.metrics)
-        self._digests: dict[str, str] = dict(parent.data.tags)
 
     def send(self, record: Record, files: TrialPaths, result: Result | None) -> bool:
         """Make the child run of the record's trial show the record. False when it does already."""
@@ -307,22 +241,22 @@ class _SweepRuns:
             self._move_to_parent(record.trial_id, child)
             return False
         self.resume()
-        view = runs.build_view(record, result or derive(record), self._sweep, self._parent_id)
-        end_ms = int(
-            1000 * (files.record.stat().st_mtime if files.record.exists() else time.time())
+        view = runs.build_view(
+            record, result or derive(record), self._paths.folder.name, self._parent_id
         )
+        end_s = files.record.stat().st_mtime if files.record.exists() else time.time()
+        end_ms = int(1000 * end_s)
         run = self._prepare_child(record, child, view, end_ms)
         run_id = run.info.run_id
         sent = sorted(files.folder.glob("*.log"))
         if record.inspection and record.inspection.folder and files.inspection.exists():
             sent += _list_files(files.inspection)
-        self._upload.send(
-            run,
-            {path.relative_to(files.folder): path for path in sent},
-            {"record.json": record.dumps()},
-        )
+        with self._copy(sent, files.folder) as copies:
+            write_text(copies / "record.json", record.dumps())
+            self._send_folder(run, copies)
         self._client.set_terminated(run_id, runs.RUN_STATUSES.get(record.status, "FAILED"), end_ms)
-        self._log_batch(run_id, view)  # last, because it holds the digest
+        # last, because it holds the digest
+        self._log_batch(run_id, view._replace(tags={**view.tags, runs.RECORD: digest}))
         self._children[record.trial_id] = _Child(run_id, self._parent_id, digest)
         return True
 
@@ -332,38 +266,42 @@ class _SweepRuns:
         """
 
         def send() -> None:
-            if not self._figures.keys() <= overview.metrics.keys():
+            if not self._parent.data.metrics.keys() <= overview.metrics.keys():
                 self._replace_parent()
-            changed = {
-                name: value
-                for name, value in overview.metrics.items()
-                if self._figures.get(name) != value
-            }
+            changed = dict(overview.metrics.items() - self._parent.data.metrics.items())
             self._log_batch(self._parent_id, View({}, changed, {runs.NOTE: overview.note}))
-            self._figures |= changed
 
         self._send_once(runs.OVERVIEW, overview.text, send)
 
     def send_report(self, files: Sequence[Path]) -> None:
-        """Put files, and folders with everything in them, under `report/` of the parent."""
-        inside = sorted(
-            (file.relative_to(top.parent), file) for top in files for file in _list_files(top)
-        )
-        with self._upload.copy(dict(inside)) as (folder, hashes):
-
-            def send() -> None:
-                self._upload.send_folder(self._parent, folder, "report")
-
+        """Put files of the report, and folders with everything in them, under `report/` of the
+        parent.
+        """
+        found = [path for file in files for path in _list_files(file)]
+        with self._copy(found, self._paths.report) as folder:
+            lines = []
+            for copy in _list_files(folder):
+                with copy.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                lines.append(f"{copy.relative_to(folder)} {digest}\n")
             self._send_once(
-                runs.REPORT, "".join(f"{name} {digest}\n" for name, digest in hashes.items()), send
+                runs.REPORT,
+                "".join(lines),
+                partial(self._send_folder, self._parent, folder, "report"),
             )
 
-    def finish(self, manifest: str | None, status: str, end_ms: int) -> None:
+    def finish(self, status: str, end_ms: int) -> None:
         """Put `sweep.json` on the parent, for the head of a report from MLflow, and end it if
         anything was sent.
         """
+        manifest = _read_public_manifest(self._paths.sweep)
         if manifest is not None:
-            send = partial(self._upload.send, self._parent, {}, {"sweep.json": manifest})
+
+            def send() -> None:
+                with self._copy([], self._paths.folder) as folder:
+                    write_text(folder / "sweep.json", manifest)
+                    self._send_folder(self._parent, folder)
+
             self._send_once(runs.MANIFEST, manifest, send)
         if self._running:
             self._client.set_terminated(self._parent_id, status, end_ms)
@@ -374,21 +312,20 @@ class _SweepRuns:
         parent has it.
         """
         digest = hashlib.sha256(text.encode()).hexdigest()
-        if self._digests.get(tag) != digest:
+        if self._parent.data.tags.get(tag) != digest:
             self.resume()
             send()
             self._client.set_tag(self._parent_id, tag, digest)
-            self._digests[tag] = digest
 
     def _replace_parent(self) -> None:
         """Replace a parent that shows a figure which no longer exists by a new one, and move the
         children to it.
         """
-        old = self._parent_id
-        self._use_parent(self._create_parent(self._started_ms))
+        old = self._parent.info
+        self._use_parent(self._create_parent(old.start_time))
         for trial_id, child in self._children.items():
             self._move_to_parent(trial_id, child)
-        self._client.delete_run(old)
+        self._client.delete_run(old.run_id)
 
     def resume(self) -> None:
         """Set the parent of a resumed sweep to running again."""
@@ -417,12 +354,10 @@ class _SweepRuns:
                 return run
             self._client.delete_run(child.run_id)
             del self._children[record.trial_id]
-        run_tags = {key: value for key, value in view.tags.items() if key != runs.RECORD}
-        start_ms = end_ms - int(
-            1000 * sum(sum(process.phases_s.values()) for process in record.processes)
-        )
+        took_s = sum(sum(process.phases_s.values()) for process in record.processes)
+        start_ms = end_ms - int(1000 * took_s)
         return self._client.create_run(
-            self.experiment_id, start_ms, run_tags, run_name=record.label
+            self.experiment_id, start_ms, dict(view.tags), run_name=record.label
         )
 
     def _log_batch(self, run_id: str, view: View) -> None:
@@ -432,41 +367,63 @@ class _SweepRuns:
         metrics = [Metric(key, value, now_ms, 0) for key, value in view.metrics.items()]
         metrics += [Metric(point.name, point.value, now_ms, point.step) for point in view.points]
         params = [Param(key, value) for key, value in view.params.items()]
-        run_tags = [RunTag(key, value) for key, value in view.tags.items()]
-        for start in range(MAX_PARAMS_PER_CALL, len(params), MAX_PARAMS_PER_CALL):
-            self._client.log_batch(
-                run_id, params=params[start : start + MAX_PARAMS_PER_CALL], synchronous=True
-            )
-        self._client.log_batch(
-            run_id, metrics, params[:MAX_PARAMS_PER_CALL], run_tags, synchronous=True
-        )
+        tags = [RunTag(key, value) for key, value in view.tags.items()]
+        while len(params) > MAX_PARAMS_PER_CALL:
+            self._client.log_batch(run_id, params=params[:MAX_PARAMS_PER_CALL], synchronous=True)
+            del params[:MAX_PARAMS_PER_CALL]
+        self._client.log_batch(run_id, metrics, params, tags, synchronous=True)
+
+    @contextmanager
+    def _copy(self, files: Sequence[Path], top: Path) -> Iterator[Path]:
+        """Copy files under `top` to a folder that goes with the body, so that what is sent is what
+        was checked. What is not a regular file of the sweep stays here.
+        """
+        with tempfile.TemporaryDirectory(
+            prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True
+        ) as folder:
+            for file in files:
+                inside = file.relative_to(self._paths.folder)
+                try:
+                    source = open_inside(self._paths.folder, inside, MAX_FILE_BYTES)
+                except OSError as error:
+                    self._not_sent.append(
+                        printable(f"{file}: {error.strerror}; it is not sent to MLflow")
+                    )
+                    continue
+                target = Path(folder, file.relative_to(top))
+                target.parent.mkdir(parents=True, exist_ok=True)
+                with source, target.open("wb") as copy:
+                    shutil.copyfileobj(source, copy)
+            yield Path(folder)
+
+    def _send_folder(self, run: Run, folder: Path, path: str | None = None) -> None:
+        """Send what lies in a folder of our own."""
+        store.check_artifacts(self._uri, self._artifacts, run.info.artifact_uri)
+        self._client.log_artifacts(run.info.run_id, str(folder), path)
 
 
-def _ensure_experiment(client: MlflowClient, artifacts: str | None) -> Experiment:
+def _list_files(top: Path) -> list[Path]:
+    """List a file, or everything in a folder but its folders; links are files here."""
+    if top.is_symlink() or not top.is_dir():
+        return [top]
+    return sorted(found for path in top.iterdir() for found in _list_files(path))
+
+
+def _ensure_experiment(uri: str, client: MlflowClient) -> Experiment:
     """Return our experiment, which is created when there is none."""
     from mlflow.exceptions import MlflowException
 
-    if found := runs.find_experiment(client):
-        return found
-    try:
-        return client.get_experiment(
-            client.create_experiment(EXPERIMENT, artifact_location=artifacts)
-        )
-    except MlflowException:
-        if found := runs.find_experiment(client):  # another driver was faster
-            return found
-        raise
-
-
-def _read_start_ms(path: Path) -> int | None:
-    """Read when the first command of a sweep began, from its `sweep.json`; None where that does not
-    say.
-    """
-    try:
-        started = read_json(path)["invocations"][0]["started"]
-        return int(1000 * dt.datetime.fromisoformat(started).timestamp())
-    except (OSError, ValueError, LookupError, TypeError):
-        return None
+    found = runs.find_experiment(client)
+    if found is None:
+        try:
+            return client.get_experiment(
+                client.create_experiment(runs.EXPERIMENT, store.artifact_location(uri))
+            )
+        except MlflowException:
+            found = runs.find_experiment(client)  # another driver was faster
+            if found is None:
+                raise
+    return found
 
 
 def _read_public_manifest(path: Path) -> str | None:
@@ -475,17 +432,18 @@ def _read_public_manifest(path: Path) -> str | None:
 
     None when there is no such file, or it is not ours.
     """
+    known = []
+    invocations = []
     try:
-        data = read_json(path)
-        kept = [
-            {key: item[key] for key in item if key not in ("plan", "left_out")}
-            for item in data["invocations"]
-        ]
+        for item in read_json(path)["invocations"]:
+            invocation: dict[str, Any] = dict(item)
+            invocation.pop("plan", None)
+            invocation.pop("left_out", None)
+            invocations.append(invocation)
+            uri = get_mapping(invocation, "settings", "tracking").get("uri")
+            if isinstance(uri, str):
+                known.append(json.dumps(uri)[1:-1])  # as it stands in the text
     except (OSError, ValueError, LookupError, TypeError):
         return None
-    uris = (get_mapping(item, "settings", "tracking").get("uri") for item in kept)
-    # as they stand in the text
-    known = [json.dumps(uri)[1:-1] for uri in uris if isinstance(uri, str)]
-    return remove_passwords(
-        json.dumps({"sweep": path.parent.name, "invocations": kept}, indent=1), *known
-    )
+    manifest = {"sweep": path.parent.name, "invocations": invocations}
+    return remove_passwords(json.dumps(manifest, indent=1), *known)

@@ -52,8 +52,8 @@ def normalize(uri: str) -> str:
 
 def is_trusted(uri: str) -> bool:
     """Say whether the environment or an earlier command of this user named the store."""
-    named = environment_uri()
-    return normalize(uri) in {*_read(), *([normalize(named)] if named else [])}
+    address, named = normalize(uri), environment_uri()
+    return address in _read() or (named is not None and address == normalize(named))
 
 
 def remember(uri: str) -> None:
@@ -66,9 +66,8 @@ def remember(uri: str) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     before = os.umask(0o077)
     try:
-        write_text(
-            folder / "stores", "".join(f"{line}\n" for line in [*known, address][-MAX_ADDRESSES:])
-        )
+        kept = [*known, address][-MAX_ADDRESSES:]
+        write_text(folder / "stores", "".join(f"{line}\n" for line in kept))
     finally:
         os.umask(before)
 

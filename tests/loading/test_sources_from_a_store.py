@@ -187,8 +187,10 @@ def test_a_run_without_a_readable_record_is_a_line_and_the_rest_is_reported(
     assert speedups(Path("out")) == [pytest.approx(2.0)]
 
 
-def test_artifact_of_a_server_that_never_ends_is_refused() -> None:
+def test_artifact_of_a_server_that_never_ends_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow.store.artifact.http_artifact_repo import HttpArtifactRepository
+
+    monkeypatch.setattr("sweeper.tracking.reader.MAX_JSON_BYTES", 3_000_000)
 
     class Endless(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -202,7 +204,7 @@ def test_artifact_of_a_server_that_never_ends_is_refused() -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         repository = HttpArtifactRepository(f"http://127.0.0.1:{server.server_port}/artifacts")
         with pytest.raises(OSError, match=r"record\.json has more than 3,000,000 bytes"):
-            read_artifact(repository, "record.json", 3_000_000)
+            read_artifact(repository, "record.json")
         server.shutdown()
 
 

@@ -499,13 +499,14 @@ def test_user_settings_win_over_ours(monkeypatch: pytest.MonkeyPatch) -> None:
         ("http://host:5000", None),
         ("databricks", None),
         ("sqlite:////data/my runs/a.db", "file:///data/my%20runs/mlartifacts"),
-        ("postgresql+psycopg2://host/db", "file:///srv/runs/mlartifacts"),
+        ("postgresql+psycopg2://host/db", "{here}/runs/mlartifacts"),
     ],
 )
 def test_artifacts_lie_beside_the_database_and_a_server_has_its_own(
     uri: str, expected: str | None
 ) -> None:
-    assert artifact_location(uri, Path("/srv/runs")) == expected
+    here = Path.cwd().as_uri()
+    assert artifact_location(uri) == (expected and expected.format(here=here))
 
 
 class _Wrong(BaseHTTPRequestHandler):
