@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.markup import escape
@@ -39,9 +38,7 @@ from sweeper.sweep.plan import Plan, describe_plan, make_plan
 from sweeper.sweep.preflight import require_runnable
 from sweeper.sweep.progress import Progress
 from sweeper.sweep.resume import (
-    OnDisk,
-    find_changed_scripts,
-    find_other_devices,
+    describe_others,
     is_alike,
     keep_total_steps,
     move_unreadable,
@@ -66,52 +63,21 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
         settings = replace(
             settings, tracking=replace(settings.tracking, uri=trusted.environment_uri())
         )
-    sweep = _Sweep(grid, settings, launcher, Console(highlight=False, soft_wrap=True))
+    sweep = _Sweep(
+        grid,
+        settings,
+        launcher,
+        Console(highlight=False, soft_wrap=True),
+        SweepPaths.of(settings.sweep),
+    )
     try:
         interrupts.check()  # what has come since the start of the program
-        return _plan_and_run(sweep, settings, launcher)
+        return sweep.plan_and_run()
     except KeyboardInterrupt:  # before the first trial
         if not settings.dry_run and sweep.paths.records():
             sweep.show_report()
         sweep.print_how_to_go_on()
         return INTERRUPTED
-
-
-def _plan_and_run(sweep: _Sweep, settings: Settings, launcher: Launcher) -> int:
-    with _translate_shortages():
-        plan, unreadable = sweep.make_plan()
-    placement = (
-        Placement(launcher.name) if launcher.name else place_trials(settings, len(plan.trials))
-    )
-    if settings.dry_run:
-        for path, problem in unreadable.items():
-            print(
-                f"note: {path}: {problem}; a run moves it aside and measures the trial again",
-                file=sys.stderr,
-            )
-        sweep.announce(plan, placement)
-        sweep.require_runnable(plan, placement)
-        if plan.trials:
-            sweep.print_estimate(plan, placement)
-        return OK
-    if plan.trials and launcher.prepare:
-        launcher.prepare()
-    # before the check, which is work too
-    disturbances = read_disturbances(placement.devices) if plan.trials else []
-    sweep.require_runnable(plan, placement)
-    with _translate_shortages():
-        sweep.paths.require_no_links()
-    with hold_lock(sweep.paths.lock, f"sweep={settings.sweep}", settings.scheduler.locks):
-        with _translate_shortages():
-            plan, unreadable = sweep.make_plan()  # another driver may have ended meanwhile
-            move_unreadable(unreadable)
-            keep_total_steps(sweep.paths, [item.trial for item in plan.left_out if item.finished])
-            if min(placement.concurrency, len(plan.trials)) > 1:
-                plan = replace(
-                    plan,
-                    trials=read_history(placement, settings.measure)[0].longest_first(plan.trials),
-                )
-        return sweep.run(plan, placement, disturbances)
 
 
 @contextmanager
@@ -125,15 +91,6 @@ def _translate_shortages() -> Iterator[None]:
         raise ConfigError(f"{shortages.describe(error)}. Nothing was started") from error
 
 
-class _Shown(NamedTuple):
-    """The report as it was printed, None where it could not be made; and whether its files were
-    written.
-    """
-
-    report: Report | None
-    written: bool = True
-
-
 @dataclass(frozen=True)
 class _Sweep:
     """The sweep that this command runs, and where it prints."""
@@ -142,19 +99,60 @@ class _Sweep:
     settings: Settings
     launcher: Launcher
     console: Console
+    paths: SweepPaths
 
-    @property
-    def paths(self) -> SweepPaths:
-        return SweepPaths.of(self.settings.sweep)
+    def plan_and_run(self) -> int:
+        settings, launcher = self.settings, self.launcher
+        with _translate_shortages():
+            plan, unreadable = self.make_plan()
+        if launcher.name:
+            placement = Placement(launcher.name)
+        else:
+            placement = place_trials(settings, len(plan.trials))
+        if settings.dry_run:
+            for path, problem in unreadable.items():
+                print(
+                    f"note: {path}: {problem}; a run moves it aside and measures the trial again",
+                    file=sys.stderr,
+                )
+            self.announce(plan, placement)
+            self.require_runnable(plan, placement)
+            if plan.trials:
+                asked = "torch and the model libraries have these models and options"
+                if not placement.devices:
+                    asked += "; the devices of the jobs were not asked"
+                self.console.print(
+                    f"{asked}; {describe_estimate(plan, placement, settings.measure)}; nothing was "
+                    "started"
+                )
+            return OK
+        if plan.trials and launcher.prepare:
+            launcher.prepare()
+        # before the check, which is work too
+        disturbances = read_disturbances(placement.devices) if plan.trials else []
+        self.require_runnable(plan, placement)
+        with _translate_shortages():
+            self.paths.require_no_links()
+        with hold_lock(self.paths.lock, f"sweep={settings.sweep}", settings.scheduler.locks):
+            with _translate_shortages():
+                plan, unreadable = self.make_plan()  # another driver may have ended meanwhile
+                move_unreadable(unreadable)
+                keep_total_steps(self.paths, plan.finished)
+                if min(placement.concurrency, len(plan.trials)) > 1:
+                    history, _ = read_history(placement, settings.measure)
+                    plan = replace(plan, trials=history.longest_first(plan.trials))
+            return self.run(plan, placement, disturbances)
 
     def require_runnable(self, plan: Plan, placement: Placement) -> None:
         """Ask the libraries, and print what they say of the trials. Raises ConfigError for what
         cannot be built.
         """
+        trials: Sequence[Trial] = plan.trials
+        device = Device("cpu")
         if placement.devices:
-            trials, device = list(plan.trials), placement.devices[0]
+            device = placement.devices[0]
         else:  # jobs may run on other machines, so the check must not ask for a GPU of this one
-            trials, device = [replace(trial, device="cpu") for trial in plan.trials], Device("cpu")
+            trials = [replace(trial, device="cpu") for trial in trials]
         for note in require_runnable(trials, device, self.settings.inspect):
             self.console.print(note, markup=False)
 
@@ -164,65 +162,43 @@ class _Sweep:
         Raises ConfigError where a record is newer, or stays and was measured with other settings
         than this command's.
         """
-        kept, unreadable = self._read_on_disk()
-        measure, retry = self.settings.measure, self.settings.retry
-        counted = (
-            item for item in kept.items() if retry != "changed" or is_alike(item[1], measure)
-        )
-        plan = make_plan(self.grid, {trial_id: found.status for trial_id, found in counted}, retry)
-        stay = [item.trial for item in plan.left_out if item.finished]
-        require_same_settings(self.settings.sweep, (kept[trial.id] for trial in stay), measure)
-        require_same_scripts(self.settings.sweep, stay, kept)
+        settings = self.settings
+        kept, unreadable = read_on_disk(self.paths, self.grid)
+        statuses = {}
+        for trial_id, found in kept.items():
+            if settings.retry != "changed" or is_alike(found, settings.measure):
+                statuses[trial_id] = found.status
+        plan = make_plan(self.grid, statuses, settings.retry)
+        stay = [kept[trial.id] for trial in plan.finished]
+        require_same_settings(settings.sweep, stay, settings.measure)
+        require_same_scripts(settings.sweep, plan.finished, kept)
         return plan, unreadable
-
-    def _read_on_disk(self) -> OnDisk:
-        return read_on_disk(self.paths, {trial.id for trial in self.grid})
 
     def announce(self, plan: Plan, placement: Placement) -> None:
         count, settings = len(plan.trials), self.settings
         trials = f"{count} trial{'' if count == 1 else 's'} to run on {placement.name}"
         inspected = ", and one that shows what the compiler does" if settings.inspect else ""
-        processes = f"{_describe_processes(settings.measure)} each{inspected}"
-        self.console.print(f"sweep {settings.sweep}: {trials}, {processes}")
+        processes = _describe_processes(settings.measure)
+        lines = [f"sweep {settings.sweep}: {trials}, {processes} each{inspected}"]
         scripts = [trial for trial in plan.trials if trial.workload == SCRIPT]
         if scripts:
-            self.console.print(
+            lines.append(
                 "a process runs its script three times: steps of both arms, the loop in eager, "
                 "compiled"
             )
         if any(
             trial.model.arguments.get("trajectory") and trial.mode != "eager" for trial in scripts
         ):
-            self.console.print(
+            lines.append(
                 "with model.trajectory the first runs it once more, to compare arms step by step"
             )
         if any(trial.mode == "reduce-overhead" and trial.device == "cpu" for trial in plan.trials):
-            self.console.print(
+            lines.append(
                 f"mode=reduce-overhead adds CUDA graphs to mode=default, and {NO_CUDA_GRAPHS}"
             )
-        if others := find_other_devices(self.paths, plan.trials, placement):
-            here = ", ".join(placement.device_names) or placement.name
-            told = (
-                f"trials of this sweep ran on {', '.join(others)}, and these run on {here}; no "
-                "mean mixes them"
-            )
-            self.console.print(f"note: {told}", markup=False)
-        for script in find_changed_scripts(self.paths, plan.trials):
-            self.console.print(
-                f"note: other trials of this sweep ran another version of {script}", markup=False
-            )
-        if settings.dry_run or plan.left_out:
-            lines = describe_plan(plan if settings.dry_run else Plan((), plan.left_out))
-            self.console.print("\n".join(lines).strip(), markup=False)
-
-    def print_estimate(self, plan: Plan, placement: Placement) -> None:
-        """Print the last lines of a dry run."""
-        asked = "torch and the model libraries have these models and options"
-        asked += "" if placement.devices else "; the devices of the jobs were not asked"
-        self.console.print(
-            f"{asked}; {describe_estimate(plan, placement, self.settings.measure)}; nothing was "
-            "started"
-        )
+        lines += describe_others(self.paths, plan.trials, placement)
+        lines += describe_plan(plan if settings.dry_run else Plan((), plan.left_out))
+        self.console.print("\n".join(lines), markup=False)
 
     def run(self, plan: Plan, placement: Placement, disturbances: Sequence[str]) -> int:
         """Run the plan, report even after an interruption or on a full disk, and return the exit
@@ -233,13 +209,12 @@ class _Sweep:
         for disturbance in disturbances:
             self.console.print(f"[bold yellow]{UNRELIABLE}[/] {escape(disturbance)}")
         if differences := manifest.add_invocation(self.paths, self.settings, plan, placement.name):
-            kept = "; its records are kept" if any(item.finished for item in plan.left_out) else ""
-            self.console.print(
-                f"note: changed since the last run of this sweep: {', '.join(differences)}{kept}"
-            )
-        tracker = (
-            Tracker(self.settings.tracking.uri, sweep) if self.settings.tracking.enabled else None
-        )
+            note = f"note: changed since the last run of this sweep: {', '.join(differences)}"
+            if plan.finished:
+                note += "; its records are kept"
+            self.console.print(note)
+        tracking = self.settings.tracking
+        tracker = Tracker(tracking.uri, sweep) if tracking.enabled else None
         if tracker and plan.trials:
             tracker.begin()
             self._print_link(tracker)
@@ -251,24 +226,18 @@ class _Sweep:
             interrupted = True
         except NoSpaceError as error:
             print(f"sweeper: {error} and sweep={sweep}", file=sys.stderr)
-        shown = self.show_report()
-        if tracker and not self._complete(tracker, shown.report, interrupted):
+        report = self.show_report()
+        if tracker and not self._complete(tracker, report, interrupted):
             interrupted = True
         if interrupted:
             self.print_how_to_go_on()
             return INTERRUPTED
-        wanted = {trial.id for trial in plan.trials} | {
-            item.trial.id for item in plan.left_out if item.finished
-        }
-        now = self._read_on_disk()
-        for path, problem in now.unreadable.items():
+        kept, unreadable = read_on_disk(self.paths, self.grid)
+        for path, problem in unreadable.items():
             print(f"note: {path}: {problem}", file=sys.stderr)
-        statuses = {trial_id: found.status for trial_id, found in now.kept.items()}
-        return (
-            OK
-            if shown.written and all(statuses.get(trial_id) == "ok" for trial_id in wanted)
-            else NOT_OK
-        )
+        ok = {trial_id for trial_id, found in kept.items() if found.status == "ok"}
+        wanted = {trial.id for trial in (*plan.trials, *plan.finished)}
+        return OK if report and report.paths and wanted <= ok else NOT_OK
 
     def _run_trials(self, plan: Plan, placement: Placement, tracker: Tracker | None) -> bool:
         """Run the trials under the progress view, and send each record to MLflow; whether the run
@@ -276,7 +245,8 @@ class _Sweep:
         """
         statuses = []
         progress = Progress(len(plan.trials), self.settings.measure.process_limit, self.console)
-        with progress, closing(self.launcher.run(plan.trials, self.settings, placement)) as events:
+        run = closing(self.launcher.run(plan.trials, self.settings, placement))
+        with progress.live, run as events:
             for event in interrupts.receive(events):
                 if isinstance(event, Finished):
                     statuses.append(event.record.status)
@@ -290,11 +260,12 @@ class _Sweep:
     def print_how_to_go_on(self) -> None:
         self.console.print(f"interrupted; go on with: {make_resume_command()}", markup=False)
 
-    def show_report(self) -> _Shown:
+    def show_report(self) -> Report | None:
         """Print the answers, write the tables of the whole sweep to files, and print what to do
-        next.
+        next. The report is None where it could not be made, and has no paths where no file could be
+        written.
         """
-        report, again = None, f"python -m sweeper.report {self.settings.sweep}"
+        report, sweep = None, self.settings.sweep
         try:
             report = make_report([SweepFolder(self.paths.folder)])
             for problem in report.problems:
@@ -303,13 +274,14 @@ class _Sweep:
             report = replace(report, paths=begin_files(report, self.paths.report)())
         except OSError as error:
             print(
-                f"sweeper: no report: {shortages.describe(error)}, then write it: {again}",
+                f"sweeper: no report: {shortages.describe(error)}, then write it: python -m "
+                f"sweeper.report {sweep}",
                 file=sys.stderr,
             )
-            return _Shown(report, written=False)
-        for line in suggest_next(report, self.paths.report, self.settings.sweep):
+            return report
+        for line in suggest_next(report, self.paths.report, sweep):
             self.console.print(line)
-        return _Shown(report)
+        return report
 
     def _complete(self, tracker: Tracker, report: Report | None, interrupted: bool) -> bool:
         """Send MLflow what it lacks, and end its run; False when an interrupt has kept something
@@ -343,11 +315,11 @@ class _Sweep:
 
     def _print_link(self, tracker: Tracker) -> None:
         """Print where MLflow shows the sweep, or why it cannot."""
-        console, sweep = self.console, self.settings.sweep
+        console = self.console
         if tracker.failure:
             console.print(
                 f"MLflow: {tracker.failure}; nothing is lost, send it: python -m sweeper.sync "
-                f"{sweep}"
+                f"{self.settings.sweep}"
             )
         elif sqlite_file(tracker.uri):
             python, here = Path(sys.executable), Path.cwd()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from operator import attrgetter
 from statistics import median
 
 from sweeper.core.paths import RUNS
@@ -18,6 +19,8 @@ from sweeper.report.formatting import format_duration
 from sweeper.sweep.plan import Plan
 from sweeper.sweep.resume import read_measure
 
+_read_timing = attrgetter(*TIMING)
+
 
 class History:
     """How long similar earlier trials took on the same device, in wall seconds per process.
@@ -27,24 +30,15 @@ class History:
     """
 
     def __init__(self, earlier: Iterable[tuple[Trial, float]]) -> None:
-        similar: dict[tuple[object, ...], list[float]] = {}
-        self._by_trial: dict[str, float] = {}
+        times_s: dict[object, list[float]] = {}
         for trial, process_s in earlier:
-            self._by_trial[trial.id] = process_s
-            similar.setdefault(_make_likeness(trial), []).append(process_s)
-        self._by_likeness = {likeness: median(times_s) for likeness, times_s in similar.items()}
-
-    def __len__(self) -> int:
-        """How many different trials it knows."""
-        return len(self._by_trial)
+            times_s[trial.id] = [process_s]
+            times_s.setdefault(_make_likeness(trial), []).append(process_s)
+        self._expected_s = {key: median(known_s) for key, known_s in times_s.items()}
 
     def expected_s(self, trial: Trial) -> float | None:
         """Seconds per process; None when no similar trial is known."""
-        return self._by_trial.get(trial.id, self._by_likeness.get(_make_likeness(trial)))
-
-    def select_known(self, trials: Iterable[Trial]) -> list[Trial]:
-        """The trials of which something is expected."""
-        return [trial for trial in trials if self.expected_s(trial) is not None]
+        return self._expected_s.get(trial.id, self._expected_s.get(_make_likeness(trial)))
 
     def total_s(self, trials: Iterable[Trial]) -> float:
         """Seconds of one process of each trial of which something is expected, one after the
@@ -58,37 +52,29 @@ class History:
 
         Trials of which nothing is known go in the middle.
         """
-        expected_s = {trial.id: self.expected_s(trial) for trial in trials}
-        middle_s = median(
-            [known_s for known_s in expected_s.values() if known_s is not None] or [0.0]
-        )
-        order = {
-            key: middle_s if found_s is None else found_s for key, found_s in expected_s.items()
-        }
-        return tuple(sorted(trials, key=lambda trial: -order[trial.id]))
+        expected_s = {}
+        for trial in trials:
+            found_s = self.expected_s(trial)
+            if found_s is not None:
+                expected_s[trial.id] = found_s
+        middle_s = median([*expected_s.values()] or [0.0])
+        return tuple(sorted(trials, key=lambda trial: -expected_s.get(trial.id, middle_s)))
 
 
-def _make_likeness(trial: Trial) -> tuple[object, ...]:
+def _make_likeness(trial: Trial) -> object:
     """What decides how long a process of a trial takes: mostly how much there is to compile, and
     how hard it tries.
     """
-    return (
-        trial.model.key,
-        trial.workload,
-        trial.mode,
-        trial.backend,
-        str(trial.compile),
-        trial.device,
-        trial.python,
-    )
+    how = (trial.workload, trial.mode, trial.backend, str(trial.compile))
+    return trial.model.key, how, trial.device, trial.python
 
 
 def estimate_s(
     trials: Sequence[Trial],
     whole: History,
     on_device: History,
-    devices: int = 1,
-    concurrency: int = 1,
+    devices: int,
+    concurrency: int,
 ) -> float:
     """Estimate the seconds of one process of each trial that is known, `concurrency` in flight per
     device.
@@ -106,21 +92,19 @@ def read_history(placement: Placement, measure: Measure) -> tuple[History, Histo
     Empty where a cluster places the trials, since its devices are not known.
     """
     names = placement.device_names
-    timing = [getattr(measure, name) for name in TIMING]
     whole, on_device = [], []
-    for path in sorted(
-        RUNS.glob("*/*/record.json") if names else (), key=lambda path: path.lstat().st_mtime
-    ):
+    paths = RUNS.glob("*/*/record.json") if names else ()
+    for path in sorted(paths, key=lambda path: path.lstat().st_mtime):
         with suppress(RecordError):  # a report says what cannot be read
             record = Record.read(path)
-            if not (record.status == "ok" and record.wall_s and record.processes):
-                continue
+            count = len(record.processes)
             found = read_measure(record.measure)
-            alike = found is not None and [getattr(found, name) for name in TIMING] == timing
-            if alike and get_mapping(record.environment, "device").get("name") in names:
-                whole.append((record.trial, record.wall_s / len(record.processes)))
+            alike = found is not None and _read_timing(found) == _read_timing(measure)
+            here = get_mapping(record.environment, "device").get("name") in names
+            if record.status == "ok" and record.wall_s and count and alike and here:
+                whole.append((record.trial, record.wall_s / count))
                 device_s = sum(process.device_s for process in record.processes)
-                on_device.append((record.trial, device_s / len(record.processes)))
+                on_device.append((record.trial, device_s / count))
     return History(whole), History(on_device)
 
 
@@ -129,18 +113,18 @@ def describe_estimate(plan: Plan, placement: Placement, measure: Measure) -> str
     nothing is known.
     """
     whole, on_device = read_history(placement, measure)
-    known = whole.select_known(plan.trials)
+    known = [trial for trial in plan.trials if whole.expected_s(trial) is not None]
     if not known:
         return "no estimate yet"
     num_devices = len(placement.devices)
-    process_s = estimate_s(
-        known, whole, on_device, num_devices, max(placement.concurrency // num_devices, 1)
-    )
+    concurrency = placement.concurrency // num_devices
+    process_s = estimate_s(known, whole, on_device, num_devices, concurrency)
     duration = format_duration(process_s * measure.processes * measure.draws)
     where = "one device" if num_devices == 1 else f"{num_devices} devices"
     if placement.concurrency > num_devices:
         where += f" with {placement.concurrency} trials in flight"
-    if (unknown := len(plan.trials) - len(known)) == 0:
+    unknown = len(plan.trials) - len(known)
+    if not unknown:
         return f"about {duration} on {where}, judging by similar trials on this kind of device"
     counted = f"{len(known)} trial{'' if len(known) == 1 else 's'}"
     return (

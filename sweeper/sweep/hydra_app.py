@@ -49,14 +49,11 @@ def job(cfg: DictConfig) -> str:
             )
         if in_job:
             os.chdir(command.runtime.cwd)  # a launcher may start its jobs elsewhere
-            events = execute(
-                [point.trial], point.settings, place_trials(point.settings, num_trials=1)
-            )
-            return [
-                event.record.status
-                for event in interrupts.receive(events)
-                if isinstance(event, Finished)
-            ][-1]
+            placement = place_trials(point.settings, num_trials=1)
+            for event in interrupts.receive(execute([point.trial], point.settings, placement)):
+                if isinstance(event, Finished):
+                    status = event.record.status
+            return status
         code = run_sweep([point.trial], point.settings)
     # Hydra would print the job's overrides before it passes the error on
     except ConfigError as error:
@@ -76,7 +73,8 @@ def read_point(composed: Composed, files: IConfigRepository) -> reader.Point:
     own = {
         group: _read_option(files, f"{group}/{choices[group]}") for group in ("model", "precision")
     }
-    if isinstance(preset := choices.get("preset"), str):
+    preset = choices.get("preset")
+    if isinstance(preset, str):
         own["precision"] |= _read_option(files, f"preset/{preset}").get("precision", {})
     return reader.read(composed.config, choices, own, gpu=bool(visible_gpus()))
 
@@ -91,7 +89,7 @@ def _read_option(files: IConfigRepository, file: str) -> dict[str, Any]:
 def run_grid(
     composed: Iterable[Composed],
     files: IConfigRepository,
-    launcher: str | None = None,
+    launcher: str = "local",
     launch: Launch | None = None,
     prepare: Callable[[], object] | None = None,
 ) -> int:
@@ -109,11 +107,8 @@ def run_grid(
         point = read_point(item, files)
         settings = settings or point.settings
         if point.settings != settings:
-            keys = [
-                key
-                for key, value in vars(settings).items()
-                if getattr(point.settings, key) != value
-            ]
+            other = vars(point.settings)
+            keys = [key for key, value in vars(settings).items() if other[key] != value]
             raise ConfigError(
                 f"{', '.join(keys)}: cannot be swept, every trial of a sweep shares it; run two "
                 "sweeps"
@@ -123,7 +118,7 @@ def run_grid(
         if interrupts.is_pending():  # `run_sweep` says what is kept, and how to go on
             return run_sweep(trials, settings)
     assert settings is not None
-    if launcher is None or launch is None:
+    if launch is None:
         return run_sweep(trials, settings)
     if settings.device is None:
         raise ConfigError(

@@ -32,34 +32,24 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
     Raises ConfigError when the folder cannot be written or its sweep.json is not ours.
     """
     uri = settings.tracking.uri
-    public = replace(
-        settings, tracking=replace(settings.tracking, uri=uri and remove_credentials(uri))
-    )
+    tracking = replace(settings.tracking, uri=uri and remove_credentials(uri))
     versions = {"python": platform.python_version()}
-    for package in (
-        "sweeper",
-        "torch",
-        *library_packages(),
-        "hydra-core",
-        "omegaconf",
-        "mlflow",
-        "pandas",
-    ):
+    others = ("hydra-core", "omegaconf", "mlflow", "pandas")
+    for package in ("sweeper", "torch", *library_packages(), *others):
         # a checkout, or a package that is not needed
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[package] = importlib.metadata.version(package)
-    left_out = [
-        {"trial_id": item.trial.id, "label": item.trial.label, "reason": item.reason}
-        for item in plan.left_out
-    ]
     invocation: dict[str, Any] = {
         "command": shlex.join(remove_passwords(word, uri) for word in list_words()),
         "started": dt.datetime.now().astimezone().isoformat(timespec="seconds"),
         "versions": versions,
         "device": device,
-        "settings": to_json(public),
+        "settings": to_json(replace(settings, tracking=tracking)),
         "plan": [{"trial_id": trial.id, "label": trial.label} for trial in plan.trials],
-        "left_out": left_out,
+        "left_out": [
+            {"trial_id": item.trial.id, "label": item.trial.label, "reason": item.reason}
+            for item in plan.left_out
+        ],
     }
     path = paths.sweep
     try:
@@ -71,22 +61,23 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
         raise ConfigError(
             f"{path} cannot be used: {why}; take another sweep=NAME or move it away"
         ) from error
+    invocations = [*earlier, invocation]
     try:
         write_text(
-            path,
-            json.dumps({"sweep": settings.sweep, "invocations": [*earlier, invocation]}, indent=1),
+            path, json.dumps({"sweep": settings.sweep, "invocations": invocations}, indent=1)
         )
     except OSError as error:
         raise ConfigError(
             f"cannot write to {paths.folder}: {error.strerror}; nothing was started"
         ) from error
-    before, now = (_flatten(item) for item in (earlier[-1] if earlier else invocation, invocation))
-    names = [name for name in dict.fromkeys((*before, *now)) if before.get(name) != now.get(name)]
+    before, now = _flatten(invocations[-2:][0]), _flatten(invocation)
+    names = [name for name in before | now if before.get(name) != now.get(name)]
     return [f"{name} {before.get(name)} -> {now.get(name)}" for name in names]
 
 
 def _flatten(invocation: Mapping[str, Any]) -> dict[str, Any]:
     """What may differ between the runs of a sweep, by name."""
-    measure = get_mapping(invocation, "settings", "measure")
-    named = {f"measure.{name}": value for name, value in measure.items()}
-    return {**get_mapping(invocation, "versions"), **named}
+    found = dict(get_mapping(invocation, "versions"))
+    for name, value in get_mapping(invocation, "settings", "measure").items():
+        found[f"measure.{name}"] = value
+    return found

@@ -6,7 +6,7 @@ Nothing here touches files or processes.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.core.backends import GRAPHED, WITHOUT_DYNAMO, WITHOUT_MEMORY_BUDGET, WITHOUT_MODE
@@ -33,6 +33,11 @@ class Plan:
     trials: tuple[Trial, ...]
     left_out: tuple[LeftOut, ...] = ()
 
+    @property
+    def finished(self) -> list[Trial]:
+        """The trials that have a record from an earlier run, which counts."""
+        return [item.trial for item in self.left_out if item.finished]
+
 
 def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "failed") -> Plan:
     """Decide what to run of `grid`; `statuses` maps a trial's id to the status of its record that
@@ -51,25 +56,24 @@ def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "
             possible[trial.id] = trial
     if grid and not possible:
         raise ConfigError(left_out[0].reason)
-    _check_weights(zip(possible.values(), name_variants(list(possible.values())), strict=True))
+    trials = list(possible.values())
+    _check_weights(trials)
     kept = []
-    for trial in possible.values():
+    for trial in trials:
         status = statuses.get(trial.id)
-        if status is None or retry == "all" or (retry in ("failed", "changed") and status != "ok"):
+        if status is None or retry == "all" or (retry != "none" and status != "ok"):
             kept.append(trial)
         else:
             left_out.append(LeftOut(trial, f"has a record: {status}", finished=True))
     return Plan(tuple(kept), tuple(left_out))
 
 
-def _check_weights(trials: Iterable[tuple[Trial, str]]) -> None:
+def _check_weights(trials: Sequence[Trial]) -> None:
     """Raise ConfigError where two precisions have one weight in one row of the summary, whose mean
     takes only one.
-
-    With each trial comes the variant that its row has.
     """
     first: dict[tuple[str | None, ...], Trial] = {}
-    for trial, variant in trials:
+    for trial, variant in zip(trials, name_variants(trials), strict=True):
         name, weight = trial.labels.precision, trial.labels.weight
         if weight is None or trial.mode == "eager":
             continue
@@ -77,13 +81,12 @@ def _check_weights(trials: Iterable[tuple[Trial, str]]) -> None:
         other = first.setdefault(row, trial)
         if (name, trial.precision) == (other.labels.precision, other.precision):
             continue
-        both = f"precision={other.labels.precision} and precision={name}"
-        which = both if name != other.labels.precision else f"two settings of precision={name}"
-        advice = (
-            "make two sweeps of them and report each alone, or run one with precision.weight=null"
-        )
+        which = f"two settings of precision={name}"
+        if name != other.labels.precision:
+            which = f"precision={other.labels.precision} and precision={name}"
         raise ConfigError(
-            f"{which} both carry the weight {weight}, which only one of them can have: {advice}"
+            f"{which} both carry the weight {weight}, which only one of them can have: make two "
+            "sweeps of them and report each alone, or run one with precision.weight=null"
         )
 
 
@@ -103,30 +106,22 @@ def explain_incompatible(trial: Trial) -> str | None:
             f"model.attention is for model.library={allowed}; models of the others have one "
             "implementation"
         )
-    asked, backend, scope = (
-        trial.compile,
-        f"backend={trial.backend}",
-        f"compile.scope={trial.compile.scope}",
-    )
+    asked, backend = trial.compile, f"backend={trial.backend}"
+    scope = f"compile.scope={asked.scope}"
     if trial.backend in WITHOUT_MODE and trial.mode != "default":
         return f"{backend} takes no mode, only inductor has some: use mode=default"
     if trial.backend in WITHOUT_MODE and asked.options:
         return f"{backend} takes no compile.options; they belong to backend=inductor"
-    given = [
-        f"compile.{key}={json.dumps(value)}"
-        for key, value in drop_defaults(asked).items()
-        if key != "options"
-    ]
-    if trial.backend in WITHOUT_DYNAMO and given:
-        return (
-            f"{backend} does without torch.compile and converts the model: it takes no {given[0]}"
-        )
+    for key, value in drop_defaults(asked).items():
+        if trial.backend in WITHOUT_DYNAMO and key != "options":
+            given = f"compile.{key}={json.dumps(value)}"
+            return (
+                f"{backend} does without torch.compile and converts the model: it takes no {given}"
+            )
     if asked.fullgraph and asked.has_optimizer:
-        where = (
-            "at backward and optimizer"
-            if asked.scope == "step"
-            else "where an optimizer switches gradients off"
-        )
+        where = "where an optimizer switches gradients off"
+        if asked.scope == "step":
+            where = "at backward and optimizer"
         return f"compile.fullgraph=true cannot go with {scope}: a step always breaks {where}"
     if asked.scope in ("step", "optimizer", "loss") and trial.workload != "train":
         return f"{scope} is for workload=train: a step of {trial.workload} is the model's forward"
@@ -168,15 +163,14 @@ def describe_plan(plan: Plan) -> list[str]:
     """Describe a plan for people: one line per trial, its id first, then what is left out and
     why.
     """
-    variants = zip(plan.trials, name_variants(plan.trials), strict=True)
-    lines = [
-        f"{trial.id}  {trial.label}{f'  [{variant}]' if variant else ''}"
-        for trial, variant in variants
-    ]
+    lines = []
+    for trial, variant in zip(plan.trials, name_variants(plan.trials), strict=True):
+        shown = f"  [{variant}]" if variant else ""
+        lines.append(f"{trial.id}  {trial.label}{shown}")
+    if lines and plan.left_out:
+        lines.append("")
     if plan.left_out:
-        lines += [
-            "",
-            "left out:",
-            *(f"{item.trial.id}  {item.trial.label}: {item.reason}" for item in plan.left_out),
-        ]
+        lines.append("left out:")
+    for item in plan.left_out:
+        lines.append(f"{item.trial.id}  {item.trial.label}: {item.reason}")
     return lines

@@ -42,9 +42,9 @@ def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> 
         try:
             found = _ask(own, python, device, prefix)
         except OSError as error:
-            why = processes.describe_failed_start(error)
             raise ConfigError(
-                f"{prefix}the models cannot be checked: {why}. Nothing was started"
+                f"{prefix}the models cannot be checked: {processes.describe_failed_start(error)}. "
+                "Nothing was started"
             ) from error
         problems += [f"{prefix}{problem}" for problem in found.problems]
         notes += found.notes
@@ -60,19 +60,14 @@ def _ask(trials: Sequence[Trial], python: str | None, device: Device, prefix: st
     )
     with temporary as name, processes.expose_package(python) as variables:
         folder = Path(name)
-        question, answer, log, at = (
-            folder / file for file in ("trials.json", "answer.json", "log", AT)
-        )
+        question, answer, log = folder / "trials.json", folder / "answer.json", folder / "log"
         question.write_text(json.dumps([trial.to_json() for trial in trials]))
-        asked = [
-            *processes.make_command(python, "sweeper.worker"),
-            "--check",
-            str(question),
-            str(answer),
-        ]
-        process = processes.start_group(asked, {**device.environment(), **variables}, log)
+        command = processes.make_command(python, "sweeper.worker")
+        command += ["--check", str(question), str(answer)]
+        process = processes.start_group(command, {**device.environment(), **variables}, log)
         with interrupts.allow():
             code = processes.wait_for_end(process, TIMEOUT_S)
+        at = folder / AT
         model = f"model {at.read_text()}" if at.exists() else "the models"
         if code is None:
             raise ConfigError(
@@ -80,9 +75,8 @@ def _ask(trials: Sequence[Trial], python: str | None, device: Device, prefix: st
             )
         if not answer.exists():
             how = f"{prefix}the check of {model} {processes.describe_exit(code)} and gave no answer"
-            raise ConfigError(
-                ":\n".join(
-                    filter(None, [how, "\n".join(processes.read_last_lines(log, LAST_LINES))])
-                )
-            )
+            last = "
+".join(processes.read_last_lines(log, LAST_LINES))
+            raise ConfigError(f"{how}:
+{last}" if last else how)
         return from_json(Preflight, parse_json(answer.read_text()))

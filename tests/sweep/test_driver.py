@@ -289,7 +289,7 @@ def test_a_plan_says_once_that_a_cpu_has_no_cuda_graphs(
 def test_a_terminal_shows_phases_and_no_clock(trial: Trial) -> None:
     console = Console(file=StringIO(), force_terminal=True, width=200, color_system=None)
     progress = Progress(2, 1, console)
-    with progress:
+    with progress.live:
         progress.show(Started(trial))
         progress.show(PhaseBegan(trial, "compiling", 0))
         console.print(progress._view())

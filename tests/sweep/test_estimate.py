@@ -25,7 +25,6 @@ def test_a_trial_takes_what_it_took_or_what_similar_ones_took() -> None:
         trial("a", 1, model=replace(trial("a", 1).model, image_size=32)),
     ]
     assert [history.expected_s(one) for one in unlike] == [None] * len(unlike)
-    assert history.select_known([*unlike, trial("b", 9)]) == [trial("b", 9)]
     assert history.total_s([trial("c", 4), trial("a", 4), trial("b", 1)]) == 12.0
     order = history.longest_first(
         [trial("b", 1), trial("a", 1), trial("c", 1), trial("a", 2), trial("b", 2)]
@@ -35,13 +34,13 @@ def test_a_trial_takes_what_it_took_or_what_similar_ones_took() -> None:
 
 def test_without_a_history_nothing_is_expected_and_the_order_stays() -> None:
     trials = [make_trial("a"), make_trial("b")]
-    assert History([]).select_known(trials) == []
+    assert [History([]).expected_s(trial) for trial in trials] == [None, None]
     assert History([]).longest_first(trials) == tuple(trials)
 
 
 def test_estimate_divides_what_can_go_on_beside() -> None:
     trials = [make_trial("a"), make_trial("b")]
     whole, on_device = (History([(trial, seconds) for trial in trials]) for seconds in (40.0, 15.0))
-    assert estimate_s(trials, whole, on_device) == 80.0
-    assert estimate_s(trials, whole, on_device, concurrency=5) == 2 * 15.0 + 2 * 25.0 / 5
+    assert estimate_s(trials, whole, on_device, devices=1, concurrency=1) == 80.0
+    assert estimate_s(trials, whole, on_device, devices=1, concurrency=5) == 2 * 15.0 + 2 * 25.0 / 5
     assert estimate_s(trials, whole, on_device, devices=2, concurrency=5) == 15.0 + 25.0 / 5

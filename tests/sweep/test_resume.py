@@ -30,7 +30,7 @@ from sweeper.execution.execute import Launcher
 from sweeper.execution.placement import Placement
 from sweeper.execution.scheduler import Event, Finished, Started
 from sweeper.sweep.driver import run_sweep
-from sweeper.sweep.resume import find_changed_scripts, find_other_devices
+from sweeper.sweep.resume import describe_others
 
 LIMITS = {
     "warmup_s": 1.0,
@@ -238,8 +238,9 @@ def test_a_cluster_is_told_from_records_of_another_type_alone(trials: list[Trial
     trial = replace(trials[0], device="cuda")
     write_sweep(Path("runs"), [replace(make_record(trial=trial), environment={"device": H200})])
     cluster, paths = Placement("SLURM"), SweepPaths.of("night")
-    assert find_other_devices(paths, trials, cluster) == ["NVIDIA H200"]
-    assert find_other_devices(paths, [replace(trial, batch_size=7)], cluster) == []
+    (note,) = describe_others(paths, trials, cluster)
+    assert "ran on NVIDIA H200, and these run on SLURM" in note
+    assert describe_others(paths, [replace(trial, batch_size=7)], cluster) == []
 
 
 @pytest.mark.parametrize("changes", [{}, {"retry": "all"}, {"retry": "none"}, {"dry_run": True}])
@@ -410,11 +411,13 @@ def test_a_script_that_has_changed_is_not_gone_on_with(
     )
     assert resume([trial], OLD, monkeypatch) == []
     paths, other = SweepPaths(Path("runs/night")), replace(trial, mode="max-autotune")
-    assert find_changed_scripts(paths, [other]) == []
+    place = Placement("a place")
+    assert describe_others(paths, [other], place) == []
     file.write_text("print(2)\n")
-    assert find_changed_scripts(paths, [other]) == ["train.py"]
+    (note,) = describe_others(paths, [other], place)
+    assert note.endswith("other trials of this sweep ran another version of train.py")
     # of which the sweep will have this version alone
-    assert find_changed_scripts(paths, [trial]) == []
+    assert describe_others(paths, [trial], place) == []
     with pytest.raises(
         ConfigError,
         match=r"train\.py has changed since it was measured; nothing was started; add retry=all",
