@@ -29,24 +29,21 @@ def _run() -> int:
     from sweeper.config.reference import COMMANDS
     from sweeper.core.errors import ConfigError
 
-    if sys.argv[1:2] and sys.argv[1] in COMMANDS:
-        return _run_command(sys.argv[1])
+    arguments = sys.argv[1:]
+    if arguments and arguments[0] in COMMANDS:  # as `python -m sweeper.NAME`
+        interrupts.release()
+        del sys.argv[1]
+        runpy.run_module(f"sweeper.{arguments[0]}", run_name="__main__", alter_sys=True)
+        return OK
     try:
-        if (answer := _answer(sys.argv[1:])) is not None:
+        answer = _answer(arguments)
+        if answer is not None:
             print(answer)
             return OK
     except ConfigError as error:
         print(f"sweeper: {error}", file=sys.stderr)
         return BAD_INPUT
     return _run_sweep()
-
-
-def _run_command(name: str) -> int:
-    """Run `python -m sweeper.NAME` with the arguments behind the name."""
-    interrupts.release()
-    del sys.argv[1]
-    runpy.run_module(f"sweeper.{name}", run_name="__main__", alter_sys=True)
-    return OK
 
 
 def _answer(arguments: Sequence[str]) -> str | None:
@@ -93,23 +90,16 @@ def _run_sweep() -> int:
         sys.argv[1:] = normalise(sys.argv[1:])
         job()
     except (*expected, ValueError) as error:  # Hydra raises plain ones too
-        if not isinstance(error, expected) and _came_from_hydra_app(error):
+        frames = traceback.walk_tb(error.__traceback__)
+        modules = [frame.f_globals.get("__name__") for frame, _ in frames]
+        # raised below it: then Hydra had read the command line already
+        if not isinstance(error, expected) and "sweeper.sweep.hydra_app" in modules:
             raise
         types = {name: key.takes for name, key in read_keys().items()}
-        print(
-            f"sweeper: {explain(error, schema.keys(), schema.nested_options(), types)}",
-            file=sys.stderr,
-        )
+        explained = explain(error, schema.keys(), schema.nested_options(), types)
+        print(f"sweeper: {explained}", file=sys.stderr)
         return BAD_INPUT
     return OK
-
-
-def _came_from_hydra_app(error: Exception) -> bool:
-    """Whether an error was raised below `sweeper.sweep.hydra_app`: then Hydra had read the command
-    line already.
-    """
-    frames = traceback.walk_tb(error.__traceback__)
-    return any(frame.f_globals.get("__name__") == "sweeper.sweep.hydra_app" for frame, _ in frames)
 
 
 if __name__ == "__main__":

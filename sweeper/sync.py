@@ -26,20 +26,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Return the exit code: 0 all is there, 1 MLflow cannot be reached or a file is no record, 2 no
     such sweep.
     """
-    what = "Send to MLflow what it lacks of a sweep."
-    parser = argparse.ArgumentParser("python -m sweeper.sync", description=what, allow_abbrev=False)
-    parser.add_argument("name", metavar="NAME", help="the sweep, a folder under runs/")
-    where = (
-        "where to; default: where the sweep sent its runs, if a command of yours on this "
-        "machine named that store"
+    parser = argparse.ArgumentParser(
+        "python -m sweeper.sync",
+        description="Send to MLflow what it lacks of a sweep.",
+        allow_abbrev=False,
     )
-    parser.add_argument("--tracking-uri", metavar="URI", help=where)
+    parser.add_argument("name", metavar="NAME", help="the sweep, a folder under runs/")
+    parser.add_argument(
+        "--tracking-uri",
+        metavar="URI",
+        help="where to; default: where the sweep sent its runs, if a command of yours on this "
+        "machine named that store",
+    )
     options = parser.parse_args(arguments)
     try:
         paths = _find_sweep(options.name)
         uri = options.tracking_uri or _find_store(paths)
     except ValueError as error:
-        print(f"sweeper.sync: {error}", file=sys.stderr)
+        _complain(error)
         return BAD_INPUT
     tracker = Tracker(uri, options.name)
     result = tracker.catch_up()
@@ -49,26 +53,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tracker.log_report(sorted(paths.report.iterdir()) if paths.report.is_dir() else [])
     tracker.finish()
     for line in (*result.problems, *tracker.not_sent):
-        print(f"sweeper.sync: {line}", file=sys.stderr)
+        _complain(line)
     if tracker.failure is not None:
-        print(f"sweeper.sync: {tracker.failure}", file=sys.stderr)
+        _complain(tracker.failure)
         if uri and not options.tracking_uri and not sqlite_file(uri):
-            print(
-                "sweeper.sync: sweep.json keeps no passwords; --tracking-uri can have one",
-                file=sys.stderr,
-            )
+            _complain("sweep.json keeps no passwords; --tracking-uri can have one")
         return NOT_OK
     if options.tracking_uri:
         try:
             trusted.remember(options.tracking_uri)
         except OSError as error:
-            print(f"sweeper.sync: this store is not remembered: {error}", file=sys.stderr)
-    where = remove_credentials(tracker.uri)
+            _complain(f"this store is not remembered: {error}")
     print(
-        f"{paths.folder.name}: {result.sent} records sent, {result.unchanged} were there already; "
-        f"{where}"
+        f"{options.name}: {result.sent} records sent, {result.unchanged} were there already; "
+        f"{remove_credentials(tracker.uri)}"
     )
     return NOT_OK if result.problems or tracker.not_sent else OK
+
+
+def _complain(problem: object) -> None:
+    print(f"sweeper.sync: {problem}", file=sys.stderr)
 
 
 def _find_store(paths: SweepPaths) -> str | None:
@@ -77,37 +81,30 @@ def _find_store(paths: SweepPaths) -> str | None:
     Raises ConfigError for a store that only `sweep.json` names: the folder may be somebody else's,
     and MLflow would send that server the credentials of this machine.
     """
-    found = read_settings(SweepFolder(paths.folder), "tracking").get("uri")
+    found = str(read_settings(SweepFolder(paths.folder), "tracking").get("uri") or "")
     own = trusted.environment_uri()
-    if own and found and trusted.normalize(own) == trusted.normalize(str(found)):
+    if own and found and trusted.normalize(own) == trusted.normalize(found):
         return own  # with its password, of which `sweep.json` has none
     if own:
         where = "the store that sweep.json names" if found else "runs/"
-        print(
-            f"sweeper.sync: {trusted.VARIABLE} is not used: the sweep's runs are in {where}",
-            file=sys.stderr,
-        )
-    if not found or trusted.is_trusted(str(found)):
-        return str(found) if found else None
-    uri = printable(remove_credentials(str(found)))
+        _complain(f"{trusted.VARIABLE} is not used: the sweep's runs are in {where}")
+    if not found or trusted.is_trusted(found):
+        return found or None
+    uri = printable(remove_credentials(found))
     confirm = shlex.join(["python", "-m", "sweeper.sync", paths.folder.name, "--tracking-uri", uri])
     raise ConfigError(
         f"{paths.sweep} says that the runs are at {uri}, a store that no command of yours has "
-        "named on this machine. "
-        "Nothing was sent. If you know this store and want it to get these records, logs and your "
-        "MLflow credentials: "
-        f"{confirm}"
+        "named on this machine. Nothing was sent. If you know this store and want it to get these "
+        f"records, logs and your MLflow credentials: {confirm}"
     )
 
 
 def _find_sweep(name: str) -> SweepPaths:
     paths = SweepPaths.of(name)
     if not paths.folder.is_dir():
-        sweeps = sorted(path.name for path in RUNS.glob("*/") if SweepPaths(path).records())
-        raise ValueError(
-            f"{name}: no such sweep in {RUNS}/; "
-            f"{nearest(name, sweeps) if sweeps else 'there is none'}"
-        )
+        sweeps = [path.name for path in RUNS.glob("*/") if SweepPaths(path).records()]
+        others = nearest(name, sweeps) if sweeps else "there is none"
+        raise ValueError(f"{name}: no such sweep in {RUNS}/; {others}")
     return paths
 
 

@@ -80,7 +80,7 @@ def expand(overrides: Sequence[Override]) -> list[Axis]:
         key = override.get_key_element()
         name = key.lstrip("+")
         if not override.is_sweep_override():
-            axes[name] = Axis(name, (f"{key}={override.get_value_element_as_str()}",))
+            values = [override.get_value_element_as_str()]
         elif not override.is_discrete_sweep():
             raise ConfigError(f"{override.input_line}: list the values, separated by commas")
         elif key == "experiment":
@@ -88,7 +88,6 @@ def expand(overrides: Sequence[Override]) -> list[Axis]:
                 f"{override.input_line}: one experiment per command; each has a grid of its own"
             )
         else:
-            axes[name] = Axis(
-                name, tuple(f"{key}={value}" for value in override.sweep_string_iterator())
-            )
+            values = list(override.sweep_string_iterator())
+        axes[name] = Axis(name, tuple(f"{key}={value}" for value in values))
     return list(axes.values())

@@ -9,7 +9,6 @@ import importlib.util
 import signal
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, setup_globals
@@ -36,12 +35,19 @@ class RayLauncher(Launcher):
     ) -> Sequence[JobReturn]:
         """Raises what Ray raises for a lost task, once all tasks have ended."""
         import ray
+        from hydra_plugins.hydra_ray_launcher._launcher_util import launch_job_on_ray
 
         setup_globals()
-        tasks = [
-            self._start_task(overrides, number)
-            for number, overrides in enumerate(job_overrides, initial_job_idx)
-        ]
+        tasks = []
+        for number, overrides in enumerate(job_overrides, initial_job_idx):
+            config = self._context.config_loader.load_sweep_config(self._config, list(overrides))
+            with open_dict(config):
+                config.hydra.job.id = str(number)
+                config.hydra.job.num = number
+            remote, state = self._arguments.remote, Singleton.get_state()
+            # Ray runs the task when it has resources
+            task = launch_job_on_ray(self._context, remote, config, self._task_function, state)
+            tasks.append(task)
         ray.wait(tasks, num_returns=len(tasks))
         results: list[JobReturn] = ray.get(tasks)
         return results
@@ -72,20 +78,8 @@ class RayLauncher(Launcher):
             # Ray's own handler would end the sweep without its report
             signal.signal(signal.SIGTERM, on_termination)
         if ray.cluster_resources().get("GPU", 0) < self._arguments.remote.get("num_gpus", 0):
-            hint = "for trials on CPUs say hydra.launcher.ray.remote.num_gpus=0"
             print(
-                "note: Ray has too few GPUs for a task, and waits for a node that has them; "
-                f"{hint}",
+                "note: Ray has too few GPUs for a task, and waits for a node that has them; for "
+                "trials on CPUs say hydra.launcher.ray.remote.num_gpus=0",
                 file=sys.stderr,
             )
-
-    def _start_task(self, overrides: Sequence[str], number: int) -> Any:
-        """Submit one job; a reference to its result. Ray runs it when it has resources."""
-        from hydra_plugins.hydra_ray_launcher._launcher_util import launch_job_on_ray
-
-        config = self._context.config_loader.load_sweep_config(self._config, list(overrides))
-        with open_dict(config):
-            config.hydra.job.id = str(number)
-            config.hydra.job.num = number
-        remote, state = self._arguments.remote, Singleton.get_state()
-        return launch_job_on_ray(self._context, remote, config, self._task_function, state)

@@ -41,13 +41,12 @@ class SlurmLauncher(Launcher):
         from sweeper.core.system import interrupts
 
         needs = "hydra/launcher=slurm needs a SLURM that answers"
-        if missing := [
-            command for command in ("sbatch", "scontrol") if shutil.which(command) is None
-        ]:
-            raise ConfigError(
-                f"{needs}: there is no {missing[0]} on this machine; without SLURM leave "
-                "hydra/launcher out"
-            )
+        for command in ("sbatch", "scontrol"):
+            if shutil.which(command) is None:
+                raise ConfigError(
+                    f"{needs}: there is no {command} on this machine; without SLURM leave "
+                    "hydra/launcher out"
+                )
         try:
             with interrupts.allow():
                 asked = subprocess.run(

@@ -75,8 +75,6 @@ def _ask(trials: Sequence[Trial], python: str | None, device: Device, prefix: st
             )
         if not answer.exists():
             how = f"{prefix}the check of {model} {processes.describe_exit(code)} and gave no answer"
-            last = "
-".join(processes.read_last_lines(log, LAST_LINES))
-            raise ConfigError(f"{how}:
-{last}" if last else how)
+            last = "\n".join(processes.read_last_lines(log, LAST_LINES))
+            raise ConfigError(f"{how}:\n{last}" if last else how)
         return from_json(Preflight, parse_json(answer.read_text()))
