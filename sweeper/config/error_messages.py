@@ -8,6 +8,10 @@ import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
+from hydra.errors import HydraException, MissingConfigException
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
+
 from sweeper.core.errors import nearest
 
 LIST_OPTIONS = "all options and keys: python -m sweeper --help"
@@ -29,13 +33,31 @@ PLUGINS = {
     "submitit_slurm": "hydra/launcher=slurm needs hydra-submitit-launcher: pip install "
     "hydra-submitit-launcher"
 }
+NOT_A_NAME = r"Config group override must be a string or a list\. Got "
+WRITE_A_NAME = "a group takes the name of an option, e.g. measure=quick, not "
+# How a message of Hydra begins, and what to say instead; the first that fits counts.
+ADVICE = {
+    r"Could not override '([^'/]+)/([^']+)'": rf"\1/\2: write \1=\2/NAME\n{LIST_OPTIONS}",
+    r"Ambiguous value for argument '(experiment=.+)'": r"\1: one experiment per command",
+    r"Ambiguous value for argument '(.+)'": r"\1: several values make a grid; add -m",
+    r"no viable alternative at input '(.*)'": r"\1: it cannot be read; close each bracket and each "
+    "quotation mark",
+    f"{NOT_A_NAME}NoneType": f"{WRITE_A_NAME}null",
+    f"{NOT_A_NAME}(int|float)": f"{WRITE_A_NAME}a number",
+    f"{NOT_A_NAME}bool": f"{WRITE_A_NAME}true or false",
+    rf"{NOT_A_NAME}(\w+)": rf"{WRITE_A_NAME}\1",
+    r"Multiple values for (\S+)\.": r"\1: the group has an option already; write \1=OPTION without "
+    "+",
+    r"Could not delete from config\. '(.+)' does not exist": r"~\1: only what was added with + can "
+    r"be taken away; write \1=null for none",
+}
 
 
 def explain(
     error: Exception,
-    keys: Iterable[str] = (),
-    nested: Iterable[str] = (),
-    types: Mapping[str, str] | None = None,
+    keys: list[str],
+    nested: Iterable[str],
+    types: Mapping[str, str],
 ) -> str:
     """Return the few lines that a user needs of an exception raised while the configuration is
     read.
@@ -44,69 +66,42 @@ def explain(
     group, with the group, e.g. `model/timm/dla102`. `types` says what each key takes, e.g. `a whole
     number or null`.
     """
-    from hydra.errors import HydraException, MissingConfigException
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
     if isinstance(error, MissingConfigException):
         return _explain_option(error, nested)
     if isinstance(error, YAMLError):
         return _explain_yaml(error)
     cause = error.__cause__ if isinstance(error, HydraException) else error
     if isinstance(cause, OmegaConfBaseException):
-        return _explain_value(cause, "", list(keys), types or {})
+        return _explain_value(str(cause), "", keys, types)
     text = str(error)
-    if match := re.match(r"Could not override '([^'/]+)/([^']+)'", text):
-        return f"{match[1]}/{match[2]}: write {match[1]}={match[2]}/NAME\n{LIST_OPTIONS}"
+    for beginning, advice in ADVICE.items():
+        if match := re.match(beginning, text):
+            return match.expand(advice)
     if match := re.match(r"Could not override '([^']+)'", text):
         return f"{match[1]}: no such key; {nearest(match[1], keys)}\n{LIST_OPTIONS}"
     if match := re.match(r"(In '[^']+'): .*\n(Key '.+' not in .*\n.*full_key: [\s\S]*)", text):
-        return _explain_value(ValueError(match[2]), match[1], list(keys), types or {})
-    if match := re.match(r"Ambiguous value for argument '(.+)'", text):
-        one = match[1].startswith("experiment=")
-        return (
-            f"{match[1]}: "
-            f"{'one experiment per command' if one else 'several values make a grid; add -m'}"
-        )
+        return _explain_value(match[2], f" ({match[1]})", keys, types)
     if text.startswith("LexerNoViableAlt"):
         return (
             f"{_first_lines(text)}\nquote a value with unusual characters twice, e.g. "
             "\"model.name='a+b'\""
         )
-    if match := re.match(r"no viable alternative at input '(.*)'", text):
-        return f"{match[1]}: it cannot be read; close each bracket and each quotation mark"
-    if match := re.match(r"Config group override must be a string or a list\. Got (\w+)", text):
-        came = {"NoneType": "null", "int": "a number", "float": "a number", "bool": "true or false"}
-        return (
-            "a group takes the name of an option, e.g. measure=quick, not "
-            f"{came.get(match[1], match[1])}"
-        )
-    if match := re.match(r"Multiple values for (\S+)\.", text):
-        return f"{match[1]}: the group has an option already; write {match[1]}=OPTION without +"
-    if match := re.match(r"Could not delete from config\. '(.+)' does not exist", text):
-        return (
-            f"~{match[1]}: only what was added with + can be taken away; write {match[1]}=null "
-            "for none"
-        )
     return _first_lines(text) or type(error).__name__
 
 
-def _explain_option(error: Exception, nested: Iterable[str]) -> str:
+def _explain_option(error: MissingConfigException, nested: Iterable[str]) -> str:
     """An option that a group does not have, with those that it has."""
     match = re.search(
         r"(?:Could not find|Could not load) '([\w.-]+(?:/launcher|/sweeper)?)/([^']*)'", str(error)
     )
-    options = getattr(error, "options", None)
-    if not match or not options:
+    if not match or not error.options:
         return _first_lines(str(error))
     group, name = match.groups()
     if name in PLUGINS:
         return PLUGINS[name]
     inside = [path.removeprefix(f"{group}/") for path in nested if path.startswith(f"{group}/")]
-    return (
-        f"{group}={name}: no such {group}; "
-        f"{_nearest_option(name, [*options, *inside])}\n{LIST_OPTIONS}"
-    )
+    found = _nearest_option(name, [*error.options, *inside])
+    return f"{group}={name}: no such {group}; {found}\n{LIST_OPTIONS}"
 
 
 def _nearest_option(name: str, options: list[str]) -> str:
@@ -121,25 +116,20 @@ def _nearest_option(name: str, options: list[str]) -> str:
     return f"nearest: {', '.join(found[:4])}" if found else nearest(name, options)
 
 
-def _explain_value(
-    cause: Exception, context: str, keys: list[str], types: Mapping[str, str]
-) -> str:
+def _explain_value(text: str, where: str, keys: list[str], types: Mapping[str, str]) -> str:
     """OmegaConf's complaint about one value, led by the key that it is about."""
-    complaint, *details = str(cause).splitlines()
-    key = next(
-        (line.split(":", 1)[1].strip() for line in details if line.strip().startswith("full_key:")),
-        "",
-    )
+    found = re.search(r"\n\s*full_key:(.*)", text)
+    key = found[1].strip() if found else ""
+    complaint = text.partition("\n")[0]
     if re.match(r"Key '.+' (is not in struct|not in ')", complaint):
         if key.startswith("hydra.launcher."):
             return f"{key}: the launcher has no such key; {LIST_LAUNCHER_KEYS}"
         known = [item for item in keys if item.rpartition(".")[0] == key.rpartition(".")[0]] or keys
-        where = f" ({context})" if context.startswith("In '") else ""
         return f"{key}: no such key{where}; {nearest(key, known)}\n{LIST_OPTIONS}"
     name = re.sub(r"\[\d+\]$", "", key)
     takes = types.get(name) or types.get(name.rpartition(".")[0])
-    verb = "it has" if takes and takes.startswith("keys of its own") else "give"
-    if takes and (match := WRONG_TYPE.match(str(cause).partition("\n    full_key")[0])):
+    if takes and (match := WRONG_TYPE.match(text.partition("\n    full_key")[0])):
+        verb = "it has" if takes.startswith("keys of its own") else "give"
         return f"{key}{'' if match['value'] is None else '=' + match['value']}: {verb} {takes}"
     if match := re.match(r"Interpolation key '(.+)' not found", complaint):
         return f"{key}: there is no key {match[1]} to take the value from"

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
 from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 
-from sweeper.config.schema import CompileConf, Config, ModelConf, PrecisionConf, keys
+from sweeper.config.schema import Config, ModelConf, PrecisionConf, keys
 from sweeper.config.scripts import ONLY_OF_SCRIPT, read_script
 from sweeper.core import ladder
 from sweeper.core import trial as axes
@@ -89,10 +90,7 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> Point:
     try:
         config: Any = OmegaConf.to_object(cfg)
     except MissingMandatoryValue as error:
-        missing, model = (
-            ", ".join(sorted(map(str, OmegaConf.missing_keys(cfg)))),
-            choices.get("model"),
-        )
+        missing, model = ", ".join(sorted(OmegaConf.missing_keys(cfg))), choices.get("model")
         raise ConfigError(
             f"{missing}: no value given, and there is no default (model={model})"
         ) from error
@@ -136,24 +134,26 @@ def _check_positive(key: str, value: int | None) -> None:
 
 def _check_rung(config: Config) -> None:
     for key, plain in CHOSEN_BY_RUNG.items():
-        if (value := attrgetter(key)(config)) != plain:
-            given = f"{key.removesuffix('.name')}={show_value(value)}"
+        value, chosen = attrgetter(key)(config), key.removesuffix(".name")
+        if value != plain:
             raise ConfigError(
-                f"rung={config.rung.name} chooses {key.removesuffix('.name')} itself: leave "
-                f"{given} out"
+                f"rung={config.rung.name} chooses {chosen} itself: leave "
+                f"{chosen}={show_value(value)} out"
             )
 
 
 def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> Trial:
     if config.model.library == SCRIPT:
-        trial = read_script(config, choices, lambda: _read_compile(config.compile))
         return replace(
-            trial, device=read_device_type(config.device, gpu), python=_read_interpreter(config)
+            read_script(config, choices),
+            compile=_read_compile(config),
+            device=read_device_type(config.device, gpu),
+            python=_read_interpreter(config.worker.python),
         )
     if given := [f"model.{name}" for name in ONLY_OF_SCRIPT if getattr(config.model, name)]:
         raise ConfigError(f"{', '.join(given)}: only with model=script")
-    optimizer, impl = config.optimizer.name, config.optimizer.impl
-    if config.workload.name != "train":
+    workload, optimizer, impl = config.workload.name, config.optimizer.name, config.optimizer.impl
+    if workload != "train":
         optimizer, impl = "none", "default"
     elif optimizer == "none" and impl != "default":
         raise ConfigError(
@@ -162,37 +162,34 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
         )
     vary = _read_vary(config)
     largest: dict[str, Any] = {key: max(sizes) for key, sizes in vary.items()}
-    batch_size = largest.pop(
-        "batch_size", config.model.batch_size if config.batch_size is None else config.batch_size
-    )
-    _check_positive("batch_size", batch_size)
-    if config.precision.float8 and config.workload.name != "train":
+    model = replace(config.model, **largest)
+    if config.batch_size is not None:
+        model.batch_size = config.batch_size
+    _check_positive("batch_size", model.batch_size)
+    if model.dropout is None:  # on where the model trains, as everyone's is; evaluation has none
+        model.dropout = workload == "train"
+    if config.precision.float8 and workload != "train":
         raise ConfigError(
             "precision.float8=true is for workload=train: torchao converts the layers for training"
         )
-    compile_options = Compile()
-    if config.mode.name != "eager":  # mode=eager ignores them
-        _check_choice("compile.scope", config.compile.scope, axes.SCOPES)
-        compile_options = _read_compile(config.compile)
+    compile_options = _read_compile(config)
     device = read_device_type(config.device, gpu)
     if config.cudnn_benchmark and device == "cpu":
         raise ConfigError(
             "cudnn_benchmark=true is for a GPU: with device=cpu no operation runs in cuDNN"
         )
     trial = Trial(
-        model=_read_model(
-            replace(config.model, **largest, dropout=_read_dropout(config)), choices, own["model"]
-        ),
-        batch_size=batch_size,
+        model=_read_model(model, choices, own["model"]),
+        batch_size=model.batch_size,
         labels=_read_labels(config, choices, own),
-        workload=config.workload.name,
+        workload=workload,
         precision=_read_precision(config.precision),
         mode=config.mode.name,
         backend=config.backend.name if config.mode.name != "eager" else None,
         optimizer=optimizer,
         compile=compile_options,
         device=device,
-        python=_read_interpreter(config),
+        python=_read_interpreter(config.worker.python),
         optimizer_impl=impl,
         vary=vary,
         text=_read_text(config),
@@ -202,11 +199,16 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
     return trial if config.rung.name is None else ladder.climb(trial, config.rung.name)
 
 
-def _read_compile(conf: CompileConf) -> Compile:
-    options, budget = flatten(conf.options), conf.memory_budget
-    if budget is not None and not 0 < budget <= 1:
+def _read_compile(config: Config) -> Compile:
+    if config.mode.name == "eager":  # which ignores them
+        return Compile()
+    conf = config.compile
+    _check_choice("compile.scope", conf.scope, axes.SCOPES)
+    options = flatten(conf.options)
+    if conf.memory_budget is not None and not 0 < conf.memory_budget <= 1:
         raise ConfigError(
-            f"compile.memory_budget={budget}: it must be above 0 and at most 1, e.g. 0.5"
+            f"compile.memory_budget={conf.memory_budget}: it must be above 0 and at most 1, e.g. "
+            "0.5"
         )
     if conf.precision_casts and PRECISION_CASTS in options:
         raise ConfigError(
@@ -220,7 +222,7 @@ def _read_vary(config: Config) -> dict[str, list[int]]:
     """The key whose sizes the steps go through, and these sizes; empty when all steps have one
     size.
     """
-    given = {key: list(sizes) for key, sizes in asdict(config.vary).items() if sizes is not None}
+    given = {key: sizes for key, sizes in vars(config.vary).items() if sizes is not None}
     if len(given) > 1:
         raise ConfigError(f"vary: one of {', '.join(given)} at a time")
     for key, sizes in given.items():
@@ -230,14 +232,11 @@ def _read_vary(config: Config) -> dict[str, list[int]]:
             raise ConfigError(
                 f"vary.{key}={sizes}: give two sizes or more, e.g. vary.{key}=[16,32]"
             )
-        allowed = [
-            name
-            for name, spec in LIBRARIES.items()
-            if key == "batch_size" or key in spec.input_sizes
-        ]
-        if (library := config.model.library) not in allowed:
+        library = config.model.library
+        if key != "batch_size" and key not in LIBRARIES[library].input_sizes:
+            allowed = ", ".join(name for name, spec in LIBRARIES.items() if key in spec.input_sizes)
             raise ConfigError(
-                f"vary.{key}: model.library={library} has none; allowed are {', '.join(allowed)}"
+                f"vary.{key}: model.library={library} has none; allowed are {allowed}"
             )
     if "batch_size" in given and config.batch_size is not None:
         raise ConfigError(
@@ -245,13 +244,6 @@ def _read_vary(config: Config) -> dict[str, list[int]]:
             "taken"
         )
     return given
-
-
-def _read_dropout(config: Config) -> bool:
-    """Whether dropout is on: by default where the model trains, as everyone's is; evaluation has
-    none.
-    """
-    return config.workload.name == "train" if config.model.dropout is None else config.model.dropout
 
 
 def _read_text(config: Config) -> Text:
@@ -279,9 +271,8 @@ def _read_lengths(given: Any) -> tuple[int, ...]:
     example = "give whole numbers of at least 1, e.g. text.lengths=[100,37,512], or a file of them"
     if isinstance(given, str):
         try:
-            given = [
-                int(word) for word in Path(given).expanduser().read_text(encoding="utf-8").split()
-            ]
+            words = Path(given).expanduser().read_text(encoding="utf-8").split()
+            given = [int(word) for word in words]
         except (OSError, ValueError) as error:
             raise ConfigError(f"text.lengths={given}: {error}; {example}") from error
     numbers = given if isinstance(given, list) else [given]
@@ -294,12 +285,8 @@ def _read_decode_position(config: Config) -> int | None:
     """The fill level of workload=decode; None for others. Raises ConfigError for a model or sizes
     without a cache.
     """
-    workload, library, rows = (
-        config.workload.name,
-        config.model.library,
-        config.model.sequence_length,
-    )
-    if workload not in axes.CACHED or not LIBRARIES[library].has_decoders:
+    workload, rows = config.workload.name, config.model.sequence_length
+    if workload not in axes.CACHED or not LIBRARIES[config.model.library].has_decoders:
         return None
     if config.vary.batch_size is not None:
         raise ConfigError(
@@ -309,9 +296,9 @@ def _read_decode_position(config: Config) -> int | None:
     if workload != "decode":
         return None
     if config.vary.sequence_length is not None:
-        example = "sweep decode.position=100,200 or model.sequence_length=256,512"
         raise ConfigError(
-            f"vary.sequence_length: a step of workload=decode has one token per sequence; {example}"
+            "vary.sequence_length: a step of workload=decode has one token per sequence; sweep "
+            "decode.position=100,200 or model.sequence_length=256,512"
         )
     if rows is None or rows < 2:
         raise ConfigError(
@@ -338,20 +325,19 @@ def _read_model(model: ModelConf, choices: Choices, own: Mapping[str, Any]) -> M
             f"model.library={model.library} takes no other model settings: {spec.no_settings}"
         )
     if model.checkpoint and not spec.example_checkpoint:
-        allowed = "model.library=" + ", ".join(
-            name for name, other in LIBRARIES.items() if other.example_checkpoint
-        )
+        allowed = ", ".join(name for name, other in LIBRARIES.items() if other.example_checkpoint)
         raise ConfigError(
-            f"model.checkpoint is for {allowed}; the others have one set of weights for each name"
+            f"model.checkpoint is for model.library={allowed}; the others have one set of weights "
+            "for each name"
         )
     if model.checkpoint != own.get("checkpoint") and not model.pretrained:
         raise ConfigError(
             f"model.checkpoint={model.checkpoint} is used with model.pretrained=true only; add that"
         )
     if model.pretrained and spec.example_checkpoint and not model.checkpoint:
-        example = f"model.checkpoint={spec.example_checkpoint}"
         raise ConfigError(
-            f"model.pretrained=true of {model.library} needs whose weights: {example}"
+            f"model.pretrained=true of {model.library} needs whose weights: "
+            f"model.checkpoint={spec.example_checkpoint}"
         )
     flatten(model.arguments)
     sequence_length = model.sequence_length if has_texts(model.library) else None
@@ -368,14 +354,12 @@ def _read_precision(precision: PrecisionConf) -> Precision:
     return _copy_fields(Precision, precision, autocast=autocast)
 
 
-def _read_interpreter(config: Config) -> str | None:
-    return None if config.worker.python is None else _find_interpreter(config.worker.python)
-
-
-def _find_interpreter(python: str) -> str:
+def _read_interpreter(python: str | None) -> str | None:
     """Return its absolute path; links stay, since the interpreter of a virtual environment is a
     link.
     """
+    if python is None:
+        return None
     path = Path(python).expanduser().absolute()
     if not (path.is_file() and os.access(path, os.X_OK)):
         raise ConfigError(
@@ -385,13 +369,14 @@ def _find_interpreter(python: str) -> str:
 
 
 def _read_labels(config: Config, choices: Choices, own: OwnValues) -> Labels:
-    model = config.model
-    renamed = any(getattr(model, key) != own["model"].get(key) for key in ("name", "factory"))
-    changes = _list_changes("model", model, own) + _list_changes("precision", config.precision, own)
+    model, plain = config.model, own["model"]
+    name = str(choices.get("model")).rpartition("/")[2]
+    if (model.name, model.factory) != (plain.get("name"), plain.get("factory")):
+        name = str(model.factory or model.name)
+    changes = _list_changes("model", model, plain)
+    changes += _list_changes("precision", config.precision, own["precision"])
     return Labels(
-        model=str(model.factory or model.name)
-        if renamed
-        else str(choices.get("model")).rsplit("/", 1)[-1],
+        model=name,
         precision=str(choices.get("precision")),
         family=model.family,
         suite=model.suite,
@@ -401,17 +386,14 @@ def _read_labels(config: Config, choices: Choices, own: OwnValues) -> Labels:
     )
 
 
-def _list_changes(group: str, composed: Any, own: OwnValues) -> list[str]:
+def _list_changes(group: str, composed: Any, own: Mapping[str, Any]) -> list[str]:
     """Keys that differ from the option's own file, e.g. `model.image_size=64`."""
-    known = {entry.name for entry in fields(composed)}
-    before = flatten(
-        asdict(type(composed)(**{key: value for key, value in own[group].items() if key in known}))
-    )
-    now = flatten(asdict(composed))
-    keys_changed = sorted(
-        key for key in now if now[key] != before.get(key, MISSING) and key not in LABELS
-    )
-    return [f"{group}.{key}={show_value(now[key])}" for key in keys_changed]
+    before = flatten({**vars(type(composed)()), **own})
+    return [
+        f"{group}.{key}={show_value(value)}"
+        for key, value in sorted(flatten(vars(composed)).items())
+        if key not in LABELS and value != before.get(key, MISSING)
+    ]
 
 
 def read_device_type(device: str | None, gpu: bool) -> str:
@@ -420,17 +402,12 @@ def read_device_type(device: str | None, gpu: bool) -> str:
     """
     if device is None:
         return "cuda" if gpu else "cpu"
-    kind, _, index = device.partition(":")
-    if (
-        kind not in ("cpu", "cuda")
-        or (index and (kind == "cpu" or not index.isdigit()))
-        or device.endswith(":")
-    ):
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
         raise ConfigError(
             f"device={device}: allowed are cpu, cuda (every visible GPU) and cuda:N, e.g. "
             "device=cuda:1"
         )
-    return kind
+    return device.partition(":")[0]
 
 
 def flatten(options: Mapping[str, Any], prefix: str = "") -> dict[str, Json]:

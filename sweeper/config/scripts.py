@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
@@ -16,7 +16,6 @@ from sweeper.core.serialization import Json, show_value
 from sweeper.core.trial import (
     MIN_TRAJECTORY,
     OWN_PRECISION,
-    Compile,
     Labels,
     Model,
     Precision,
@@ -63,10 +62,9 @@ DECIDED_KEYS = (
 )
 
 
-def read_script(
-    config: Config, choices: Mapping[str, str | None], make_compile: Callable[[], Compile]
-) -> Trial:
-    """Turn the options of a script into a trial, whose device and interpreter the caller sets.
+def read_script(config: Config, choices: Mapping[str, str | None]) -> Trial:
+    """Turn the options of a script into a trial, whose compile settings, device and interpreter
+    the caller sets.
 
     Raises ConfigError for a script that is not there, and for options that the script itself
     decides.
@@ -106,7 +104,6 @@ def read_script(
     path = Path(model.path)
     # many scripts are called train.py
     name = name_module(model.path) or f"{path.parent.name}/{path.name}".lstrip("/")
-    is_eager = config.mode.name == "eager"
     return Trial(
         model=Model(SCRIPT, model.path, arguments=arguments),
         batch_size=1,
@@ -116,9 +113,8 @@ def read_script(
         workload=SCRIPT,
         precision=Precision(),
         mode=config.mode.name,
-        backend=None if is_eager else config.backend.name,
+        backend=config.backend.name if config.mode.name != "eager" else None,
         optimizer="none",
-        compile=Compile() if is_eager else make_compile(),
     )
 
 
