@@ -43,7 +43,8 @@ def complete(line: str) -> list[str]:
 
 def _list_words(before: Sequence[str], last: str) -> Iterator[str]:
     if before and before[0] in COMMANDS:
-        yield from _list_sweeps() if before[0] in OF_SWEEPS else ()
+        if before[0] in OF_SWEEPS:
+            yield from _list_sweeps()
         return
     folders = [
         conf_folder(),
@@ -52,7 +53,7 @@ def _list_words(before: Sequence[str], last: str) -> Iterator[str]:
     if "=" in last:
         yield from _list_values(last, folders)
     elif before[-1:] in (["--help"], ["-h"]):
-        yield from ["models", *PURPOSES, *(name for name in read_keys())]
+        yield from ["models", *PURPOSES, *read_keys()]
     elif before[-1:] in (["--cfg"], ["-c"]):
         yield from ["job", "hydra", "all"]
     elif before[-1:] == ["-sc"]:
@@ -62,11 +63,11 @@ def _list_words(before: Sequence[str], last: str) -> Iterator[str]:
             for shell in ("bash", "zsh", "fish")
         )
     elif before[-1:] != ["--config-dir"]:
-        yield from (
-            FLAGS
-            if last.startswith("-")
-            else [*(COMMANDS if not before else ()), *_list_names(last)]
-        )
+        if not before:
+            yield from COMMANDS
+        if last:
+            yield from FLAGS
+        yield from _list_names(last)
 
 
 def _list_names(last: str) -> Iterator[str]:
@@ -97,9 +98,9 @@ def _list_values(last: str, folders: Sequence[Path]) -> Iterator[str]:
         ]
     else:
         known = read_keys().get(name)
-        options = (
-            () if known is None else known.values or ((known.default,) if known.default else ())
-        )
+        options = known.values if known else ()
+        if known and known.default and not options:
+            options = (known.default,)
     yield from (f"{key}={begun}{comma}{option}" for option in options)
 
 

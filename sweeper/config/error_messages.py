@@ -15,9 +15,6 @@ from yaml import YAMLError
 from sweeper.core.errors import nearest
 
 LIST_OPTIONS = "all options and keys: python -m sweeper --help"
-LIST_LAUNCHER_KEYS = (
-    "those of SLURM: python -m sweeper --cfg hydra hydra/launcher=slurm, those of Ray: docs/ray.md"
-)
 MAX_LINES = 6
 # What OmegaConf says of a value that a key does not take; the group is the value, where it says
 # that.
@@ -123,7 +120,10 @@ def _explain_value(text: str, where: str, keys: list[str], types: Mapping[str, s
     complaint = text.partition("\n")[0]
     if re.match(r"Key '.+' (is not in struct|not in ')", complaint):
         if key.startswith("hydra.launcher."):
-            return f"{key}: the launcher has no such key; {LIST_LAUNCHER_KEYS}"
+            return (
+                f"{key}: the launcher has no such key; those of SLURM: python -m sweeper --cfg "
+                "hydra hydra/launcher=slurm, those of Ray: docs/ray.md"
+            )
         known = [item for item in keys if item.rpartition(".")[0] == key.rpartition(".")[0]] or keys
         return f"{key}: no such key{where}; {nearest(key, known)}\n{LIST_OPTIONS}"
     name = re.sub(r"\[\d+\]$", "", key)

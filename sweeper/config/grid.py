@@ -73,11 +73,10 @@ class Composer:
         first = self.compose([axis.overrides[0] for axis in groups])
         changes = self._find_changes(groups, first)
         for overrides in itertools.product(*(axis.overrides for axis in axes)):
-            yield (
-                self.compose(overrides)
-                if changes is None
-                else self._assemble(overrides, first, changes)
-            )
+            if changes is None:
+                yield self.compose(overrides)
+            else:
+                yield self._assemble(overrides, first, changes)
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         """One configuration, composed by Hydra from beginning to end."""
@@ -94,13 +93,9 @@ class Composer:
         another.
         """
         files = [f"{group.partition('@')[0]}/{option}" for group, option in first.choices.items()]
-        defaults = [
-            entry
-            for file in (self._master.hydra.job.config_name, *files)
-            for entry in self._defaults(file)
-        ]
-        if any("${" in entry for entry in defaults):
-            return None
+        for file in (self._master.hydra.job.config_name, *files):
+            if any("${" in entry for entry in self._defaults(file)):
+                return None
         changes: dict[str, _Changes] = {}
         taken: set[str] = set()
         for axis in groups:
@@ -125,11 +120,8 @@ class Composer:
     def _defaults(self, file: str) -> list[str]:
         """The entries of a file's defaults list, without `_self_`."""
         found = self.repository.load_config(file)
-        return (
-            [str(entry) for entry in (found.defaults_list or ()) if not entry.is_self()]
-            if found
-            else []
-        )
+        entries = found.defaults_list if found else None
+        return [str(entry) for entry in entries or () if not entry.is_self()]
 
     def _assemble(
         self, overrides: Sequence[str], first: Composed, changes: Mapping[str, _Changes]

@@ -7,7 +7,6 @@ backend`
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import shutil
 import textwrap
@@ -25,6 +24,7 @@ from sweeper.config.reference import (
 from sweeper.config.schema import conf_folder
 from sweeper.core.backends import GONE
 from sweeper.core.errors import ConfigError, nearest
+from sweeper.core.libraries import read_versions
 
 MAX_WIDTH = 120
 INTRODUCTION = """\
@@ -60,15 +60,11 @@ Flags:
 
 def describe_versions() -> str:
     """Describe the versions in one line, without an import of torch."""
-
-    def describe(package: str) -> str:
-        try:
-            return f"{package} {importlib.metadata.version(package)}"
-        except importlib.metadata.PackageNotFoundError:
-            return f"{package} is not installed"
-
-    first, *others = map(describe, ("sweeper", "torch", "hydra-core"))
-    return ", ".join([first, f"Python {platform.python_version()}", *others])
+    packages = ("sweeper", "torch", "hydra-core")
+    found = read_versions(packages)
+    parts = [f"{package} {found.get(package, 'is not installed')}" for package in packages]
+    parts.insert(1, f"Python {platform.python_version()}")
+    return ", ".join(parts)
 
 
 def write_help(topics: Sequence[str], config_dir: str | None = None) -> str:
@@ -81,7 +77,7 @@ def write_help(topics: Sequence[str], config_dir: str | None = None) -> str:
     if topics:
         return "\n".join(line for topic in topics for line in _describe_topic(topic, folders, keys))
     commands = [_line(f"sweeper {name}", purpose) for name, purpose in COMMANDS.items()]
-    groups = [line for group in PURPOSES for line in _summarise_group(group, folders)]
+    groups = [_summarise_group(group, folders) for group in PURPOSES]
     lines = [_describe_key(key) for key in keys.values() if not key.has_keys]
     return "\n".join(
         [
@@ -102,8 +98,9 @@ def write_help(topics: Sequence[str], config_dir: str | None = None) -> str:
 def _describe_topic(topic: str, folders: Sequence[Path], keys: dict[str, Key]) -> Iterator[str]:
     """Write the options of a group, a line each, and the keys of that name or below it."""
     group = {"models": "model", "launcher": "hydra/launcher"}.get(topic, topic)
-    inside = [key for name, key in keys.items() if name == topic or name.startswith(f"{topic}.")]
-    inside = [key for key in inside if not key.has_keys]
+    inside = [
+        key for name, key in keys.items() if f"{name}.".startswith(f"{topic}.") and not key.has_keys
+    ]
     if topic in COMMANDS:
         raise ConfigError(f"--help {topic}: {topic} is a command; write sweeper {topic} --help")
     if group not in PURPOSES and not inside:
@@ -119,26 +116,25 @@ def _describe_topic(topic: str, folders: Sequence[Path], keys: dict[str, Key]) -
         yield _describe_key(key)
 
 
-def _summarise_group(group: str, folders: Sequence[Path]) -> Iterator[str]:
+def _summarise_group(group: str, folders: Sequence[Path]) -> str:
     """Write what a group chooses and its options; of models those that need no folder, or none of
     them all.
     """
     options, default = list_options(group, folders), list_default_options().get(group)
     if group == "model":
-        suites = sorted({option.partition("/")[0] for option in options if "/" in option})
-        num_suite = sum("/" in option for option in options)
+        nested = [option for option in options if "/" in option]
+        suites = sorted({option.partition("/")[0] for option in nested})
         text = (
-            f"{len(options) - num_suite} options (default {default}), and {num_suite} in "
-            f"{', '.join(suites)}"
+            f"{len(options) - len(nested)} options (default {default}), and {len(nested)} in "
+            f"{', '.join(suites)}: sweeper --help models"
         )
-        yield _line(group, f"{PURPOSES[group]}: {text}: sweeper --help models")
-        return
-    gone = [option for option in options if option in GONE] if group == "backend" else []
+        return _line(group, f"{PURPOSES[group]}: {text}")
+    gone = [option for option in options if option in GONE]
     shown = [
         f"{option}{'*' if option == default else ''}" for option in options if option not in gone
     ]
     removed = f"; removed from torch: {', '.join(gone)}" if gone else ""
-    yield _line(group, f"{PURPOSES[group]}: {', '.join(shown)}{removed}")
+    return _line(group, f"{PURPOSES[group]}: {', '.join(shown)}{removed}")
 
 
 def _describe_key(key: Key) -> str:

@@ -15,6 +15,10 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NoReturn
 
+from hydra._internal.utils import get_args_parser
+
+from sweeper.config.reference import COMMANDS, PURPOSES, read_keys
+from sweeper.config.schema import conf_folder
 from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.paths import check_sweep_name
 
@@ -23,34 +27,28 @@ SWEEP = re.compile(r"\+{0,2}sweep=(.*)", re.DOTALL)
 ARGUMENTS = re.compile(r"(?P<key>\+{0,2}model\.args)=(?P<value>.*)", re.DOTALL)
 # one or several, for a grid
 QUOTED = re.compile(r"""('[^']*'|"[^"]*")(,('[^']*'|"[^"]*"))*""", re.DOTALL)
-OPEN_LAUNCHER = r"hydra\.launcher\.(ray\.(init|remote)|additional_parameters)"
-OPEN_DICTIONARIES = rf"compile\.options|model\.arguments|measure\.phase_timeouts_s|{OPEN_LAUNCHER}"
-OPEN_DICTIONARY = re.compile(rf"({OPEN_DICTIONARIES})(\.[^=]+=|=\{{)")
+# where any key is allowed
+OPEN_DICTIONARY = re.compile(
+    r"(compile\.options|model\.arguments|measure\.phase_timeouts_s"
+    r"|hydra\.launcher\.(ray\.(init|remote)|additional_parameters))(\.[^=]+=|=\{)"
+)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Read Hydra's flags and the overrides, which may stand among each other. Raises ConfigError
     for other flags.
     """
-    from hydra._internal.utils import get_args_parser
 
     def refuse(message: str) -> NoReturn:
-        raise ConfigError(f"{message}{_advise_without_dashes(message)}\n{LIST_ALL}")
+        # `--dry-run` and `--model` are a key and a group with dashes before them
+        words = [flag.replace("-", "_") for flag in re.findall(r" --([\w./-]+)", message)]
+        known = [f"{word}=VALUE" for word in words if word in PURPOSES or word in read_keys()]
+        advice = f"; write {' '.join(known)}, without dashes" if known else ""
+        raise ConfigError(f"{message}{advice}\n{LIST_ALL}")
 
     parser = get_args_parser()
     parser.error = refuse  # type: ignore[method-assign]
     return parser.parse_intermixed_args(list(arguments))
-
-
-def _advise_without_dashes(message: str) -> str:
-    """Say what to write for `--dry-run` and `--model`, which are a key and a group with dashes
-    before them.
-    """
-    from sweeper.config.reference import PURPOSES, read_keys
-
-    words = [flag.replace("-", "_") for flag in re.findall(r" --([\w./-]+)", message)]
-    known = [word for word in words if word in PURPOSES or word in read_keys()]
-    return f"; write {' '.join(f'{word}=VALUE' for word in known)}, without dashes" if known else ""
 
 
 def normalise(arguments: Sequence[str]) -> list[str]:
@@ -63,18 +61,15 @@ def normalise(arguments: Sequence[str]) -> list[str]:
     flags = list(arguments)
     if "--hydra-help" in flags:  # Hydra then composes a configuration without ours
         return flags
+    # Without a name: local time, and four digits against two sweeps in one second.
+    name = f"{dt.datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    others = []
     for override in overrides:
         flags.remove(override)
-    names = [match.group(1) for item in overrides if (match := SWEEP.fullmatch(item))]
-    others = [
-        allow_new_keys(quote_arguments(item)) for item in overrides if not SWEEP.fullmatch(item)
-    ]
-    # Without a name: local time, and four digits against two sweeps in one second.
-    name = (
-        names[-1].strip("'\"")
-        if names
-        else f"{dt.datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    )
+        if match := SWEEP.fullmatch(override):
+            name = match[1].strip("'\"")
+        else:
+            others.append(allow_new_keys(quote_arguments(override)))
     return [f"sweep='{check_sweep_name(name)}'", *others, *flags]
 
 
@@ -98,9 +93,6 @@ def _check_words(overrides: Sequence[str]) -> None:
     """Raises ConfigError for a word without `=`: `model resnet18`, `vit_b16` alone, or a command
     that is not first.
     """
-    from sweeper.config.reference import COMMANDS, PURPOSES, read_keys
-    from sweeper.config.schema import conf_folder
-
     for word, following in zip_longest(overrides, overrides[1:]):
         if "=" in word or word.startswith("~"):
             continue

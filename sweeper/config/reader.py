@@ -47,7 +47,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "rung.name": ladder.RUNGS,
 }
 # What a rung chooses, as it is without one.
-CHOSEN_BY_RUNG: Mapping[str, Json] = {
+CHOSEN_BY_RUNG = {
     "mode.name": "default",
     "backend.name": "inductor",
     "model.memory_format": "contiguous",

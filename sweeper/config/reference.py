@@ -101,16 +101,11 @@ def _describe_type(name: str, kinds: set[Any]) -> str:
     if name in ALLOWED:
         text = ", ".join(ALLOWED[name])
     elif typing.get_origin(kind) is list:
-        text = (
-            f"a list of {WORDS[typing.get_args(kind)[0]].removeprefix('a ')}s, e.g. {name}=[64,96]"
-        )
+        text = f"a list of whole numbers, e.g. {name}=[64,96]"  # there is no other list
     elif typing.get_origin(kind) is dict:
-        numbers = typing.get_args(kind)[1] is float
-        text = (
-            f"numbers by name, e.g. {name}.NAME=600"
-            if numbers
-            else f"keys with values, e.g. {name}.NAME=VALUE"
-        )
+        text = f"keys with values, e.g. {name}.NAME=VALUE"
+        if typing.get_args(kind)[1] is float:
+            text = f"numbers by name, e.g. {name}.NAME=600"
     else:
         text = WORDS.get(kind, "a list or a text")  # the one key of any type is text.lengths
     return f"{text} or null" if type(None) in kinds else text
@@ -131,38 +126,29 @@ def _read_comments(schema: type) -> dict[str, str]:
             above.append(comment)
             continue
         if match := re.match(r"(\w+): ", code):
-            comments[match[1]] = comment or _phrase(" ".join(above))
+            # `The model.` -> `the model`, as comments behind a field are written
+            sentence = " ".join(above).removesuffix(".")
+            comments[match[1]] = comment or sentence[:1].lower() + sentence[1:]
         above = []
     return comments
 
 
-def _phrase(sentence: str) -> str:
-    """`The model.` -> `the model`, as comments behind a field are written."""
-    return (sentence[:1].lower() + sentence[1:]).removesuffix(".")
-
-
 def _read_defaults() -> dict[str, dict[str, Any]]:
     """Read what the option that each group has by default says, by group."""
-    options = list_default_options()
-    files = {
-        group: conf_folder() / group / f"{options[group]}.yaml"
-        for group in GROUPS
-        if group in options
+    return {
+        group: _read_yaml(conf_folder() / group / f"{option}.yaml")
+        for group, option in list_default_options().items()
+        if group in GROUPS
     }
-    return {group: _read_yaml(file) for group, file in files.items()}
 
 
 def list_default_options() -> dict[str, str]:
     """Read the option that each group has when the command line names none."""
-    entries = _read_yaml(conf_folder() / "config.yaml")["defaults"]
-    found = {
-        group: option
-        for entry in entries
-        if isinstance(entry, dict)
-        for group, option in entry.items()
-        if option
-    }
-    return {group.removeprefix("override "): str(option) for group, option in found.items()}
+    options: dict[str, str | None] = {}
+    for entry in _read_yaml(conf_folder() / "config.yaml")["defaults"]:
+        if isinstance(entry, dict):
+            options |= entry
+    return {group.removeprefix("override "): option for group, option in options.items() if option}
 
 
 def _read_yaml(file: Path) -> dict[str, Any]:
@@ -176,15 +162,13 @@ def list_options(group: str, folders: Sequence[Path]) -> dict[str, str]:
     """List the options of a group in folders of YAML files, each with the line about it, those in
     subfolders last.
     """
-    found = (
-        {} if group != "hydra/launcher" else {"local": "trials run on this machine, the default"}
-    )
+    found = {}
+    if group == "hydra/launcher":
+        found["local"] = "trials run on this machine, the default"
     for folder in folders:
-        files = sorted((folder / group).rglob("*.yaml"), key=lambda file: (len(file.parts), file))
-        found |= {
-            file.relative_to(folder / group).with_suffix("").as_posix(): _read_line(file)
-            for file in files
-        }
+        base = folder / group
+        for file in sorted(base.rglob("*.yaml"), key=lambda file: (len(file.parts), file)):
+            found[file.relative_to(base).with_suffix("").as_posix()] = _read_line(file)
     return found
 
 
@@ -195,12 +179,8 @@ def _read_line(file: Path) -> str:
     text = file.read_text(encoding="utf-8", errors="replace")
     if match := re.search(r"^# python -m sweeper .* {3}\((.+)\)$", text, re.MULTILINE):
         return match[1]
-    values = [
-        re.search(rf"^{key}: *(\S+)", text, re.MULTILINE)
-        for key in ("library", "name", "batch_size")
-    ]
-    return ", ".join(
-        f"{label}{match[1]}"
-        for label, match in zip(("", "", "batch "), values, strict=True)
-        if match
-    )
+    words = []
+    for key, unit in (("library", ""), ("name", ""), ("batch_size", "batch ")):
+        if match := re.search(rf"^{key}: *(\S+)", text, re.MULTILINE):
+            words.append(f"{unit}{match[1]}")
+    return ", ".join(words)

@@ -18,8 +18,8 @@ from sweeper.core.trial import (
     OWN_PRECISION,
     Labels,
     Model,
-    Precision,
     Trial,
+    find_script,
     name_module,
 )
 
@@ -28,7 +28,7 @@ ONLY_OF_SCRIPT = ("path", "args", "cwd", "total_steps", "trajectory")  # keys of
 OF_SCRIPT = ("library", *ONLY_OF_SCRIPT, "family", "suite", "batch_size")
 # What the script decides, as it is where nobody asks for anything else; groups first, and what
 # chooses for others.
-DECIDED: Mapping[str, Json] = {
+DECIDED = {
     "preset": None,
     "rung": None,
     "precision": "fp32",
@@ -53,10 +53,12 @@ DECIDED_KEYS = (
     "inspect",
     "text.lengths",
     "text.labels",
-    *(
-        f"precision.{name}"
-        for name in ("parameters", "autocast", "auto", "grad_scaler", "tf32", "float8")
-    ),
+    "precision.parameters",
+    "precision.autocast",
+    "precision.auto",
+    "precision.grad_scaler",
+    "precision.tf32",
+    "precision.float8",
     *(f"vary.{item.name}" for item in fields(VaryConf)),
     *(f"model.{item.name}" for item in fields(ModelConf) if item.name not in OF_SCRIPT),
 )
@@ -87,47 +89,44 @@ def read_script(config: Config, choices: Mapping[str, str | None]) -> Trial:
         )
     if model.cwd is not None and not Path(model.cwd).is_dir():
         raise ConfigError(f"model.cwd={model.cwd}: there is no such folder")
-    _require_script(model.path, model.cwd)
+    asked = {"args": model.args or None, "cwd": model.cwd, "trajectory": model.trajectory}
+    arguments: dict[str, Json] = {key: value for key, value in asked.items() if value is not None}
+    script = Model(SCRIPT, model.path, arguments=arguments)
+    _require_script(script)
     try:
         shlex.split(model.args)
     except ValueError as error:
         raise ConfigError(f"model.args={model.args}: {error}; quote it as a shell would") from error
     if model.trajectory is not None and model.trajectory < MIN_TRAJECTORY:
         raise ConfigError(f"model.trajectory={model.trajectory}: at least {MIN_TRAJECTORY} steps")
-    asked: dict[str, Json] = {
-        "args": model.args or None,
-        "cwd": model.cwd,
-        "trajectory": model.trajectory,
-    }
-    arguments = {key: value for key, value in asked.items() if value is not None}
     overrides = "; ".join(f"model.{key}={value}" for key, value in arguments.items())
     path = Path(model.path)
     # many scripts are called train.py
     name = name_module(model.path) or f"{path.parent.name}/{path.name}".lstrip("/")
     return Trial(
-        model=Model(SCRIPT, model.path, arguments=arguments),
+        model=script,
         batch_size=1,
         labels=Labels(
             name, OWN_PRECISION, model.family, overrides=overrides, total_steps=model.total_steps
         ),
         workload=SCRIPT,
-        precision=Precision(),
         mode=config.mode.name,
         backend=config.backend.name if config.mode.name != "eager" else None,
         optimizer="none",
     )
 
 
-def _require_script(path: str, cwd: str | None) -> None:
-    folder, module = Path(cwd or "."), name_module(path)
-    if module is None:
-        script = folder / Path(path).expanduser()
-        if script.is_dir():
-            raise ConfigError(
-                f"model.path={path}: a folder; name the script in it, or write '-m package.module'"
-            )
-        if not script.is_file():
-            raise ConfigError(f"model.path={path}: there is no such file in {folder.resolve()}")
-        return
-    if not all(part.isidentifier() for part in module.split(".")):
-        raise ConfigError(f"model.path={path}: write -m package.module")
+def _require_script(model: Model) -> None:
+    file = find_script(model)
+    if file is None:
+        module = str(name_module(model.name))
+        if not all(part.isidentifier() for part in module.split(".")):
+            raise ConfigError(f"model.path={model.name}: write -m package.module")
+    elif file.is_dir():
+        raise ConfigError(
+            f"model.path={model.name}: a folder; name the script in it, or write "
+            "'-m package.module'"
+        )
+    elif not file.is_file():
+        folder = Path(str(model.arguments.get("cwd", "."))).resolve()
+        raise ConfigError(f"model.path={model.name}: there is no such file in {folder}")
