@@ -34,19 +34,19 @@ class Needs:
     workload: str | None = None  # the only workload that it takes
 
 
-_TENSORRT = Needs(
-    "torch_tensorrt", "pip install torch-tensorrt, of torch's own version", "cuda", "inference"
-)
-_XLA = Needs(
-    "torch_xla",
-    "it needs torch-xla of torch's own version, and there is none after 2.9; take inductor",
-)
-
 NEEDS = {
     **dict.fromkeys(("cudagraphs", GRAPHED), Needs(device="cuda")),
     # https://docs.pytorch.org/TensorRT/dynamo/torch_compile.html: importing the package registers
     # both names
-    **dict.fromkeys(("tensorrt", "torch_tensorrt"), _TENSORRT),
+    **dict.fromkeys(
+        ("tensorrt", "torch_tensorrt"),
+        Needs(
+            "torch_tensorrt",
+            "pip install torch-tensorrt, of torch's own version",
+            "cuda",
+            "inference",
+        ),
+    ),
     # https://docs.openvino.ai/torchcompile; with training its gradients have the wrong shapes
     # (2026.4, torch 2.13). It copies its inputs to the host and gives results back there.
     "openvino": Needs("openvino.torch", "pip install openvino", "cpu", "inference"),
@@ -56,20 +56,23 @@ NEEDS = {
     "tvm": Needs(
         "tvm.relay", "torch up to 2.13 needs tvm.relay, which TVM 0.20 took out; take inductor"
     ),
-    **dict.fromkeys(("openxla", "openxla_eval"), _XLA),
+    **dict.fromkeys(
+        ("openxla", "openxla_eval"),
+        Needs(
+            "torch_xla",
+            "it needs torch-xla of torch's own version, and there is none after 2.9; take inductor",
+        ),
+    ),
 }
-
-_NVFUSER = (
-    "nvFuser left torch after 2.0 and is a package of its own; take inductor, or thunder, "
-    "which can use it"
-)
-_NVFUSER_NAMES = ("nvfuser", "aot_nvfuser", "aot_ts_nvfuser", "nvprims_nvfuser")
-_XLA_NAMES = ("torchxla_trace_once", "aot_torchxla_trace_once")
 
 # names of PyTorch 2.0 that torch 2.11 and later lack: what became of each, and what to take instead
 GONE = {
     # https://github.com/pytorch/pytorch/pull/105789 and 110124
-    **dict.fromkeys(_NVFUSER_NAMES, _NVFUSER),
+    **dict.fromkeys(
+        ("nvfuser", "aot_nvfuser", "aot_ts_nvfuser", "nvprims_nvfuser"),
+        "nvFuser left torch after 2.0 and is a package of its own; take inductor, or thunder, "
+        "which can use it",
+    ),
     "nvprims_aten": "its primitives left torch together with nvFuser; take aot_eager",
     "aot_cudagraphs": "it was renamed to cudagraphs; take cudagraphs",
     # torch/_dynamo/backends/ of torch 2.0 has neither any more
@@ -82,7 +85,10 @@ GONE = {
     "torch.onnx instead",
     # https://github.com/intel/intel-extension-for-pytorch/issues/867
     "ipex": "Intel ended its extension with torch 2.8, its work went into torch; take inductor",
-    **dict.fromkeys(_XLA_NAMES, "it was renamed to openxla; take openxla, of torch-xla"),
+    **dict.fromkeys(
+        ("torchxla_trace_once", "aot_torchxla_trace_once"),
+        "it was renamed to openxla; take openxla, of torch-xla",
+    ),
 }
 
 # torch.compile ignores `mode` there, or refuses

@@ -11,11 +11,11 @@ class ConfigError(ValueError):
     """The configuration asks for something that cannot be run; nothing has been started."""
 
 
-def nearest(name: str, allowed: Iterable[str], count: int = 4) -> str:
+def nearest(name: str, allowed: Iterable[str]) -> str:
     """List the allowed names that look most like `name`, else the first few."""
     names = sorted(set(allowed))
     lowered = {item.lower(): item for item in names}
-    if close := get_close_matches(name.lower(), lowered, n=count, cutoff=0.5):
+    if close := get_close_matches(name.lower(), lowered, n=4, cutoff=0.5):
         return f"nearest: {', '.join(lowered[item] for item in close)}"
     return f"allowed: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
 

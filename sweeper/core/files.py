@@ -96,12 +96,11 @@ def move_aside(path: Path) -> Path:
     """Rename a file that cannot be read to `NAME.unreadable-TIME`, which replaces nothing, and
     return its new path.
     """
-    moved = path.with_name(f"{path.name}.unreadable-{time.strftime('%Y%m%d-%H%M%S')}")
+    aside = moved = path.with_name(f"{path.name}.unreadable-{time.strftime('%Y%m%d-%H%M%S')}")
     number = 1
-    while os.path.lexists(
-        aside := moved if number == 1 else moved.with_name(f"{moved.name}-{number}")
-    ):
+    while os.path.lexists(aside):
         number += 1
+        aside = moved.with_name(f"{moved.name}-{number}")
     return path.rename(aside)
 
 

@@ -7,7 +7,6 @@ The compiled rungs do without the graph by hand, since their modes decide about 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from sweeper.core.backends import GRAPHED, NO_CUDA_GRAPHS
@@ -42,35 +41,24 @@ def climb(plain: Trial, rung: str) -> Trial:
 
     Its compile settings are for torch.compile: the rungs without it leave them out.
     """
-    overrides, trial = [plain.labels.overrides], plain
-    for name in _list_one_liners(plain, rung):
-        match name:
-            case "channels_last":
-                trial = replace(trial, model=replace(trial.model, memory_format="channels_last"))
-                overrides.append(
-                    "" if rung in BUNDLED_RUNGS else "model.memory_format=channels_last"
-                )
-            case "fused":
-                trial = replace(trial, optimizer_impl="fused")
-            case "cudnn_benchmark":
-                trial = replace(trial, cudnn_benchmark=True)
+    before = RUNGS[: RUNGS.index(rung)]
+    # its own one-liner, also where that makes no sense, and those before it that apply
+    added = [rung, *(name for name in before if not explain_not_for(plain, name))]
+    trial, overrides = plain, [plain.labels.overrides]
+    if "channels_last" in added:
+        trial = replace(trial, model=replace(trial.model, memory_format="channels_last"))
+        if rung not in BUNDLED_RUNGS:
+            overrides.append("model.memory_format=channels_last")
+    if "fused" in added:
+        trial = replace(trial, optimizer_impl="fused")
+    if "cudnn_benchmark" in added:
+        trial = replace(trial, cudnn_benchmark=True)
     labels = replace(plain.labels, rung=rung, overrides="; ".join(filter(None, overrides)))
     if rung in EAGER_RUNGS:
         return replace(trial, labels=labels, mode="eager", backend=None, compile=Compile())
     if rung == GRAPHED:
         return replace(trial, labels=labels, mode="default", backend=GRAPHED, compile=Compile())
     return replace(trial, labels=labels, mode=rung, backend="inductor")
-
-
-def _list_one_liners(plain: Trial, rung: str) -> Iterator[str]:
-    """Yield the one-liners of a rung: its own, also where it makes no sense, and those before it
-    that apply.
-    """
-    for name in ONE_LINERS:
-        if name == rung or (
-            RUNGS.index(name) < RUNGS.index(rung) and not explain_not_for(plain, name)
-        ):
-            yield name
 
 
 def explain_not_for(trial: Trial, rung: str) -> str | None:

@@ -7,7 +7,7 @@ and put a `LibrarySpec` into `LIBRARIES`. No other module names a library.
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -36,7 +36,7 @@ class LibrarySpec:
 
 SCRIPT = "script"  # a user's own training script, which is its workload as well
 
-LIBRARIES: Mapping[str, LibrarySpec] = {
+LIBRARIES = {
     "torchvision": LibrarySpec(
         builder="sweeper.worker.models.torchvision_models",
         example="model.name=densenet121",

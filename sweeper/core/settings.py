@@ -131,17 +131,18 @@ def check_settings(settings: Settings) -> Settings:
         if phase not in PHASES:
             known = f"{nearest(phase, PHASES)}\nphases: {', '.join(PHASES)}"
             raise ConfigError(f"measure.phase_timeouts_s.{phase}: there is no such phase; {known}")
-    target = f"measure.target={measure.target}"
-    if measure.target is not None and measure.target > MAX_TARGET:
-        raise ConfigError(
-            f"{target}: a share of the speedup, at most {MAX_TARGET}; write 0.02 for 2 %"
-        )
-    if measure.target is not None and (
-        measure.draws > 1 or measure.max_processes < MIN_PROCESSES_FOR_TARGET
-    ):
-        wanted = f"measure.draws=1 and measure.max_processes of at least {MIN_PROCESSES_FOR_TARGET}"
-        why = "so many processes are measured before the first look at the interval"
-        raise ConfigError(f"{target}: it wants {wanted}, {why}")
+    if measure.target is not None:
+        target = f"measure.target={measure.target}"
+        if measure.target > MAX_TARGET:
+            raise ConfigError(
+                f"{target}: a share of the speedup, at most {MAX_TARGET}; write 0.02 for 2 %"
+            )
+        if measure.draws > 1 or measure.max_processes < MIN_PROCESSES_FOR_TARGET:
+            raise ConfigError(
+                f"{target}: it wants measure.draws=1 and measure.max_processes of at least "
+                f"{MIN_PROCESSES_FOR_TARGET}, so many processes are measured before the first look "
+                "at the interval"
+            )
     if prepare is not None and prepare < 1:
         raise ConfigError(
             f"scheduler.prepare={prepare}: a whole number of at least 1; 1 is one trial after the "

@@ -8,9 +8,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from operator import attrgetter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
@@ -73,11 +72,11 @@ class Model:
     attention: str | None = None  # the implementation of attention; None: the library's choice
 
     @property
-    def key(self) -> Hashable:
+    def key(self) -> str:
         """A key that only equal models share; a model is not hashable, because its arguments are a
         dict.
         """
-        return _read_plain_fields(self), json.dumps(self.arguments, sort_keys=True)
+        return json.dumps(to_json(self), sort_keys=True)
 
 
 def name_module(path: str) -> str | None:
@@ -92,9 +91,6 @@ def find_script(model: Model) -> Path | None:
     if model.library != SCRIPT or name_module(model.name) is not None:
         return None
     return Path(str(model.arguments.get("cwd", "."))).absolute() / Path(model.name).expanduser()
-
-
-_read_plain_fields = attrgetter(*(item.name for item in fields(Model) if item.name != "arguments"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +141,9 @@ class Text:
     def describe_lengths(self) -> str:
         """The lengths as an override has them; of many the first ones and their number."""
         shown = ",".join(map(str, self.lengths[:MAX_SHOWN]))
-        return (
-            f"[{shown}]"
-            if len(self.lengths) <= MAX_SHOWN
-            else f"[{shown},...] ({len(self.lengths)})"
-        )
+        if len(self.lengths) <= MAX_SHOWN:
+            return f"[{shown}]"
+        return f"[{shown},...] ({len(self.lengths)})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,25 +219,23 @@ class Trial:
 
     def axes(self) -> dict[str, Any]:
         """Return everything that identifies the trial, without fields at their default."""
-        return {name: value for name, value in drop_defaults(self).items() if name != "labels"}
+        axes: dict[str, Any] = drop_defaults(self)
+        del axes["labels"]
+        return axes
 
     @property
     def label(self) -> str:
         """A name for people and folders: letters, digits, `.`, `_` and `-` only, at most 100
         characters.
         """
-        backend = [self.backend] if self.backend not in (None, "inductor") else []
-        how = ["rung", self.labels.rung] if self.labels.rung else [self.mode, *backend]
-        parts = [
-            self.labels.model,
-            self.workload,
-            self.labels.precision,
-            *how,
-            f"b{self.batch_size}",
-        ]
+        how = self.mode if self.backend in (None, "inductor") else f"{self.mode}-{self.backend}"
+        if self.labels.rung:
+            how = f"rung-{self.labels.rung}"
+        text = f"{self.labels.model}-{self.workload}"
         if self.workload == SCRIPT:  # which decides the rest
-            parts = [self.labels.model, self.workload, *how]
-        text = "-".join(map(str, parts))
+            text += f"-{how}"
+        else:
+            text += f"-{self.labels.precision}-{how}-b{self.batch_size}"
         return re.sub(r"[^A-Za-z0-9._-]+|\.\.+", "_", text).lstrip(".-")[:100]
 
     @property
@@ -269,6 +261,7 @@ class Trial:
         `compile.scope=step`.
         """
         usual_optimizer = "adam" if self.workload == "train" else "none"
+        last_row = (self.model.sequence_length or 0) - 1  # of the cache, the default
         # which ones these are differs from model to model
         has_all = self.labels.rung in BUNDLED_RUNGS
         parts = [
@@ -278,29 +271,24 @@ class Trial:
             f"optimizer.impl={self.optimizer_impl}"
             if self.optimizer_impl != "default" and not has_all
             else "",
-            f"decode.position={self.decode_position}" if self._chose_position else "",
+            f"decode.position={self.decode_position}"
+            if self.decode_position not in (None, last_row)
+            else "",
             f"text.lengths={self.text.describe_lengths()}" if self.text.lengths else "",
             "cudnn_benchmark=true" if self.cudnn_benchmark and not has_all else "",
             "free one-liners" if has_all else "",
         ]
         for key, value in drop_defaults(self.compile).items():
-            entries = (
-                {f"options.{name}": item for name, item in value.items()}
-                if key == "options"
-                else {key: value}
-            )
-            parts += [
-                f"compile.{name}={show_value(item)}" for name, item in sorted(entries.items())
-            ]
+            if key == "options":
+                parts += [
+                    f"compile.options.{name}={show_value(item)}"
+                    for name, item in sorted(value.items())
+                ]
+            else:
+                parts.append(f"compile.{key}={show_value(value)}")
         parts += [f"vary.{key}={','.join(map(str, sizes))}" for key, sizes in self.vary.items()]
         parts.append(f"worker.python={self.python}" if self.python is not None else "")
         return "; ".join(filter(None, parts))
-
-    @property
-    def _chose_position(self) -> bool:
-        """Whether it is another than the last row of the cache, the default."""
-        last = None if self.model.sequence_length is None else self.model.sequence_length - 1
-        return self.decode_position is not None and self.decode_position != last
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole trial, labels included, as JSON values."""
@@ -317,9 +305,9 @@ def name_variants(trials: Sequence[Trial]) -> list[str]:
     `model.dropout=false; text=auto`. Trials with different steps share no mean.
     """
     steps = [trial.step for trial in trials]
-    differ = [len({part for part in parts if part}) > 1 for parts in zip(*steps, strict=True)]
-    named = (
-        (trial.variant, *(part for part, differs in zip(step, differ, strict=True) if differs))
-        for trial, step in zip(trials, steps, strict=True)
-    )
-    return ["; ".join(filter(None, parts)) for parts in named]
+    differ = [len({*parts} - {""}) > 1 for parts in zip(*steps, strict=True)]
+    names = []
+    for trial, step in zip(trials, steps, strict=True):
+        shown = [part for part, differs in zip(step, differ, strict=True) if differs]
+        names.append("; ".join(filter(None, [trial.variant, *shown])))
+    return names

@@ -78,13 +78,11 @@ def visible_gpus() -> tuple[Gpu, ...]:
         pynvml.nvmlInit()
     except pynvml.NVMLError:  # no driver, no library: a machine without an NVIDIA GPU
         return ()
-    handles = [
-        pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
-    ]
-    names = [
-        (pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)) for handle in handles
-    ]
-    gpus = [Gpu(str(index), uuid, name) for index, (uuid, name) in enumerate(names)]
+    gpus = []
+    for index in range(pynvml.nvmlDeviceGetCount()):
+        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+        uuid, name = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
+        gpus.append(Gpu(str(index), uuid, name))
     pynvml.nvmlShutdown()
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     return tuple(gpus if chosen is None else _select(gpus, chosen))
@@ -98,14 +96,11 @@ def _select(gpus: Sequence[Gpu], chosen: str) -> list[Gpu]:
     surprise.
     """
     selected = []
-    for name in (part.strip() for part in chosen.split(",")):
-        match = next(
-            (gpu for gpu in gpus if name and (name == gpu.selector or gpu.uuid.startswith(name))),
-            None,
-        )
-        if match is None:
+    for name in map(str.strip, chosen.split(",")):
+        found = [gpu for gpu in gpus if name == gpu.selector or gpu.uuid.startswith(name)]
+        if not name or not found:
             break
-        selected.append(match)
+        selected.append(found[0])
     if selected or not gpus or chosen.strip() in ("", "-1"):
         return selected
     known = ", ".join(f"{gpu.selector} ({gpu.uuid})" for gpu in gpus)
@@ -146,22 +141,23 @@ def read(gpu: Gpu) -> GpuReading:
         pynvml.nvmlShutdown()
 
 
-def total_memory_bytes(gpu: Gpu) -> float | None:
-    """The whole memory of a GPU; None where NVML does not tell."""
+def _read_if_possible(gpu: Gpu) -> GpuReading:
+    """Ask NVML for the state of a GPU; nothing is known where NVML does not tell."""
     import pynvml
 
     with suppress(pynvml.NVMLError):
-        return read(gpu).memory_total_bytes
-    return None
+        return read(gpu)
+    return GpuReading()
+
+
+def total_memory_bytes(gpu: Gpu) -> float | None:
+    """The whole memory of a GPU; None where NVML does not tell."""
+    return _read_if_possible(gpu).memory_total_bytes
 
 
 def computing_pids(gpu: Gpu) -> frozenset[int]:
     """The processes that compute on a GPU; empty where NVML does not tell."""
-    import pynvml
-
-    with suppress(pynvml.NVMLError):
-        return read(gpu).pids or frozenset()
-    return frozenset()
+    return _read_if_possible(gpu).pids or frozenset()
 
 
 def cores_near(gpu: Gpu) -> tuple[int, ...]:
@@ -174,12 +170,8 @@ def cores_near(gpu: Gpu) -> tuple[int, ...]:
         masks = pynvml.nvmlDeviceGetCpuAffinity(pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid), words)
     except pynvml.NVMLError:
         return ()
-    return tuple(
-        64 * word + bit
-        for word, mask in enumerate(masks)
-        for bit in range(64)
-        if int(mask) >> bit & 1
-    )
+    bits = sum(int(mask) << 64 * word for word, mask in enumerate(masks))
+    return tuple(core for core in range(64 * words) if bits >> core & 1)
 
 
 def read_handle(nvml: Any, handle: Any) -> GpuReading:

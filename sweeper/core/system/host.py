@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # in /proc/cpuinfo: x86, x86 with AMX, Arm
 
 
@@ -63,13 +63,13 @@ def busy_s(cores: Collection[int], root: Path = Path("/")) -> float:
     0 where the kernel does not tell.
     """
     names = {f"cpu{core}" for core in cores}
-    lines = [line.split() for line in _text(root / "proc/stat").splitlines()]
-    counts = [map(int, line[1:8]) for line in lines if line[0] in names]
-    busy = (
-        user + nice + system + irq + softirq
-        for user, nice, system, _idle, _iowait, irq, softirq in counts
-    )
-    return sum(busy) / TICKS_PER_SECOND
+    ticks = 0
+    for line in _text(root / "proc/stat").splitlines():
+        words = line.split()
+        if words[0] in names:
+            user, nice, system, _idle, _iowait, irq, softirq = map(int, words[1:8])
+            ticks += user + nice + system + irq + softirq
+    return ticks / TICKS_PER_SECOND
 
 
 def measure_busy_cores(seconds: float) -> float | None:

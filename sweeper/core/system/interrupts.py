@@ -34,11 +34,10 @@ class _State:
     would load too long.
     """
 
-    def __init__(self) -> None:
-        self.received = 0
-        self.pending = False  # one has come that was not raised yet
-        self.allowed = False
-        self.terminals: tuple[int, ...] = ()  # of the file descriptors of standard output and error
+    received = 0
+    pending = False  # one has come that was not raised yet
+    allowed = False
+    terminals: tuple[int, ...] = ()  # of the file descriptors of standard output and error
 
 
 _state = _State()
@@ -51,24 +50,17 @@ def install() -> None:
     _state.terminals = tuple(number for number in (1, 2) if os.isatty(number))
     # the first one registered runs last: Python then gives signals their default actions
     atexit.register(_ignore)
-    for number, handler in (
-        (signal.SIGINT, _interrupt),
-        (signal.SIGTERM, _interrupt),
-        (signal.SIGHUP, _hang_up),
-    ):
+    for number, handler in _HANDLERS.items():
         if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, handler)
 
 
 def release() -> None:
     """Give the signals back to Python, for a command that has nothing to keep."""
-    for number, own, default in (
-        (signal.SIGINT, _interrupt, signal.default_int_handler),
-        (signal.SIGTERM, _interrupt, signal.SIG_DFL),
-        (signal.SIGHUP, _hang_up, signal.SIG_DFL),
-    ):
-        if signal.getsignal(number) == own:
-            signal.signal(number, default)
+    for number, handler in _HANDLERS.items():
+        if signal.getsignal(number) == handler:
+            is_ctrl_c = number == signal.SIGINT
+            signal.signal(number, signal.default_int_handler if is_ctrl_c else signal.SIG_DFL)
     check()
 
 
@@ -135,5 +127,8 @@ def _hang_up(_number: int, _frame: FrameType | None) -> None:
 
 
 def _ignore() -> None:
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in _HANDLERS:
         signal.signal(number, signal.SIG_IGN)
+
+
+_HANDLERS = {signal.SIGINT: _interrupt, signal.SIGTERM: _interrupt, signal.SIGHUP: _hang_up}

@@ -35,18 +35,16 @@ def run_until_closed(main: Callable[[], int]) -> int:
             raise
         _drop_output()
         return CLOSED
-    except (OSError, MemoryError) as error:
-        if not (isinstance(error, MemoryError) or shortages.is_shortage(error)):
+    except MemoryError:
+        why = "the memory is full; free some"
+    except OSError as error:
+        if error.errno not in shortages.HINTS:
             raise
-        why = (
-            shortages.describe(error)
-            if isinstance(error, OSError)
-            else "the memory is full; free some"
-        )
-        with suppress(OSError):  # nobody can be told
-            print(f"sweeper: {why}", file=sys.stderr)
-        _drop_output()
-        return NOT_OK
+        why = shortages.describe(error)
+    with suppress(OSError):  # nobody can be told
+        print(f"sweeper: {why}", file=sys.stderr)
+    _drop_output()
+    return NOT_OK
 
 
 def _drop_output() -> None:

@@ -23,11 +23,6 @@ HINTS = {
 PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN)
 
 
-def is_shortage(error: BaseException | None) -> bool:
-    """Whether an exception says something of the machine, and nothing of the program."""
-    return isinstance(error, OSError) and error.errno in HINTS
-
-
 def describe(error: OSError) -> str:
     """Say what failed, where, and what to do, as the beginning of a sentence."""
     where = "" if error.filename is None else f" ({error.filename})"
