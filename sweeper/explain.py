@@ -7,12 +7,13 @@ For the first three it says what to do, too; without a name it lists them. Exit 
 from __future__ import annotations
 
 import argparse
+import functools
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from sweeper.analysis.meanings import CAUSES, FLAGS, RANKS, STATUSES, Meaning
-from sweeper.analysis.metrics import METRICS, Metric
+from sweeper.analysis.metrics import METRICS
 from sweeper.core.errors import nearest
 from sweeper.core.system.exit_codes import BAD_INPUT, OK
 from sweeper.core.system.pipes import run_until_closed
@@ -25,52 +26,36 @@ FIGURES = {name: metric for metric in METRICS for name in (metric.name, metric.c
 
 def explain(name: str) -> str:
     """Explain a name of `ALL` or `FIGURES` in a few lines."""
-    if name in FIGURES:
-        return _explain_figure(name, FIGURES[name])
-    flag = FLAGS.get(name)
-    kind = "status" if name in STATUSES else f"flag, {flag.rank}" if flag else "cause of lost time"
-    rank = f"{sentence(flag.rank)[:-1]}: {RANKS[flag.rank]}; here {flag.why}." if flag else ""
-    meaning: Meaning = ALL[name]
-    todo = f"What to do: {meaning.todo}" if meaning.todo else ""
-    return _fill(f"{name} ({kind})", [sentence(meaning.says), meaning.more, rank, todo])
-
-
-def _explain_figure(name: str, metric: Metric) -> str:
-    kind = (
-        "column of speedups.csv"
-        if name == metric.csv_name
-        else f"in speedups.csv {metric.csv_name}"
+    if metric := FIGURES.get(name):
+        kind = f"in speedups.csv {metric.csv_name}"
+        if name == metric.csv_name:
+            kind = "column of speedups.csv"
+        mlflow = f"A metric in MLflow, {metric.name}." if metric.mlflow else ""
+        lines = [sentence(metric.meaning), mlflow]
+    else:
+        meaning: Meaning = ALL[name]
+        kind, rank = "status" if name in STATUSES else "cause of lost time", ""
+        if flag := FLAGS.get(name):
+            kind = f"flag, {flag.rank}"
+            rank = f"{sentence(flag.rank)[:-1]}: {RANKS[flag.rank]}; here {flag.why}."
+        todo = f"What to do: {meaning.todo}" if meaning.todo else ""
+        lines = [sentence(meaning.says), meaning.more, rank, todo]
+    fill = functools.partial(
+        textwrap.fill, width=WIDTH, initial_indent="  ", subsequent_indent="  "
     )
-    mlflow = f"A metric in MLflow, {metric.name}." if metric.mlflow else ""
-    return _fill(f"{name} ({kind})", [sentence(metric.meaning), mlflow])
-
-
-def _fill(heading: str, lines: Sequence[str]) -> str:
-    indent = "  "
-    filled = (
-        textwrap.fill(line, WIDTH, initial_indent=indent, subsequent_indent=indent)
-        for line in lines
-        if line
-    )
-    return "\n".join([heading, *filled])
+    return "\n".join([f"{name} ({kind})", *map(fill, filter(None, lines))])
 
 
 def list_names() -> Iterator[str]:
     """Yield a line for each status, flag and cause, under headings."""
-    flags_by_rank = {
-        f"flags, {rank}: {meaning}": {
-            name: flag for name, flag in FLAGS.items() if flag.rank == rank
-        }
-        for rank, meaning in RANKS.items()
-    }
-    for heading, group in {
-        "statuses": STATUSES,
-        **flags_by_rank,
-        "causes of lost time": CAUSES,
-    }.items():
-        yield f"{heading}\n" + "\n".join(
-            f"  {name:<22}  {meaning.says}" for name, meaning in group.items()
-        )
+    groups: dict[str, Mapping[str, Meaning]] = {"statuses": STATUSES}
+    for rank, meaning in RANKS.items():
+        flags = {name: flag for name, flag in FLAGS.items() if flag.rank == rank}
+        groups[f"flags, {rank}: {meaning}"] = flags
+    groups["causes of lost time"] = CAUSES
+    for heading, group in groups.items():
+        lines = [f"  {name:<22}  {meaning.says}" for name, meaning in group.items()]
+        yield "\n".join([heading, *lines])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

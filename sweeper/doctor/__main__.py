@@ -12,12 +12,11 @@ could not be measured; 2 bad arguments; 130 interrupted. Try: `python -m sweeper
 from __future__ import annotations
 
 import argparse
-import functools
 import json
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,7 +39,6 @@ from sweeper.doctor.noise import Noise
 from sweeper.doctor.software import ask_software
 from sweeper.execution.disturbances import UNRELIABLE, discount_past_load, find_disturbances
 
-GPU_MODES = "default,reduce-overhead,max-autotune"  # of Inductor
 # from 10 on, a standard deviation is known to 0.7 to 1.8 times its estimate
 MIN_PROCESSES_FOR_SPREAD = 10
 GIB = 2**30
@@ -60,31 +58,32 @@ class Findings:
 
 
 def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    purpose = (
-        "Say what this machine can do: versions, state of GPU and host, noise, and how to try "
-        "the backends of torch.compile."
-    )
-    codes = "exit code: 0 torch works on the device, 1 it does not, 2 bad arguments"
     parser = argparse.ArgumentParser(
-        "python -m sweeper.doctor", description=purpose, epilog=codes, allow_abbrev=False
+        "python -m sweeper.doctor",
+        description="Say what this machine can do: versions, state of GPU and host, noise, and how "
+        "to try the backends of torch.compile.",
+        epilog="exit code: 0 torch works on the device, 1 it does not, 2 bad arguments",
+        allow_abbrev=False,
     )
-    device = functools.partial(_check_text, r"cpu|cuda(:\d+)?", "cpu, cuda or cuda:N")
-    processes = functools.partial(
-        _check_text, r"0*([2-9]|[1-9]\d+)", "a number from 2 on, one process shows no spread"
-    )
-    seconds = functools.partial(_check_text, r"(?=.*[1-9])\d+(\.\d+)?", "seconds, more than 0")
     parser.add_argument(
-        "--device", type=device, metavar="cpu|cuda|cuda:N", help="default: the GPU, if there is one"
+        "--device",
+        type=_match(r"cpu|cuda(:\d+)?", "cpu, cuda or cuda:N"),
+        metavar="cpu|cuda|cuda:N",
+        help="default: the GPU, if there is one",
     )
     parser.add_argument(
         "--noise", action="store_true", help="measure eager against eager on three models: minutes"
     )
     parser.add_argument(
-        "--processes", type=processes, default="5", metavar="N", help="of each model, for --noise"
+        "--processes",
+        type=_match(r"0*([2-9]|[1-9]\d+)", "a number from 2 on, one process shows no spread"),
+        default="5",
+        metavar="N",
+        help="of each model, for --noise",
     )
     parser.add_argument(
         "--timeout-s",
-        type=seconds,
+        type=_match(r"(?=.*[1-9])\d+(\.\d+)?", "seconds, more than 0"),
         default="300",
         metavar="S",
         help="for torch to answer; default 300",
@@ -95,10 +94,15 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _check_text(pattern: str, hint: str, text: str) -> str:
-    if not re.fullmatch(pattern, text):
-        raise argparse.ArgumentTypeError(f"{text}: give {hint}")
-    return text
+def _match(pattern: str, hint: str) -> Callable[[str], str]:
+    """Return a type of argument: a text that matches a pattern."""
+
+    def check(text: str) -> str:
+        if not re.fullmatch(pattern, text):
+            raise argparse.ArgumentTypeError(f"{text}: give {hint}")
+        return text
+
+    return check
 
 
 def _check_file(text: str) -> Path:
@@ -135,14 +139,11 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Fi
     """Find everything out and print it as it comes."""
     machine = host.read()  # before anything of ours runs
     gpu = gpus.read(device.gpu) if device.gpu else None
-    warnings, timeout_s = (
-        tuple(find_disturbances(discount_past_load(machine), gpu)),
-        float(options.timeout_s),
-    )
+    warnings = tuple(find_disturbances(discount_past_load(machine), gpu))
     _print_section("device", [*describe_gpu(device, gpu), *describe_host(machine)], console)
     for warning in warnings:
         console.print(f"  [bold yellow]{UNRELIABLE}[/] {escape(warning)}")
-    software, cpp_compiler = ask_software(device, timeout_s), find_cpp_compiler()
+    software, cpp_compiler = ask_software(device, float(options.timeout_s)), find_cpp_compiler()
     driver = [Part("NVIDIA driver", gpu.driver)] if gpu else []
     parts = [
         (part.name, "; ".join(filter(None, [part.version or "none", part.note])))
@@ -162,29 +163,21 @@ def describe_gpu(device: Device, gpu: GpuReading | None) -> Iterator[tuple[str, 
         return
     yield "GPU", f"{device.gpu.name}, {device.gpu.uuid}"
     if gpu.memory_used_bytes is not None and gpu.memory_total_bytes is not None:
-        yield (
-            "memory",
-            f"{gpu.memory_used_bytes / GIB:.1f} of {gpu.memory_total_bytes / GIB:.1f} GiB in use",
-        )
+        used_gib, total_gib = gpu.memory_used_bytes / GIB, gpu.memory_total_bytes / GIB
+        yield "memory", f"{used_gib:.1f} of {total_gib:.1f} GiB in use"
     if gpu.pids is not None:
         yield "processes", f"{len(gpu.pids) or 'none seen'} beside this one"
     if gpu.compute_mode is not None:
         yield "compute mode", gpu.compute_mode
     if gpu.persistence_mode is not None:
-        yield (
-            "persistence",
-            "on" if gpu.persistence_mode else "off; the first use of an idle GPU takes seconds",
-        )
+        idle = "off; the first use of an idle GPU takes seconds"
+        yield "persistence", "on" if gpu.persistence_mode else idle
     if gpu.clock_mhz is not None:
-        yield (
-            "SM clock",
-            f"{gpu.clock_mhz}{f' of {gpu.max_clock_mhz}' if gpu.max_clock_mhz else ''} MHz",
-        )
+        limit = f" of {gpu.max_clock_mhz}" if gpu.max_clock_mhz else ""
+        yield "SM clock", f"{gpu.clock_mhz}{limit} MHz"
     if gpu.power_w is not None:
-        yield (
-            "power",
-            f"{gpu.power_w:.0f}{f' of {gpu.power_limit_w:.0f}' if gpu.power_limit_w else ''} W",
-        )
+        limit = f" of {gpu.power_limit_w:.0f}" if gpu.power_limit_w else ""
+        yield "power", f"{gpu.power_w:.0f}{limit} W"
     if gpu.temperature_c is not None:
         yield "temperature", f"{gpu.temperature_c} °C"
     if gpu.lowered_clocks:
@@ -211,12 +204,9 @@ def describe_bfloat16(device: Device, machine: Host, software: Software) -> str:
         return "not known whether the device computes in bfloat16"
     if native:
         return "native: autocast to bfloat16 can pay"
-    emulated = "the device emulates bfloat16"
-    return (
-        f"{emulated}; precision=amp takes float16"
-        if device.gpu
-        else f"{emulated}: autocast to it is slow"
-    )
+    if device.gpu:
+        return "the device emulates bfloat16; precision=amp takes float16"
+    return "the device emulates bfloat16: autocast to it is slow"
 
 
 def name_backend_sweep(device: Device) -> str:
@@ -225,9 +215,11 @@ def name_backend_sweep(device: Device) -> str:
 
     options = {path.stem for path in (conf_folder() / "backend").glob("*.yaml")}
     backends = ",".join(sorted(options - GONE.keys()))
-    modes = f" mode={GPU_MODES}" if device.gpu else ""
-    fixed = f"measure=quick tracking=none device={device.type}"
-    return f"python -m sweeper -m model=pointwise backend={backends}{modes} {fixed}"
+    modes = " mode=default,reduce-overhead,max-autotune" if device.gpu else ""  # of Inductor
+    return (
+        f"python -m sweeper -m model=pointwise backend={backends}{modes} measure=quick "
+        f"tracking=none device={device.type}"
+    )
 
 
 def measure_noise(device: Device, processes: int, console: Console) -> tuple[Noise, ...]:

@@ -6,29 +6,22 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
 
 from sweeper.core.protocol import Part
 
 
-def find_cpp_compiler(environment: Mapping[str, str] = os.environ) -> Part:
+def find_cpp_compiler() -> Part:
     """Find the compiler that Inductor takes, `CXX` or the platform's own, and ask for its
     version.
     """
-    named = environment.get("CXX")
+    named = os.environ.get("CXX")
     name = named or ("clang++" if sys.platform == "darwin" else "g++")
-    path = shutil.which(name, path=environment.get("PATH"))
+    path = shutil.which(name)
     if path is None:
-        others = [
-            other
-            for other in ("g++", "clang++")
-            if shutil.which(other, path=environment.get("PATH"))
-        ]
-        hint = (
-            f"set CXX={others[0]}, which is here"
-            if others
-            else "install g++, e.g. apt-get install g++"
-        )
+        others = [other for other in ("g++", "clang++") if shutil.which(other)]
+        hint = "install g++, e.g. apt-get install g++"
+        if others:
+            hint = f"set CXX={others[0]}, which is here"
         return Part(
             "C++ compiler", None, f"{f'CXX={name}' if named else name} is not there; {hint}"
         )

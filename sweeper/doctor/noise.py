@@ -23,14 +23,6 @@ MODELS = ("resnet18", "vit_tiny", "bert_small")
 CPU_BATCH_SIZE = 4  # the models' own are made for a GPU
 HALF_WIDTH = 0.01  # of the interval that is aimed at, as a share of the speedup
 MAX_PROCESSES = 100
-HEADING = [
-    "model",
-    "A/A speedup",
-    "95 % interval",
-    "within a process",
-    "between processes",
-    "processes for ±1 %",
-]
 
 
 @dataclass(frozen=True)
@@ -62,9 +54,12 @@ def run_noise_sweep(device: Device, processes: int) -> tuple[str, int]:
         f"model={','.join(MODELS)}",
         "mode=eager",
         f"sweep={name}",
+        f"measure.processes={processes}",
+        "tracking=none",
+        f"device={where}",
     ]
-    command += [f"measure.processes={processes}", "tracking=none", f"device={where}"]
-    command += [f"batch_size={CPU_BATCH_SIZE}"] if device.type == "cpu" else []
+    if device.gpu is None:
+        command.append(f"batch_size={CPU_BATCH_SIZE}")
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as sweep:
         try:
             return name, sweep.wait()
@@ -82,19 +77,15 @@ def read_noise(sweep: str) -> tuple[Noise, ...]:
 def compute_noise(record: Record) -> Noise:
     """Compute what a record of eager against eager says of the machine."""
     result = derive(record)
-    steps_s = [
-        (process.step_s("eager"), process.step_s("compiled")) for process in record.processes
-    ]
-    logs = [
-        math.log(eager_s / compiled_s) for eager_s, compiled_s in steps_s if eager_s and compiled_s
-    ]
-    blocks = [
-        blocks
-        for process in record.processes
-        for arm in ARMS
-        if len(blocks := process.blocks_s(arm)) > 1
-    ]
-    within = median(stdev(arm) / fmean(arm) for arm in blocks) if blocks else None
+    logs = []
+    spreads = []
+    for process in record.processes:
+        eager_s, compiled_s = process.step_s("eager"), process.step_s("compiled")
+        if eager_s and compiled_s:
+            logs.append(math.log(eager_s / compiled_s))
+        arms = [process.blocks_s(arm) for arm in ARMS]
+        spreads += [stdev(blocks_s) / fmean(blocks_s) for blocks_s in arms if len(blocks_s) > 1]
+    within = median(spreads) if spreads else None
     between = stdev(logs) if len(logs) > 1 else None
     needed = None if between is None else count_processes_needed(between)
     speedups = result.speedup, result.speedup_low, result.speedup_high
@@ -103,24 +94,30 @@ def compute_noise(record: Record) -> Noise:
     )
 
 
-def count_processes_needed(spread: float, half_width: float = HALF_WIDTH) -> int | None:
-    """Find the smallest n for which t(n - 1) * spread / sqrt(n) <= half_width; None when
+def count_processes_needed(spread: float) -> int | None:
+    """Find the smallest n for which t(n - 1) * spread / sqrt(n) <= HALF_WIDTH; None when
     `MAX_PROCESSES` are too few.
 
     The half width of Student's t interval of a mean of n log ratios with standard deviation
     `spread`.
     """
-    fitting = (
-        n
-        for n in range(2, MAX_PROCESSES + 1)
-        if t_quantile(n - 1) * spread / math.sqrt(n) <= half_width
-    )
-    return next(fitting, None)
+    for n in range(2, MAX_PROCESSES + 1):
+        if t_quantile(n - 1) * spread / math.sqrt(n) <= HALF_WIDTH:
+            return n
+    return None
 
 
 def make_card(noises: Sequence[Noise]) -> list[list[str]]:
     """Make the noise card: a heading and one row per model."""
-    return [HEADING, *map(_make_row, noises)]
+    heading = [
+        "model",
+        "A/A speedup",
+        "95 % interval",
+        "within a process",
+        "between processes",
+        "processes for ±1 %",
+    ]
+    return [heading, *map(_make_row, noises)]
 
 
 def _make_row(noise: Noise) -> list[str]:

@@ -181,7 +181,6 @@ def test_processes_needed_by_hand() -> None:
     assert count_processes_needed(0.005) == 4
     # 6: 2.571 * 0.01 / 2.449 = 0.0105; 7: 2.447 * 0.01 / 2.646 = 0.0092
     assert count_processes_needed(0.01) == 7
-    assert count_processes_needed(0.01, half_width=0.1) == 2
     assert count_processes_needed(0.06) is None  # 100: 1.984 * 0.06 / 10 = 0.0119
 
 
