@@ -46,10 +46,8 @@ def _list_words(before: Sequence[str], last: str) -> Iterator[str]:
         if before[0] in OF_SWEEPS:
             yield from _list_sweeps()
         return
-    folders = [
-        conf_folder(),
-        *(Path(folder) for flag, folder in pairwise(before) if flag == "--config-dir"),
-    ]
+    folders = [conf_folder()]
+    folders += [Path(folder) for flag, folder in pairwise(before) if flag == "--config-dir"]
     if "=" in last:
         yield from _list_values(last, folders)
     elif before[-1:] in (["--help"], ["-h"]):

@@ -104,7 +104,7 @@ class Composer:
                 item: _compare(first, self.compose([*constant, item]))
                 for item in axis.overrides[1:]
             }
-            reached = {key for item in found.values() for key in item.nodes}
+            reached = set().union(*(item.nodes for item in found.values()))
             options = [
                 first.choices.get(axis.key),
                 *(item.choices.get(axis.key) for item in found.values()),

@@ -72,7 +72,9 @@ def write_help(topics: Sequence[str], config_dir: str | None = None) -> str:
 
     Raises ConfigError for an unknown topic.
     """
-    folders = [conf_folder(), *([Path(config_dir)] if config_dir else [])]
+    folders = [conf_folder()]
+    if config_dir:
+        folders.append(Path(config_dir))
     keys = read_keys()
     if topics:
         return "\n".join(line for topic in topics for line in _describe_topic(topic, folders, keys))
@@ -111,7 +113,8 @@ def _describe_topic(topic: str, folders: Sequence[Path], keys: dict[str, Key]) -
         default = list_default_options().get(group)
         yield f"{group}: {PURPOSES[group]}; write {group}=OPTION"
         for option, about in list_options(group, folders).items():
-            yield _line(f"{option}{' *' if option == default else ''}", about)
+            mark = " *" if option == default else ""
+            yield _line(f"{option}{mark}", about)
     for key in inside:
         yield _describe_key(key)
 
@@ -130,9 +133,9 @@ def _summarise_group(group: str, folders: Sequence[Path]) -> str:
         )
         return _line(group, f"{PURPOSES[group]}: {text}")
     gone = [option for option in options if option in GONE]
-    shown = [
-        f"{option}{'*' if option == default else ''}" for option in options if option not in gone
-    ]
+    shown = [option for option in options if option not in gone]
+    if default in shown:
+        shown[shown.index(default)] += "*"
     removed = f"; removed from torch: {', '.join(gone)}" if gone else ""
     return _line(group, f"{PURPOSES[group]}: {', '.join(shown)}{removed}")
 

@@ -76,7 +76,7 @@ class Model:
         """A key that only equal models share; a model is not hashable, because its arguments are a
         dict.
         """
-        return json.dumps(to_json(self), sort_keys=True)
+        return json.dumps(drop_defaults(self), sort_keys=True)
 
 
 def name_module(path: str) -> str | None:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+ROOT = Path("/")  # of the kernel's files
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # in /proc/cpuinfo: x86, x86 with AMX, Arm
 
@@ -31,9 +32,9 @@ class Host:
     bfloat16_native: bool | None = None
 
 
-def read(root: Path = Path("/")) -> Host:
-    """Read what the kernel's files under `root` say now."""
-    facts = [line.partition(":") for line in _text(root / "proc/cpuinfo").splitlines()]
+def read() -> Host:
+    """Read what the kernel's files say now."""
+    facts = [line.partition(":") for line in _text("proc/cpuinfo").splitlines()]
     cpu = next((value.strip() for key, _, value in facts if key.strip() == "model name"), None)
     flags = {
         word
@@ -41,9 +42,9 @@ def read(root: Path = Path("/")) -> Host:
         if key.strip() in ("flags", "Features")
         for word in value.split()
     }
-    load = _text(root / "proc/loadavg").split()
+    load = _text("proc/loadavg").split()
     # `MICROSECONDS PERIOD` or `max PERIOD`, see cpu.max in the kernel's admin-guide/cgroup-v2
-    quota, _, period = _text(root / "sys/fs/cgroup/cpu.max").partition(" ")
+    quota, _, period = _text("sys/fs/cgroup/cpu.max").partition(" ")
     cores = os.cpu_count() or 1
     return Host(
         cpu=cpu or platform.processor() or platform.machine(),
@@ -51,12 +52,12 @@ def read(root: Path = Path("/")) -> Host:
         usable_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else cores,
         load=float(load[0]) if load else None,
         quota_cores=int(quota) / int(period) if quota.isdigit() and period.isdigit() else None,
-        governor=_text(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None,
+        governor=_text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None,
         bfloat16_native=bool(flags & BFLOAT16_FLAGS) if flags else None,
     )
 
 
-def busy_s(cores: Collection[int], root: Path = Path("/")) -> float:
+def busy_s(cores: Collection[int]) -> float:
     """Processor seconds of everybody on these cores since the machine started: the lines `cpuN` of
     proc_stat(5).
 
@@ -64,7 +65,7 @@ def busy_s(cores: Collection[int], root: Path = Path("/")) -> float:
     """
     names = {f"cpu{core}" for core in cores}
     ticks = 0
-    for line in _text(root / "proc/stat").splitlines():
+    for line in _text("proc/stat").splitlines():
         words = line.split()
         if words[0] in names:
             user, nice, system, _idle, _iowait, irq, softirq = map(int, words[1:8])
@@ -82,26 +83,26 @@ def measure_busy_cores(seconds: float) -> float | None:
     return (busy_s(cores) - before_s) / (time.monotonic() - start) if before_s else None
 
 
-def physical_cores(numbers: Iterable[int], root: Path = Path("/")) -> list[tuple[int, ...]]:
+def physical_cores(numbers: Iterable[int]) -> list[tuple[int, ...]]:
     """Group cores that are threads of one physical core; each is alone where the kernel does not
     tell.
     """
     together: dict[str, list[int]] = {}
     for number in sorted(numbers):
-        siblings = _text(root / f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
+        siblings = _text(f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
         together.setdefault(siblings or str(number), []).append(number)
     return [tuple(threads) for threads in together.values()]
 
 
-def free_memory_bytes(root: Path = Path("/")) -> float | None:
+def free_memory_bytes() -> float | None:
     """Memory available without swapping, or what the cgroup's limit leaves of it; None where
     neither is known.
     """
-    available_kib = _number_after("MemAvailable:", _text(root / "proc/meminfo"))
+    available_kib = _number_after("MemAvailable:", _text("proc/meminfo"))
     found = [] if available_kib is None else [available_kib * 1024]
-    limit, used = (_text(root / f"sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+    limit, used = (_text(f"sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
     if used and limit.isdigit():
-        cached = _number_after("inactive_file", _text(root / "sys/fs/cgroup/memory.stat"))
+        cached = _number_after("inactive_file", _text("sys/fs/cgroup/memory.stat"))
         found.append(float(limit) - float(used) + (cached or 0))
     return min(found, default=None)
 
@@ -111,8 +112,8 @@ def _number_after(name: str, text: str) -> float | None:
     return next((float(words[1]) for words in lines if words and words[0] == name), None)
 
 
-def _text(path: Path) -> str:
+def _text(name: str) -> str:
     """Read a file of the kernel; empty where there is none."""
     with suppress(OSError):
-        return path.read_text(errors="replace").strip()
+        return (ROOT / name).read_text(errors="replace").strip()
     return ""

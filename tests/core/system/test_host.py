@@ -9,21 +9,30 @@ from sweeper.core.system import host
 GIB = 2**30
 
 
-def write_files(root: Path, files: dict[str, str]) -> Path:
+@pytest.fixture(autouse=True)
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder that stands for the root of the kernel's files."""
+    monkeypatch.setattr(host, "ROOT", tmp_path)
+    return tmp_path
+
+
+def write_files(root: Path, files: dict[str, str]) -> None:
     for name, text in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    return root
 
 
-def test_the_host_is_read_from_the_kernels_files(tmp_path: Path) -> None:
+def test_the_host_is_read_from_the_kernels_files(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = {
         "proc/cpuinfo": "processor : 0\nmodel name\t: A fine CPU\nflags\t\t: fpu avx512_bf16\n",
         "proc/loadavg": "1.50 0.70 0.30 2/100 4242\n",
         "sys/fs/cgroup/cpu.max": "150000 100000\n",
         "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor": "powersave\n",
     }
-    read = host.read(write_files(tmp_path, files))
+    write_files(root, files)
+    read = host.read()
     assert (read.cpu, read.load, read.quota_cores, read.governor) == (
         "A fine CPU",
         1.5,
@@ -31,9 +40,10 @@ def test_the_host_is_read_from_the_kernels_files(tmp_path: Path) -> None:
         "powersave",
     )
     assert read.bfloat16_native is True
-    (tmp_path / "sys/fs/cgroup/cpu.max").write_text("max 100000\n")
-    assert host.read(tmp_path).quota_cores is None
-    nothing = host.read(tmp_path / "nowhere")
+    (root / "sys/fs/cgroup/cpu.max").write_text("max 100000\n")
+    assert host.read().quota_cores is None
+    monkeypatch.setattr(host, "ROOT", root / "nowhere")
+    nothing = host.read()
     assert (nothing.load, nothing.governor, nothing.bfloat16_native) == (None, None, None)
 
 
@@ -47,11 +57,10 @@ def test_the_host_is_read_from_the_kernels_files(tmp_path: Path) -> None:
     ],
 )
 def test_bfloat16_is_native_where_the_processor_says_so(
-    tmp_path: Path, flags: str, native: bool | None
+    root: Path, flags: str, native: bool | None
 ) -> None:
-    assert (
-        host.read(write_files(tmp_path, {"proc/cpuinfo": f"{flags}\n"})).bfloat16_native is native
-    )
+    write_files(root, {"proc/cpuinfo": f"{flags}\n"})
+    assert host.read().bfloat16_native is native
 
 
 MEMORY = "MemTotal: 9000000 kB\nMemAvailable:  4194304 kB\n"
@@ -78,26 +87,26 @@ MEMORY = "MemTotal: 9000000 kB\nMemAvailable:  4194304 kB\n"
     ids=["unknown", "machine", "no limit", "limit", "cached", "limit above what there is"],
 )
 def test_free_memory_is_the_machines_or_what_the_limit_leaves(
-    tmp_path: Path, files: dict[str, str], free_bytes: float | None
+    root: Path, files: dict[str, str], free_bytes: float | None
 ) -> None:
     paths = {name if "/" in name else f"sys/fs/cgroup/{name}": text for name, text in files.items()}
-    assert host.free_memory_bytes(write_files(tmp_path, paths)) == free_bytes
+    write_files(root, paths)
+    assert host.free_memory_bytes() == free_bytes
 
 
-def test_cores_whose_siblings_are_unknown_stand_alone(tmp_path: Path) -> None:
-    assert host.physical_cores([2, 0], tmp_path) == [(0,), (2,)]
+def test_cores_whose_siblings_are_unknown_stand_alone() -> None:
+    assert host.physical_cores([2, 0]) == [(0,), (2,)]
 
 
-def test_only_the_cores_asked_for_count(tmp_path: Path) -> None:
+def test_only_the_cores_asked_for_count(root: Path) -> None:
     lines = [
         "cpu 900 0 0 0 0 0 0 0 0 0",
         "cpu0 100 20 30 999 999 4 6 0 0 0",
         "cpu1 500 0 0 0 0 0 0 0 0 0",
         "intr 5",
     ]
-    (tmp_path / "proc").mkdir()
-    (tmp_path / "proc/stat").write_text("\n".join(lines))
-    assert host.busy_s({0}, tmp_path) == 160 / host.TICKS_PER_SECOND
+    write_files(root, {"proc/stat": "\n".join(lines)})
+    assert host.busy_s({0}) == 160 / host.TICKS_PER_SECOND
 
 
 def test_busy_cores_are_counted_over_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
