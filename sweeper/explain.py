@@ -12,7 +12,8 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
-from sweeper.analysis.meanings import CAUSES, FLAGS, RANKS, STATUSES, Meaning
+from sweeper.analysis.flags import FLAGS, RANKS
+from sweeper.analysis.meanings import CAUSES, STATUSES, Meaning
 from sweeper.analysis.metrics import METRICS
 from sweeper.core.errors import nearest
 from sweeper.core.system.exit_codes import BAD_INPUT, OK

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from sweeper.analysis.meanings import FLAGS, RANKS
+from sweeper.analysis.flags import FLAGS, RANKS
 from sweeper.core.system.exit_codes import BAD_INPUT, OK
 from sweeper.explain import ALL, FIGURES, main
 

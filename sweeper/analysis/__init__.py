@@ -1,3 +1,3 @@
-"""Numbers from records: `metrics.derive` gives the figures of a record, with intervals; `flags`
+"""Numbers from records: `derive` gives the figures of a record, with intervals; `flags`
 gives its flags.
 """

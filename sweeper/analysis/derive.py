@@ -5,8 +5,8 @@ headroom.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sweeper.analysis.metrics import METRICS
@@ -19,7 +19,6 @@ from sweeper.core.record import (
     READ_LOADER,
     SAVED_FILE,
     Accuracy,
-    PerArm,
     Process,
     Record,
 )
@@ -40,27 +39,28 @@ MIN_PROCESSES_IF_HOST_BOUND = 5
 
 def derive(record: Record) -> Result:
     """Compute the figures of a record. Speedups and what needs them exist only for status `ok`."""
-    steps_s = (
-        {arm: time_s for arm in ARMS if (time_s := process.step_s(arm))}
-        for process in record.processes
-    )
-    timed = zip(record.processes, steps_s, strict=True)
-    measured = [_Measured(process, step_s) for process, step_s in timed if len(step_s) == len(ARMS)]
+    measured: list[_Measured] = []
+    for process in record.processes:
+        eager_s, compiled_s = process.step_s("eager"), process.step_s("compiled")
+        if eager_s is not None and compiled_s is not None:
+            measured.append(_Measured(process, {"eager": eager_s, "compiled": compiled_s}))
     is_right = record.status == "ok" and bool(measured)
-    readings = {
-        metric.name: value
-        for metric in METRICS
-        if metric.of_process and (is_right or not metric.needs_ok)
-        if (value := metric.read(record.processes)) is not None
-    }
-    figures = _describe_any_status(record, measured)
-    if is_right:
-        figures |= _describe_compiled_arm(record, measured)
-        figures |= _describe_speedups(measured, figures["draws"], bool(figures["host_bound_arms"]))
-        figures |= _describe_break_even(figures, readings)
-        figures |= _describe_headroom(figures, readings)
-        figures |= _explain_missing(record, figures, readings)
-    return Result(**figures, readings=readings)
+    readings: dict[str, float] = {}
+    for metric in METRICS:
+        if metric.of_process and (is_right or not metric.needs_ok):
+            value = metric.read(record.processes)
+            if value is not None:
+                readings[metric.name] = value
+    result = _describe_any_status(record, measured, readings)
+    if not is_right:
+        return result
+    result = replace(result, **_describe_speedups(record, measured))
+    return replace(
+        result,
+        **_describe_break_even(result),
+        **_describe_headroom(result),
+        **_explain_missing(record, result),
+    )
 
 
 def find_worst_accuracy(record: Record) -> Accuracy | None:
@@ -68,19 +68,18 @@ def find_worst_accuracy(record: Record) -> Accuracy | None:
     furthest beyond it.
     """
 
-    def share_of_bound(accuracy: Accuracy) -> float:
-        error, bound = accuracy.compiled_error, accuracy.bound
-        # a failed check without a finite error, or nothing was compared
+    def rank(accuracy: Accuracy) -> tuple[bool, float]:
+        failed, error, bound = accuracy.passed is False, accuracy.compiled_error, accuracy.bound
+        share = 0.0
         if error is None or bound is None:
-            return math.inf if accuracy.passed is False else -1.0
-        return error / bound if bound else (math.inf if error else 0.0)
+            # a failed check without a finite error, or nothing was compared
+            share = math.inf if failed else -1.0
+        elif error:
+            share = error / bound if bound else math.inf
+        return failed, share
 
-    found = (item.accuracy for item in record.processes if item.accuracy)
-    return max(
-        found,
-        key=lambda accuracy: (accuracy.passed is False, share_of_bound(accuracy)),
-        default=None,
-    )
+    found = [process.accuracy for process in record.processes if process.accuracy]
+    return max(found, key=rank, default=None)
 
 
 def break_even_steps(
@@ -101,16 +100,9 @@ def find_host_s(host_s: float, device_s: float, step_s: float) -> float:
     a step waits for the device. So a step that takes clearly longer than its device work waits for
     its host, and its wall time is the host's; and no step is shorter than what its host does.
     """
-    return step_s if step_s > MIN_WAITING * device_s else min(host_s, step_s)
-
-
-def predict_step_s(host_s: float, device_s: float, host_slowdown: float) -> float:
-    """Predict the wall seconds of a step where the host takes `host_slowdown` times as long for it
-    as here.
-
-    Host and device work side by side, so the slower of the two decides.
-    """
-    return max(host_s * host_slowdown, device_s)
+    if step_s > MIN_WAITING * device_s:
+        return step_s
+    return min(host_s, step_s)
 
 
 def predict_speedup(
@@ -122,9 +114,11 @@ def predict_speedup(
 ) -> float:
     """Predict the speedup where the host takes `host_slowdown` times as long for a step as here, in
     both arms.
+
+    Host and device work side by side, so the slower of the two decides.
     """
-    eager_s = predict_step_s(eager_host_s, eager_device_s, host_slowdown)
-    return eager_s / predict_step_s(compiled_host_s, compiled_device_s, host_slowdown)
+    eager_s = max(eager_host_s * host_slowdown, eager_device_s)
+    return eager_s / max(compiled_host_s * host_slowdown, compiled_device_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,150 +130,112 @@ class _Measured:
     process: Process
     step_s: Mapping[str, float]  # by arm
 
-    @property
     def log_speedup(self) -> float:
         return math.log(self.step_s["eager"] / self.step_s["compiled"])
 
-    @property
-    def device_log_speedup(self) -> float | None:
-        return _log_ratio(self.process.device_step_s)
+    def log_device_speedup(self) -> float | None:
+        times = self.process.device_step_s
+        if times and times.eager and times.compiled:
+            return math.log(times.eager / times.compiled)
+        return None
 
-    @property
-    def loop_log_speedup(self) -> float | None:
-        eager, compiled = (self.process.read_loop(arm) for arm in ARMS)
+    def log_loop_speedup(self) -> float | None:
+        eager, compiled = map(self.process.read_loop, ARMS)
         return math.log(eager.step_s / compiled.step_s) if eager and compiled else None
 
-    def waiting_fraction(self, arm: str) -> float | None:
-        """Compute the share of an arm's wall time in which the device waits for the host, beyond
-        its own gaps, or the usual gaps where the device step time is unknown.
-        """
-        fields = ("device_step_s", "device_time_s", "device_kernels")
-        device_s, busy_s, kernels = (self.process.read_arm(name, arm) for name in fields)
-        if device_s is None and busy_s is not None and kernels is not None:
-            device_s = busy_s + kernels * USUAL_GAP_S
-        return None if device_s is None else max(0.0, 1 - device_s / self.step_s[arm])
 
-
-def _log_ratio(times: PerArm | None) -> float | None:
-    return (
-        math.log(times.eager / times.compiled) if times and times.eager and times.compiled else None
-    )
-
-
-def _describe_any_status(record: Record, measured: Sequence[_Measured]) -> dict[str, Any]:
-    """Compute the fields of a Result that a trial has whatever its status is."""
+def _describe_any_status(
+    record: Record, measured: Sequence[_Measured], readings: Mapping[str, float]
+) -> Result:
+    """Compute the figures that a trial has whatever its status is."""
     diagnostics = record.diagnostics
-    prints = {
+    eager = _estimate_step(measured, "eager")
+    programs = {
         (process.code_fingerprint, process.autotuning_fingerprint) for process in record.processes
     }
-    eager = _estimate_step(measured, "eager")
-    return {
-        "processes": len(measured),
-        "draws": len({item.process.draw for item in measured}),
-        "eager_step_s": eager.ratio if eager else None,
-        "graph_breaks": sum(item.count for item in diagnostics.graph_breaks)
-        if diagnostics
-        else None,
-        "recompiles": diagnostics.recompiles if diagnostics else None,
-        "artifacts": len({pair for pair in prints if any(pair)}) or None,
-        "seen_of_script": next(
-            (process.script for process in record.processes if process.script), None
-        ),
-        "is_void_by_script": _is_void_by_script(record),
-    }
+    result = Result(
+        processes=len(measured),
+        draws=len({item.process.draw for item in measured}),
+        eager_step_s=eager.ratio if eager else None,
+        artifacts=len(programs - {(None, None)}) or None,
+        seen_of_script=next(filter(None, (process.script for process in record.processes)), None),
+        is_void_by_script=_is_void_by_script(record),
+        readings=readings,
+    )
+    if diagnostics is None:
+        return result
+    graph_breaks = sum(item.count for item in diagnostics.graph_breaks)
+    return replace(result, graph_breaks=graph_breaks, recompiles=diagnostics.recompiles)
 
 
 def _is_void_by_script(record: Record) -> bool:
     rounds = record.processes[-1].rounds if record.processes else ()
     reasons = [item.void for item in rounds if item.void][-MAX_VOID_ROUNDS:]
-    ended = (
+    return (
         record.status == "runtime_error"
         and len(reasons) == MAX_VOID_ROUNDS
         and rounds[-1].void is not None
+        and {READ_LOADER, SAVED_FILE}.issuperset(reasons)
     )
-    return ended and {READ_LOADER, SAVED_FILE}.issuperset(reasons)
 
 
-def _explain_missing(
-    record: Record, figures: Mapping[str, Any], readings: Mapping[str, float]
-) -> dict[str, str | None]:
-    """Join the reasons of processes for figures that the trial lacks; a CPU has neither figure by
-    nature.
+def _describe_speedups(record: Record, measured: Sequence[_Measured]) -> dict[str, Any]:
+    """Compute step times and throughput, and speedups by the wall clock, of the device, and of a
+    script's loop.
     """
-    lacking = {
-        "device_time_missing": figures["device_speedup"] is None,
-        "memory_missing": any(f"{arm}_peak_memory_bytes" not in readings for arm in ARMS),
-    }
-    reasons = {
-        name: dict.fromkeys(
-            reason for process in record.processes if (reason := getattr(process, name))
-        )
-        for name, is_lacking in lacking.items()
-        if is_lacking and record.trial.device != "cpu"
-    }
-    return {name: "; ".join(found) or None for name, found in reasons.items()}
-
-
-def _describe_compiled_arm(record: Record, measured: Sequence[_Measured]) -> dict[str, Any]:
-    waiting = {arm: median_of(item.waiting_fraction(arm) for item in measured) for arm in ARMS}
-    bound = [arm for arm, share in waiting.items() if share is not None and share > HOST_BOUND]
-    eager, compiled = (_estimate_step(measured, arm, arm in bound) for arm in ARMS)
+    waiting = {arm: _find_waiting_fraction(measured, arm) for arm in ARMS}
+    shares = [share for share in waiting.values() if share is not None]
+    bound = [arm for arm in ARMS if (waiting[arm] or 0.0) > HOST_BOUND]
+    compiled = _estimate_step(measured, "compiled", "compiled" in bound)
+    wall = _estimate(measured, _Measured.log_speedup, bool(bound))
     assert compiled is not None
-    return {
+    assert wall is not None
+    figures: dict[str, Any] = {
         "compiled_step_s": compiled.ratio,
-        "samples_per_s": None
-        if record.trial.workload == SCRIPT
-        else _samples_per_step(record) / compiled.ratio,
-        "tokens_per_s": tokens / compiled.ratio
-        if (tokens := measured[0].process.tokens_per_step)
-        else None,
-        "host_bound_fraction": max(
-            (share for share in waiting.values() if share is not None), default=None
-        ),
-        "host_bound_arms": "both" if len(bound) > 1 else bound[0] if bound else None,
-        "eager_estimate": eager,
-        "compiled_estimate": compiled,
+        "host_bound_fraction": max(shares, default=None),
         "compiled_waits_fraction": waiting["compiled"],
+        "eager_estimate": _estimate_step(measured, "eager", "eager" in bound),
+        "compiled_estimate": compiled,
     }
+    if bound:
+        figures["host_bound_arms"] = bound[0] if len(bound) == 1 else "both"
+    if record.trial.workload != SCRIPT:
+        samples = record.trial.replace_batch_size(record.batch_size).samples_per_step
+        figures["samples_per_s"] = samples / compiled.ratio
+    tokens = measured[0].process.tokens_per_step
+    if tokens:
+        figures["tokens_per_s"] = tokens / compiled.ratio
+    if len(measured) > 1:
+        ratios = [math.exp(item.log_speedup()) for item in measured]
+        figures |= {"speedup_min": min(ratios), "speedup_max": max(ratios)}
+    if wall.variance is not None:
+        draws = len({item.process.draw for item in measured})
+        figures["interval"] = "draws" if draws >= MIN_DRAWS_FOR_INTERVAL else "processes"
+    device = _estimate(measured, _Measured.log_device_speedup)
+    loop = _estimate(measured, _Measured.log_loop_speedup)
+    for prefix, estimate in (("", wall), ("device_", device), ("loop_", loop)):
+        if estimate:
+            figures |= {f"{prefix}estimate": estimate, f"{prefix}speedup": estimate.ratio}
+            bounds = estimate.interval()
+            if bounds:
+                figures[f"{prefix}speedup_low"] = bounds.low
+                figures[f"{prefix}speedup_high"] = bounds.high
+    return figures
 
 
-def _samples_per_step(record: Record) -> float:
-    return record.trial.replace_batch_size(record.batch_size).samples_per_step
-
-
-def _describe_speedups(
-    measured: Sequence[_Measured], draws: int, is_host_bound: bool
-) -> dict[str, Any]:
-    """Compute speedups by the wall clock, of the device, and of a script's loop."""
-    estimate = _estimate(measured, [item.log_speedup for item in measured], is_host_bound)
-    wall = _describe_speedup("", estimate)
-    several = [math.exp(item.log_speedup) for item in measured] if len(measured) > 1 else []
-    return {
-        "interval": "none"
-        if wall["speedup_low"] is None
-        else "draws"
-        if draws >= MIN_DRAWS_FOR_INTERVAL
-        else "processes",
-        **wall,
-        "speedup_min": min(several, default=None),
-        "speedup_max": max(several, default=None),
-        **_describe_speedup(
-            "device_", _estimate(measured, [item.device_log_speedup for item in measured])
-        ),
-        **_describe_speedup(
-            "loop_", _estimate(measured, [item.loop_log_speedup for item in measured])
-        ),
-    }
-
-
-def _describe_speedup(prefix: str, estimate: Estimate | None) -> dict[str, Any]:
-    bounds = estimate.interval() if estimate else None
-    return {
-        f"{prefix}estimate": estimate,
-        f"{prefix}speedup": estimate.ratio if estimate else None,
-        f"{prefix}speedup_low": bounds.low if bounds else None,
-        f"{prefix}speedup_high": bounds.high if bounds else None,
-    }
+def _find_waiting_fraction(measured: Sequence[_Measured], arm: str) -> float | None:
+    """Find the share of an arm's wall time in which the device waits for the host, beyond its own
+    gaps, or the usual gaps where the device step time is unknown; the median over processes.
+    """
+    shares = []
+    for item in measured:
+        names = ("device_step_s", "device_time_s", "device_kernels")
+        device_s, busy_s, kernels = (item.process.read_arm(name, arm) for name in names)
+        if device_s is None and busy_s is not None and kernels is not None:
+            device_s = busy_s + kernels * USUAL_GAP_S
+        if device_s is not None:
+            shares.append(max(0.0, 1 - device_s / item.step_s[arm]))
+    return median_of(shares)
 
 
 def _estimate_step(
@@ -288,11 +244,13 @@ def _estimate_step(
     """Estimate log seconds per step as the speedup is estimated, so that the ratio of the arms is
     the speedup.
     """
-    return _estimate(measured, [math.log(item.step_s[arm]) for item in measured], is_host_bound)
+    return _estimate(measured, lambda item: math.log(item.step_s[arm]), is_host_bound)
 
 
 def _estimate(
-    measured: Sequence[_Measured], logs: Sequence[float | None], is_host_bound: bool = False
+    measured: Sequence[_Measured],
+    read_log: Callable[[_Measured], float | None],
+    is_host_bound: bool = False,
 ) -> Estimate | None:
     """Estimate the mean log over processes, or over draws where there are enough: each draw tunes
     kernels anew.
@@ -300,9 +258,7 @@ def _estimate(
     A host-bound mean over few processes gets no variance, and so no interval: the range of
     processes is shown.
     """
-    groups = group_by_draw(
-        (item.process.draw, log) for item, log in zip(measured, logs, strict=True)
-    )
+    groups = group_by_draw((item.process.draw, read_log(item)) for item in measured)
     if not groups:
         return None
     estimate = mean_over_draws(groups, len(groups) >= MIN_DRAWS_FOR_INTERVAL)
@@ -311,44 +267,57 @@ def _estimate(
     return estimate
 
 
-def _describe_break_even(
-    figures: Mapping[str, Any], readings: Mapping[str, float]
-) -> dict[str, float | None]:
+def _describe_break_even(result: Result) -> dict[str, Any]:
     """Compute break-even with the eager step time and the speedup, or an end of its interval; of
     scripts by loop.
     """
-    loop_s = readings.get("eager_loop_step_s") if figures["loop_speedup"] is not None else None
-    eager_s, prefix = (figures["eager_step_s"], "") if loop_s is None else (loop_s, "loop_")
-    of_end = {"": "speedup", "_low": "speedup_high", "_high": "speedup_low"}
-    ends = {end: figures[f"{prefix}{name}"] for end, name in of_end.items()}
-    compile_times = {
-        "break_even_steps": "compile_cold_s",
-        "break_even_warm_steps": "compile_warm_s",
-    }
-    return {
-        f"{name}{end}": break_even_steps(
-            readings.get(compile_time), eager_s, speedup and eager_s / speedup
-        )
-        for name, compile_time in compile_times.items()
-        for end, speedup in ends.items()
-    }
+    eager_s, prefix = result.eager_step_s, ""
+    if result.loop_speedup is not None:
+        eager_s, prefix = result.readings["eager_loop_step_s"], "loop_"
+    assert eager_s is not None
+    figures = {}
+    for end, bound in (("", "speedup"), ("_low", "speedup_high"), ("_high", "speedup_low")):
+        speedup = getattr(result, f"{prefix}{bound}")
+        compiled_s = eager_s / speedup if speedup else None
+        for cache, name in (("cold", "break_even_steps"), ("warm", "break_even_warm_steps")):
+            compile_s = result.readings.get(f"compile_{cache}_s")
+            figures[f"{name}{end}"] = break_even_steps(compile_s, eager_s, compiled_s)
+    return figures
 
 
-def _describe_headroom(
-    figures: Mapping[str, Any], readings: Mapping[str, float]
-) -> dict[str, float]:
+def _describe_headroom(result: Result) -> dict[str, Any]:
     """Compute the shares of arms whose two times are known, and where all four are known, predicted
     speedups.
     """
+    figures = {}
     # seconds per step of the host and of the device, by arm
     known: dict[str, tuple[float, float]] = {}
     for arm in ARMS:
-        host_s, device_s = (readings.get(f"{arm}_{clock}_step_s") for clock in ("host", "device"))
+        host_s = result.readings.get(f"{arm}_host_step_s")
+        device_s = result.readings.get(f"{arm}_device_step_s")
         if host_s and device_s:
-            known[arm] = find_host_s(host_s, device_s, figures[f"{arm}_step_s"]), device_s
-    shares = {f"{arm}_host_share": host_s / device_s for arm, (host_s, device_s) in known.items()}
-    if len(known) < len(ARMS):
-        return shares
-    both = *known["eager"], *known["compiled"]
-    faster, slower = (predict_speedup(*both, host_slowdown) for host_slowdown in (0.5, 2.0))
-    return {**shares, "speedup_host_2x_faster": faster, "speedup_host_2x_slower": slower}
+            host_s = find_host_s(host_s, device_s, getattr(result, f"{arm}_step_s"))
+            figures[f"{arm}_host_share"] = host_s / device_s
+            known[arm] = host_s, device_s
+    if len(known) == len(ARMS):
+        both = known["eager"] + known["compiled"]
+        figures["speedup_host_2x_faster"] = predict_speedup(*both, 0.5)
+        figures["speedup_host_2x_slower"] = predict_speedup(*both, 2.0)
+    return figures
+
+
+def _explain_missing(record: Record, result: Result) -> dict[str, Any]:
+    """Join the reasons of processes for figures that the trial lacks; a CPU has neither figure by
+    nature.
+    """
+    missing = []
+    if result.device_speedup is None:
+        missing.append("device_time_missing")
+    if any(f"{arm}_peak_memory_bytes" not in result.readings for arm in ARMS):
+        missing.append("memory_missing")
+    explained = {}
+    for name in missing:
+        reasons = dict.fromkeys(getattr(process, name) for process in record.processes)
+        if any(reasons) and record.trial.device != "cpu":
+            explained[name] = "; ".join(filter(None, reasons))
+    return explained

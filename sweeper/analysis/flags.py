@@ -3,16 +3,16 @@ measured.
 
 A flag never changes a number. Flags are found once, when a trial ends, and its record keeps them;
 reports do not find them again. `sweeper.loading.cross_trial` adds the flag `eager_moved`, which
-compares trials. What each flag means, and its rank, stands in `sweeper.analysis.meanings`; `DOUBTS`
-are those flags that say that a speedup may be off.
+compares trials. `DOUBTS` are those flags that say that a speedup may be off.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
-from sweeper.analysis.meanings import DOUBT, FLAGS
+from sweeper.analysis.meanings import Meaning
 from sweeper.analysis.result import Result
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import ARMS, HostState, PerArm, Process, Record
@@ -27,31 +27,37 @@ MAX_THROTTLED = 0.01  # of the time of the rounds, lost to the quota of the cgro
 
 UNVERIFIED = "accuracy_unverified"
 FAILED_BEFORE = "failed_before"
-# The flags that say that the speedup may be off, or not the compiler's own, and why. Means stand
-# beside the means over models without any of these, and recommendations name them.
-DOUBTS: Mapping[str, str] = {name: flag.why for name, flag in FLAGS.items() if flag.rank == DOUBT}
-WALL_CLOCK_DOUBTS = frozenset({"host_bound", "host_busy", "eager_moved"})  # not of device time
-DEVICE_DOUBTS = DOUBTS.keys() - WALL_CLOCK_DOUBTS
+DOUBT, CONTEXT, HOUSEKEEPING = "doubt", "context", "housekeeping"
+RANKS: Mapping[str, str] = {  # of flags
+    DOUBT: "the speedup may be off, or is not the compiler's own",
+    CONTEXT: "the speedup is right, and the flag says what was measured or where it holds",
+    HOUSEKEEPING: "the speedup is right, and the tables already show what the flag says",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flag(Meaning):
+    """A flag: its texts, and the rule by which any process or the trial gets it.
+
+    A flag without a rule is set elsewhere: `unresolved` by `find_flags`, `eager_moved` by
+    `sweeper.loading.cross_trial`.
+    """
+
+    rank: str
+    why: str  # it belongs to its rank
+    of_process: Callable[[Record, Process], bool] = lambda _record, _process: False
+    of_trial: Callable[[Record, Result], bool] = lambda _record, _result: False
 
 
 def find_flags(record: Record, result: Result, measure: Measure) -> tuple[str, ...]:
     """Return every flag of a record, in alphabetical order."""
-    found = {
-        name
-        for name, applies in PROCESS_RULES.items()
-        if any(applies(record, item) for item in record.processes)
-    }
-    found |= {name for name, applies in TRIAL_RULES.items() if applies(record)}
-    if record.status == "ok" and result.host_bound_arms is not None:
-        found.add("host_bound")
-    elif record.status == "ok" and _has_little_headroom(result):
-        found.add("little_headroom")
-    if (
-        record.status == "ok"
-        and measure.target is not None
-        and not is_resolved(result, measure.target)
-    ):
-        found.add("unresolved")
+    found = []
+    for name, flag in FLAGS.items():
+        of_processes = (flag.of_process(record, process) for process in record.processes)
+        if flag.of_trial(record, result) or any(of_processes):
+            found.append(name)
+    if record.status == "ok" and measure.target and not is_resolved(result, measure.target):
+        found.append("unresolved")
     return tuple(sorted(found))
 
 
@@ -63,35 +69,47 @@ def is_resolved(result: Result, target: float) -> bool:
     return low is not None and high is not None and math.log(high / low) / 2 <= target
 
 
-def _has_little_headroom(result: Result) -> bool:
-    """Whether the host needs nearly as long for a step of an arm as the device."""
-    return max(result.eager_host_share or 0.0, result.compiled_host_share or 0.0) > MAX_HOST_SHARE
+def leave_out_housekeeping(flags: Iterable[str]) -> tuple[str, ...]:
+    """Leave out the flags that say what tables already show; flags that this version does not know
+    are kept.
+    """
+    hidden = [name for name, flag in FLAGS.items() if flag.rank == HOUSEKEEPING]
+    return tuple(flag for flag in flags if flag not in hidden)
 
 
 def _is_unsteady(record: Record, process: Process) -> bool:
     """Whether the warm-up of an arm did not become flat, or its blocks scatter."""
-    arms = [blocks for arm in ARMS if (blocks := process.blocks_s(arm))]
-    scatter = max((max(blocks) / min(blocks) - 1 for blocks in arms), default=0.0)
-    return process.warm_up_flat is False or scatter > MAX_SCATTER[record.trial.device]
+    if process.warm_up_flat is False:
+        return True
+    for arm in ARMS:
+        blocks_s = process.blocks_s(arm)
+        if blocks_s and max(blocks_s) / min(blocks_s) - 1 > MAX_SCATTER[record.trial.device]:
+            return True
+    return False
+
+
+def _was_recompiled(_record: Record, process: Process) -> bool:
+    return any(item.void == "recompiled" for item in process.rounds)
 
 
 def _is_gpu_unobserved(record: Record, process: Process) -> bool:
     """Return whether it is unknown if the GPU was shared or its clocks were lowered."""
-    observed = (
-        process.gpu
-        and process.gpu.other_processes is not None
-        and process.gpu.slowdowns is not None
-    )
+    gpu = process.gpu
+    observed = gpu and gpu.other_processes is not None and gpu.slowdowns is not None
     return record.trial.device == "cuda" and bool(process.rounds) and not observed
 
 
 def _clocks_differ(_record: Record, process: Process) -> bool:
     clock = process.gpu.clock_mhz if process.gpu else PerArm()
-    return bool(
-        clock.eager
-        and clock.compiled
-        and abs(clock.eager / clock.compiled - 1) > MAX_CLOCK_DIFFERENCE
-    )
+    if not clock.eager or not clock.compiled:
+        return False
+    return abs(clock.eager / clock.compiled - 1) > MAX_CLOCK_DIFFERENCE
+
+
+def _is_compile_contended(_record: Record, process: Process) -> bool:
+    if process.compile_s is None or process.host is None:
+        return False
+    return (process.host.busy_while_compiling or 0.0) > MAX_BUSY_HOST
 
 
 def _is_host_busy(_record: Record, process: Process) -> bool:
@@ -100,39 +118,27 @@ def _is_host_busy(_record: Record, process: Process) -> bool:
     """
     host = process.host or HostState()
     rounds_s = sum((item.eager_s or 0.0) + (item.compiled_s or 0.0) for item in process.rounds)
-    return (host.busy_while_measuring or 0.0) > MAX_BUSY_HOST or (
-        host.throttled_s or 0.0
-    ) > MAX_THROTTLED * rounds_s
+    is_busy = (host.busy_while_measuring or 0.0) > MAX_BUSY_HOST
+    return is_busy or (host.throttled_s or 0.0) > MAX_THROTTLED * rounds_s
 
 
-PROCESS_RULES: Mapping[str, Callable[[Record, Process], bool]] = {
-    "unsteady": _is_unsteady,
-    "recompiled": lambda _, process: any(item.void == "recompiled" for item in process.rounds),
-    "shared_gpu": lambda _, process: bool(process.gpu and process.gpu.other_processes),
-    "throttled": lambda _, process: bool(process.gpu and process.gpu.slowdowns),
-    "gpu_unobserved": _is_gpu_unobserved,
-    "clock_mismatch": _clocks_differ,
-    "compile_contended": lambda _, process: (
-        process.compile_s is not None
-        and ((process.host or HostState()).busy_while_compiling or 0) > MAX_BUSY_HOST
-    ),
-    "host_busy": _is_host_busy,
-    UNVERIFIED: lambda _, process: (
-        bool(process.rounds) and (process.accuracy is None or process.accuracy.passed is None)
-    ),
-    "random_in_step": lambda record, process: (
-        bool(process.accuracy and process.accuracy.random_in_step)
-        and not record.trial.model.dropout
-        and record.trial.workload != SCRIPT  # which has the dropout that it has
-    ),
-    "eager_nondeterministic": lambda _, process: (
-        process.accuracy is not None and process.accuracy.nondeterministic
-    ),
-    "unequal_settings": lambda _, process: bool(process.changed_settings),
-}
+def _is_unverified(_record: Record, process: Process) -> bool:
+    return bool(process.rounds) and (process.accuracy is None or process.accuracy.passed is None)
 
 
-def _has_several_artifacts(record: Record) -> bool:
+def _is_random_in_step(record: Record, process: Process) -> bool:
+    """Whether a step draws random numbers although dropout is off; a script may have its own."""
+    has_dropout = record.trial.model.dropout or record.trial.workload == SCRIPT
+    return bool(process.accuracy and process.accuracy.random_in_step) and not has_dropout
+
+
+def _has_little_headroom(_record: Record, result: Result) -> bool:
+    """Whether the host needs nearly as long for a step of an arm as the device."""
+    share = max(result.eager_host_share or 0.0, result.compiled_host_share or 0.0)
+    return result.host_bound_arms is None and share > MAX_HOST_SHARE
+
+
+def _has_several_artifacts(record: Record, _result: Result) -> bool:
     """Whether processes of one draw ran different code: the compile cache gave back something
     else.
     """
@@ -142,7 +148,7 @@ def _has_several_artifacts(record: Record) -> bool:
     return len(artifacts) > len({draw for draw, _ in artifacts})
 
 
-def _attention_differs(record: Record) -> bool:
+def _attention_differs(record: Record, _result: Result) -> bool:
     """Whether the arms ran attention kernels of different kinds, so a part of the speedup is the
     choice of a kernel.
     """
@@ -151,37 +157,248 @@ def _attention_differs(record: Record) -> bool:
     return eager is not None and compiled is not None and eager != compiled
 
 
-def _was_wrong_before(record: Record) -> bool:
+def _was_wrong_before(record: Record, _result: Result) -> bool:
     """Whether code of an ok trial gave a wrong result in an earlier attempt; without any artifact
     it may be the same.
 
     A check that passes does not outweigh one that failed.
     """
-    wrong = [attempt for attempt in record.attempts if attempt.status == "accuracy_mismatch"]
     artifacts = set(record.artifacts)
-    same = (
-        artifacts & set(attempt.artifacts) or not (artifacts or attempt.artifacts)
-        for attempt in wrong
-    )
-    return record.status == "ok" and any(same)
+    for attempt in record.attempts:
+        is_same = artifacts & set(attempt.artifacts) or not (artifacts or attempt.artifacts)
+        if attempt.status == "accuracy_mismatch" and is_same:
+            return record.status == "ok"
+    return False
 
 
-def _trains_differently(record: Record) -> bool:
-    trajectories = (process.script.trajectory for process in record.processes if process.script)
-    return any(found.passed is False for found in trajectories if found)
+def _trains_differently(record: Record, _result: Result) -> bool:
+    scripts = [process.script for process in record.processes if process.script]
+    return any(script.trajectory and script.trajectory.passed is False for script in scripts)
 
 
-TRIAL_RULES: Mapping[str, Callable[[Record], bool]] = {
-    UNVERIFIED: _was_wrong_before,
-    FAILED_BEFORE: lambda record: bool(record.attempts),
-    "smaller_batch": lambda record: record.smaller_batch_size is not None,
-    "single_process": lambda record: record.status == "ok" and len(record.processes) == 1,
-    "partly_eager": lambda record: bool(record.diagnostics and record.diagnostics.graphs_run_eager),
-    "no_kernels": lambda record: record.diagnostics is not None and record.diagnostics.kernels == 0,
-    "cudagraphs_skipped": lambda record: bool(
-        record.diagnostics and record.diagnostics.cudagraph_skips
+FLAGS: Mapping[str, Flag] = {
+    UNVERIFIED: Flag(
+        "no verdict on the result was possible, so the trial is in no mean",
+        "`accuracy.unverified` of the record says why. Or this attempt passed the check, but an "
+        "earlier attempt with the same code failed it, and `attempts` says how; code without "
+        "fingerprints (any backend but Inductor) counts as the same.",
+        "Read the reason in the opened row. Measure a mended model under another `sweep=`.",
+        rank=DOUBT,
+        why="what was timed may compute something else",
+        of_process=_is_unverified,
+        of_trial=_was_wrong_before,
     ),
-    "several_artifacts": _has_several_artifacts,
-    "attention_differs": _attention_differs,
-    "trains_differently": _trains_differently,
+    "attention_differs": Flag(
+        "the arms ran attention kernels of different kinds",
+        "The kinds are cuDNN, flash, memory-efficient, and none of these; `diagnostics.settings` "
+        "names them.",
+        "Where the model takes it, `model.attention=flash_attention_2` gives both arms one kernel.",
+        rank=DOUBT,
+        why="a part of the speedup is the choice of another attention kernel, which eager could "
+        "have made as well",
+        of_trial=_attention_differs,
+    ),
+    "clock_mismatch": Flag(
+        "one arm ran at another clock",
+        "The median SM clocks of the arms are more than 1 % apart.",
+        "Measure again on a GPU that is cool and idle, or lock its clocks.",
+        rank=DOUBT,
+        why="the arm with the higher clock looks faster than it is",
+        of_process=_clocks_differ,
+    ),
+    "compile_contended": Flag(
+        "others kept the processor busy while the trial compiled, so its compile time is shown "
+        "with ≤",
+        "Other processes, including trials that compile beside this one, kept more than 10 % of "
+        "the trial's cores busy while it compiled.",
+        "`scheduler.prepare=1` gives exact compile times.",
+        rank=HOUSEKEEPING,
+        why="it concerns compile time, which is printed with ≤",
+        of_process=_is_compile_contended,
+    ),
+    "cudagraphs_skipped": Flag(
+        "a graph was not recorded as a CUDA graph",
+        "`diagnostics.cudagraph_skips` and the opened row have the reasons.",
+        "Remove what the reason names, such as a tensor on the CPU or an input that is changed in "
+        "place. With `device=cpu` there is nothing to do.",
+        rank=CONTEXT,
+        why="it says what the compiler did, and the speedup is that of the program it made",
+        of_trial=lambda record, _: bool(record.cudagraph_skips),
+    ),
+    "eager_moved": Flag(
+        "trials of this sweep that time the same eager step found different times",
+        "Eager step times of one model, precision and batch differ by more than 1 % (10 % on a "
+        "CPU).",
+        "Compare modes by their speedups, each over the eager arm of its own trial, as the "
+        "recommendations do.",
+        rank=DOUBT,
+        why="the machine was not in one state for the whole sweep",
+    ),
+    "eager_nondeterministic": Flag(
+        "eager differs from itself by more than the tolerance, run twice from one state with one "
+        "seed",
+        rank=CONTEXT,
+        why="it concerns the verdict on the result; where none was possible, `accuracy_unverified`"
+        " says so",
+        of_process=lambda _, process: bool(process.accuracy and process.accuracy.nondeterministic),
+    ),
+    FAILED_BEFORE: Flag(
+        "an earlier attempt in this sweep failed",
+        "`attempts` of the record and the opened row say how.",
+        "Count on another failure, and look at what the earlier attempts said.",
+        rank=DOUBT,
+        why="the trial counts because it was run until it was ok, and another compilation may fail"
+        " again",
+        of_trial=lambda record, _: bool(record.attempts),
+    ),
+    "gpu_unobserved": Flag(
+        "the driver did not say whether the GPU was shared, or whether its clocks were lowered",
+        "NVML gave no processes or no reasons for lowered clocks.",
+        "Measure where NVML answers, or make sure that nothing else runs on the GPU.",
+        rank=DOUBT,
+        why="nobody knows whether others used the GPU, or whether its clocks were lowered",
+        of_process=_is_gpu_unobserved,
+    ),
+    "host_bound": Flag(
+        "the device waits for the host, so the wall-clock speedup depends on the host",
+        "The column `host_bound_arms` says in which arm. The column `device` has the speedup by "
+        "the clock of the GPU, which the host cannot disturb.",
+        "`mode=reduce-overhead` launches the kernels all at once, and a larger batch gives the "
+        "device more to do. Several processes (`measure.processes`) show how much the speedup "
+        "moves.",
+        rank=DOUBT,
+        why="wall-clock time depends on the host: one sweep gave 4.04 and 3.55 on one H200",
+        of_trial=lambda _, result: result.host_bound_arms is not None,
+    ),
+    "host_busy": Flag(
+        "other processes used the host while the trial was measured",
+        "They kept more than 10 % of the trial's cores busy in the rounds or in a script's loops, "
+        "or the cgroup's quota took more than 1 % of the cores.",
+        "Measure again on an idle machine; `python -m sweeper.doctor` says how noisy it is.",
+        rank=DOUBT,
+        why="other processes may have slowed down one arm more than the other",
+        of_process=_is_host_busy,
+    ),
+    "little_headroom": Flag(
+        "a slightly slower host makes the trial host-bound",
+        "No arm is host-bound, but the host needs more than 0.8 of an arm's device step time for a"
+        " step.",
+        "Look at `speedup_host_2x_slower` before you count on the speedup elsewhere.",
+        rank=CONTEXT,
+        why="the speedup is right on this host, and a slightly slower one changes it",
+        of_trial=_has_little_headroom,
+    ),
+    "no_kernels": Flag(
+        "Inductor wrote no kernel of its own",
+        "Every operation calls ATen or a library, as `mode=lite` does by design. "
+        "`diagnostics.kernels` counts the kernels.",
+        rank=CONTEXT,
+        why="ATen's own kernels run in both arms, and the speedup is what Dynamo and the wrapper "
+        "code save",
+        of_trial=lambda record, _: bool(record.diagnostics and record.diagnostics.kernels == 0),
+    ),
+    "partly_eager": Flag(
+        "the backend ran some of its graphs without compiling them",
+        "`diagnostics.graphs_run_eager` counts them.",
+        "`inspect=true` shows the graphs.",
+        rank=CONTEXT,
+        why="it says what the backend did, and the speedup is that of the program it made",
+        of_trial=lambda record, _: bool(record.diagnostics and record.diagnostics.graphs_run_eager),
+    ),
+    "random_in_step": Flag(
+        "the step draws random numbers, although dropout is off",
+        "Another seed changes what a step gives.",
+        rank=CONTEXT,
+        why="it says what the step is: dropout, or something like it, is on in both arms",
+        of_process=_is_random_in_step,
+    ),
+    "recompiled": Flag(
+        "the compiler compiled again while the trial was measured",
+        "At least one round was void because of a recompilation.",
+        "`TORCH_LOGS=recompiles` or `inspect=true` says why. Sizes that change call for "
+        "`compile.dynamic=true`.",
+        rank=DOUBT,
+        why="rounds are void, and the next compilation may come at any step",
+        of_process=_was_recompiled,
+    ),
+    "several_artifacts": Flag(
+        "processes that share a compile cache ran different code",
+        "The cache did not return the code that was stored in it.",
+        "Compare the processes in the figure of step times.",
+        rank=DOUBT,
+        why="the mean is over different programs",
+        of_trial=_has_several_artifacts,
+    ),
+    "shared_gpu": Flag(
+        "another process held the GPU before or during the measurement",
+        todo="Measure again on a GPU of its own.",
+        rank=DOUBT,
+        why="other processes may have slowed down one arm more than the other",
+        of_process=lambda _, process: bool(process.gpu and process.gpu.other_processes),
+    ),
+    "single_process": Flag(
+        "one process, so there is no interval",
+        todo="`measure.processes=3` gives an interval.",
+        rank=HOUSEKEEPING,
+        why="the report shows no interval",
+        of_trial=lambda record, _: record.status == "ok" and len(record.processes) == 1,
+    ),
+    "smaller_batch": Flag(
+        "the trial's own batch ran out of memory, and both arms ran with a smaller one",
+        "The column `batch_size` has the batch that ran.",
+        rank=CONTEXT,
+        why="the speedup is right for the batch size in the table",
+        of_trial=lambda record, _: record.smaller_batch_size is not None,
+    ),
+    "throttled": Flag(
+        "the GPU lowered its clocks while the trial was measured",
+        "NVML gave a reason in the rounds: power cap, thermal, hardware, power brake.",
+        "Improve the cooling, raise the power limit, or lock the clocks at a value that the GPU "
+        "can hold.",
+        rank=DOUBT,
+        why="the arm that needs more power loses more",
+        of_process=lambda _, process: bool(process.gpu and process.gpu.slowdowns),
+    ),
+    "unequal_settings": Flag(
+        "a global switch of torch changed during the measurement",
+        "`changed_settings` of the process names the switch.",
+        "Set the switch when the model is built, not in its forward.",
+        rank=DOUBT,
+        why="the arms may have run under different switches",
+        of_process=lambda _, process: bool(process.changed_settings),
+    ),
+    "trains_differently": Flag(
+        "compiled steps of the script differ from eager's by more than rounding explains",
+        "With `model.trajectory`. Each step was run in both arms from the same state, and the "
+        "finding under the table of scripts names the tensor. `docs/decisions/same-training.md` "
+        "has the error rates.",
+        "Run it again with another seed, if the script takes one. If it stays, call `.compile()` "
+        "on one part of the model in the script, to find the part that differs.",
+        rank=DOUBT,
+        why="what was timed may not train as eager does",
+        of_trial=_trains_differently,
+    ),
+    "unresolved": Flag(
+        "the interval is wider than asked for",
+        "`measure.target` was set and not reached.",
+        "Allow more processes or draws.",
+        rank=HOUSEKEEPING,
+        why="the report shows the interval",
+    ),
+    "unsteady": Flag(
+        "step times scatter, or an arm had not warmed up",
+        "The warm-up of an arm did not become flat within `measure.warmup_s`, or its slowest block"
+        " took over 5 % (10 % on a CPU) longer than its fastest.",
+        "Look at the figure of step times, and measure again on an idle machine or with a longer "
+        "`measure.warmup_s`.",
+        rank=DOUBT,
+        why="a mean of times that drift depends on when it was taken",
+        of_process=_is_unsteady,
+    ),
 }
+
+# The flags that say that the speedup may be off, or not the compiler's own, and why. Means stand
+# beside the means over models without any of these, and recommendations name them.
+DOUBTS: Mapping[str, str] = {name: flag.why for name, flag in FLAGS.items() if flag.rank == DOUBT}
+WALL_CLOCK_DOUBTS = frozenset({"host_bound", "host_busy", "eager_moved"})  # not of device time
+DEVICE_DOUBTS = DOUBTS.keys() - WALL_CLOCK_DOUBTS

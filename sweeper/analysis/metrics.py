@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from operator import methodcaller
+from functools import partial
 
 from sweeper.analysis.result import Result
 from sweeper.analysis.stats import median_of
-from sweeper.core.record import ARMS, PERCENTILES, Process
+from sweeper.core.record import ARMS, PERCENTILES, Latency, Process
 
-MIB = 2**20
+SCALES = {"ms": 1e3, "mib": 1 / 2**20}  # from the base unit
 
 Value = None | int | float | str
 
@@ -38,51 +38,69 @@ class Metric:
     needs_ok: bool = False  # a wrong program has no speed
     kind: type = float
     mlflow: bool = False
-    column: str = ""  # of speedups.csv, where its unit is another one
-    scale: float = 1.0  # from the unit of `name` to that of `column`
+    unit: str = ""  # of the column of speedups.csv, where it is not the unit of `name`
     heading: str = ""  # of the column that people see where the metric is known; "": none
 
     @property
     def csv_name(self) -> str:
-        return self.column or self.name
+        return f"{self.name.rpartition('_')[0]}_{self.unit}" if self.unit else self.name
 
     def read(self, processes: Iterable[Process]) -> float | None:
         """Return the median over the processes that count."""
         assert self.of_process is not None
-        return median_of(
-            self.of_process(process) for process in processes if self.cold in (None, process.cold)
-        )
+        counted = [process for process in processes if self.cold in (None, process.cold)]
+        return median_of(map(self.of_process, counted))
 
     def value(self, result: Result) -> Value:
         """Return the figure of a result, in the unit of `name`."""
         return result.readings.get(self.name) if self.of_process else getattr(result, self.name)
 
     def column_value(self, result: Result) -> Value:
-        """Return the figure of a result, in the unit of `column`."""
+        """Return the figure of a result, in the unit of its column."""
         value = self.value(result)
-        return value * self.scale if self.scale != 1 and isinstance(value, (int, float)) else value
-
-
-def _read_arm(name: str, arm: str) -> Callable[[Process], float | None]:
-    return methodcaller("read_arm", name, arm)
+        if self.unit and isinstance(value, (int, float)):
+            return value * SCALES[self.unit]
+        return value
 
 
 def _per_cache(
     name: str, meaning: str, of_process: Callable[[Process], float | None], mlflow: bool = False
 ) -> list[Metric]:
     """Declare a metric with an empty cache, and with a filled one."""
+    cold, warm = f"{meaning} with an empty cache", f"{meaning} with a filled cache"
     return [
-        Metric(
-            f"{name}_cold_s", f"{meaning} with an empty cache", of_process, cold=True, mlflow=mlflow
-        ),
-        Metric(
-            f"{name}_warm_s",
-            f"{meaning} with a filled cache",
-            of_process,
-            cold=False,
-            mlflow=mlflow,
-        ),
+        Metric(f"{name}_cold_s", cold, of_process, cold=True, mlflow=mlflow),
+        Metric(f"{name}_warm_s", warm, of_process, cold=False, mlflow=mlflow),
     ]
+
+
+def _per_arm(
+    name: str,
+    meaning: str,
+    read: Callable[[str, Process], float | None] | None = None,
+    *,
+    needs_ok: bool = True,
+    mlflow: bool = False,
+    unit: str = "",
+) -> list[Metric]:
+    """Declare a metric of each arm, with the arm where `name` and `meaning` have `{arm}`.
+
+    `needs_ok` holds for the compiled arm.
+    """
+    metrics = []
+    for arm in ARMS:
+        of_process = partial(read, arm) if read else None
+        metrics.append(
+            Metric(
+                name.format(arm=arm),
+                meaning.format(arm=arm),
+                of_process,
+                needs_ok=needs_ok and arm == "compiled",
+                mlflow=mlflow,
+                unit=unit,
+            )
+        )
+    return metrics
 
 
 def _compile_part(part: str) -> Metric:
@@ -94,91 +112,26 @@ def _compile_part(part: str) -> Metric:
 
 def _percentile(arm: str, share: str) -> Metric:
     def read(process: Process) -> float | None:
-        return getattr(getattr(process.latencies, arm), f"{share}_s") if process.latencies else None
+        latency: Latency | None = getattr(process.latencies, arm, None)
+        return getattr(latency, f"{share}_s", None)
 
     meaning = (
         f"{share[1:]}th percentile of single {arm} steps, each waited for, with measure.clock=step"
     )
-    name = f"{arm}_{share}"
     ok = arm == "compiled"
-    return Metric(
-        f"{name}_s", meaning, read, needs_ok=ok, mlflow=True, column=f"{name}_ms", scale=1e3
-    )
+    return Metric(f"{arm}_{share}_s", meaning, read, needs_ok=ok, mlflow=True, unit="ms")
 
 
-def _peak_memory(arm: str) -> Metric:
-    name, meaning = (
-        f"{arm}_peak_memory",
-        f"peak device memory of the {arm} arm, less what was in use before the model",
-    )
-    read = _read_arm("memory_bytes", arm)
-    return Metric(f"{name}_bytes", meaning, read, mlflow=True, column=f"{name}_mib", scale=1 / MIB)
+def _read_loop_step(arm: str, process: Process) -> float | None:
+    run = process.read_loop(arm)
+    return run.step_s if run else None
 
 
-def _energy(arm: str) -> Metric:
-    meaning = f"joules that the whole GPU uses per {arm} step, with measure.energy=true"
-    return Metric(
-        f"{arm}_energy_j",
-        meaning,
-        _read_arm("energy_j", arm),
-        needs_ok=arm == "compiled",
-        mlflow=True,
-    )
-
-
-def _host_time(arm: str) -> Metric:
-    meaning = (
-        f"time in which the host prepares and launches a step of the {arm} arm, without "
-        "waiting for the device"
-    )
-    read, ok = _read_arm("host_step_s", arm), arm == "compiled"
-    return Metric(
-        f"{arm}_host_step_s", meaning, read, needs_ok=ok, column=f"{arm}_host_step_ms", scale=1e3
-    )
-
-
-def _host_share(arm: str) -> Metric:
-    meaning = (
-        f"host time of a step of the {arm} arm over its device step time (docs/reading-a-report.md)"
-    )
-    return Metric(f"{arm}_host_share", meaning)
-
-
-def _loop_step(arm: str) -> Metric:
-    def read(process: Process) -> float | None:
-        return run.step_s if (run := process.read_loop(arm)) else None
-
-    meaning = f"wall time per step of a script's loop that runs {arm} throughout, loader and all"
-    ok = arm == "compiled"
-    return Metric(
-        f"{arm}_loop_step_s", meaning, read, needs_ok=ok, column=f"{arm}_loop_step_ms", scale=1e3
-    )
-
-
-def _loader_share(arm: str) -> Metric:
-    def read(process: Process) -> float | None:
-        run = process.read_loop(arm)
-        return None if run is None or run.loader_s is None else run.loader_s / run.step_s
-
-    return Metric(
-        f"{arm}_loader_share",
-        f"share of that time in which the {arm} loop waits for its loader",
-        read,
-    )
-
-
-def _step_time(arm: str) -> Metric:
-    meaning = f"wall time per step of the {arm} arm, geometric mean over processes"
-    return Metric(f"{arm}_step_s", meaning, mlflow=True, column=f"{arm}_step_ms", scale=1e3)
-
-
-def _device_step(arm: str) -> Metric:
-    meaning = f"device time per step of the {arm} arm: busy, or in a gap of its own"
-    read, ok = _read_arm("device_step_s", arm), arm == "compiled"
-    name = f"{arm}_device_step"
-    return Metric(
-        f"{name}_s", meaning, read, needs_ok=ok, mlflow=True, column=f"{name}_ms", scale=1e3
-    )
+def _read_loader_share(arm: str, process: Process) -> float | None:
+    run = process.read_loop(arm)
+    if run is None or run.loader_s is None:
+        return None
+    return run.loader_s / run.step_s
 
 
 # In the order of the columns of speedups.csv, which is a contract: new ones go to the end.
@@ -202,7 +155,12 @@ METRICS: list[Metric] = [
         "host_bound_fraction",
         "share of wall time in which the device waits for the host, in the worse arm",
     ),
-    *map(_step_time, ARMS),
+    *_per_arm(
+        "{arm}_step_s",
+        "wall time per step of the {arm} arm, geometric mean over processes",
+        mlflow=True,
+        unit="ms",
+    ),
     Metric("samples_per_s", "samples per second of the compiled arm", mlflow=True),
     *_per_cache(
         "compile",
@@ -216,7 +174,14 @@ METRICS: list[Metric] = [
         mlflow=True,
     ),
     Metric("break_even_warm_steps", "steps after which compiling with a filled cache has paid"),
-    *map(_peak_memory, ARMS),
+    *_per_arm(
+        "{arm}_peak_memory_bytes",
+        "peak device memory of the {arm} arm, less what was in use before the model",
+        lambda arm, process: process.read_arm("memory_bytes", arm),
+        needs_ok=False,
+        mlflow=True,
+        unit="mib",
+    ),
     Metric("graph_breaks", "graph breaks", kind=int, mlflow=True),
     Metric("recompiles", "recompilations", kind=int, mlflow=True),
     Metric("speedup_min", "smallest speedup of a process, where there are several"),
@@ -248,10 +213,30 @@ METRICS: list[Metric] = [
         mlflow=True,
     ),
     *(_percentile(arm, share) for arm in ARMS for share in PERCENTILES),
-    *map(_energy, ARMS),
-    *map(_device_step, ARMS),
-    *map(_host_time, ARMS),
-    *map(_host_share, ARMS),
+    *_per_arm(
+        "{arm}_energy_j",
+        "joules that the whole GPU uses per {arm} step, with measure.energy=true",
+        lambda arm, process: process.read_arm("energy_j", arm),
+        mlflow=True,
+    ),
+    *_per_arm(
+        "{arm}_device_step_s",
+        "device time per step of the {arm} arm: busy, or in a gap of its own",
+        lambda arm, process: process.read_arm("device_step_s", arm),
+        mlflow=True,
+        unit="ms",
+    ),
+    *_per_arm(
+        "{arm}_host_step_s",
+        "time in which the host prepares and launches a step of the {arm} arm, without "
+        "waiting for the device",
+        lambda arm, process: process.read_arm("host_step_s", arm),
+        unit="ms",
+    ),
+    *_per_arm(
+        "{arm}_host_share",
+        "host time of a step of the {arm} arm over its device step time (docs/reading-a-report.md)",
+    ),
     Metric(
         "speedup_host_2x_faster", "predicted speedup where the host takes half the time per step"
     ),
@@ -265,6 +250,16 @@ METRICS: list[Metric] = [
     ),
     Metric("loop_speedup_low", "lower end of the 95 % interval of loop_speedup"),
     Metric("loop_speedup_high", "upper end of the 95 % interval of loop_speedup"),
-    *map(_loop_step, ARMS),
-    *map(_loader_share, ARMS),
+    *_per_arm(
+        "{arm}_loop_step_s",
+        "wall time per step of a script's loop that runs {arm} throughout, loader and all",
+        _read_loop_step,
+        unit="ms",
+    ),
+    *_per_arm(
+        "{arm}_loader_share",
+        "share of that time in which the {arm} loop waits for its loader",
+        _read_loader_share,
+        needs_ok=False,
+    ),
 ]

@@ -10,8 +10,8 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
-from statistics import fmean, median, variance
+from itertools import chain
+from statistics import fmean, geometric_mean, median, variance
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -35,8 +35,8 @@ class Interval:
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean log ratio, the variance of this mean and its degrees of freedom (None with a single
-    sample).
+    """A mean log ratio, the variance of this mean (None with a single sample) and its degrees of
+    freedom.
 
     `count` is how many values the mean was taken over, None for a combination of other estimates.
     For a difference of two means it is half their harmonic mean: as many values would have the
@@ -45,7 +45,7 @@ class Estimate:
 
     log: float
     variance: float | None = None
-    degrees: float | None = None
+    degrees: float = 0.0
     count: float | None = None
 
     @property
@@ -55,13 +55,13 @@ class Estimate:
     def interval(self) -> Interval | None:
         """Student's t interval, back on the scale of ratios; None without a variance."""
         half = self.half_width()
-        return (
-            None if half is None else Interval(math.exp(self.log - half), math.exp(self.log + half))
-        )
+        if half is None:
+            return None
+        return Interval(math.exp(self.log - half), math.exp(self.log + half))
 
     def half_width(self) -> float | None:
         """Half of the interval's width, of the log; None without a variance."""
-        if self.variance is None or self.degrees is None:
+        if self.variance is None:
             return None
         return t_quantile(self.degrees) * math.sqrt(self.variance)
 
@@ -79,9 +79,10 @@ def mean_of_logs(logs: Sequence[float]) -> Estimate:
     """The mean of independent log ratios with the variance of this mean, s^2 / n on n - 1 degrees
     of freedom.
     """
-    if len(logs) < 2:
+    count = len(logs)
+    if count < 2:
         return Estimate(fmean(logs), count=1)
-    return Estimate(fmean(logs), variance(logs) / len(logs), len(logs) - 1, len(logs))
+    return Estimate(fmean(logs), variance(logs) / count, count - 1, count)
 
 
 def mean_within(groups: Sequence[Sequence[float]]) -> Estimate:
@@ -92,11 +93,13 @@ def mean_within(groups: Sequence[Sequence[float]]) -> Estimate:
     Fisher, Statistical Methods for Research Workers, 1925, ch. VII). Some group must have two
     values.
     """
-    values = [value for group in groups for value in group]
+    values = list(chain.from_iterable(groups))
     degrees = len(values) - len(groups)
-    squares = sum(
-        (value - mean) ** 2 for group in groups for mean in [fmean(group)] for value in group
-    )
+    squares = 0.0
+    for group in groups:
+        mean = fmean(group)
+        for value in group:
+            squares += (value - mean) ** 2
     return Estimate(fmean(values), squares / degrees / len(values), degrees, len(values))
 
 
@@ -120,7 +123,7 @@ def mean_over_draws(draws: Sequence[Sequence[float]], vary: bool) -> Estimate:
         return mean_of_logs([fmean(logs) for logs in draws])
     if any(len(logs) > 1 for logs in draws):
         return mean_within(draws)
-    return mean_of_logs([log for logs in draws for log in logs])
+    return mean_of_logs(list(chain.from_iterable(draws)))
 
 
 def difference(one: Estimate, other: Estimate) -> Estimate:
@@ -130,8 +133,10 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
     Welch, "The generalization of Student's problem when several different population variances are
     involved", Biometrika 34, 1947.
     """
-    count = 1 / (1 / one.count + 1 / other.count) if one.count and other.count else None
-    return replace(_sum_of_independent(one.log - other.log, [(1, one), (-1, other)]), count=count)
+    found = _sum_of_independent(one.log - other.log, [(1, one), (-1, other)])
+    if one.count and other.count:
+        return replace(found, count=1 / (1 / one.count + 1 / other.count))
+    return found
 
 
 def p_value(estimate: Estimate) -> float | None:
@@ -157,10 +162,10 @@ def _tail(estimate: Estimate, distance: float) -> float | None:
     """Share of the estimate's t distribution beyond `distance` from its mean; with a variance of 0
     all or nothing.
     """
-    if estimate.variance is None or estimate.degrees is None:
+    if estimate.variance is None:
         return None
     if estimate.variance == 0:
-        return 0.0 if distance > 0 else 0.5 if distance == 0 else 1.0
+        return 0.5 if distance == 0 else float(distance < 0)
     # a third of a second, which reports without intervals need not wait for
     from scipy.special import stdtr
 
@@ -175,11 +180,12 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     Benjamini and Hochberg, "Controlling the false discovery rate", J. R. Statist. Soc. B 57(1),
     1995. Where there is nothing to be found, the chance of any finding is q at most.
     """
-    count = len(p_values)
+    adjusted, count, least = list(p_values), len(p_values), 1.0
     falling = sorted(range(count), key=p_values.__getitem__, reverse=True)
-    scaled = (p_values[index] * count / (count - place) for place, index in enumerate(falling))
-    adjusted = dict(zip(falling, accumulate(scaled, min), strict=True))
-    return [adjusted[index] for index in range(count)]
+    for place, index in enumerate(falling):
+        least = min(least, p_values[index] * count / (count - place))
+        adjusted[index] = least
+    return adjusted
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -189,11 +195,11 @@ def holm(p_values: Sequence[float]) -> list[float]:
     the k-th smallest of m is multiplied by m - k + 1, and none may lie below the adjusted value of
     a smaller one.
     """
-    count = len(p_values)
-    rising = sorted(range(count), key=p_values.__getitem__)
-    scaled = (min(1.0, (count - place) * p_values[index]) for place, index in enumerate(rising))
-    adjusted = dict(zip(rising, accumulate(scaled, max), strict=True))
-    return [adjusted[index] for index in range(count)]
+    adjusted, count, most = list(p_values), len(p_values), 0.0
+    for place, index in enumerate(sorted(range(count), key=p_values.__getitem__)):
+        most = max(most, min(1.0, (count - place) * p_values[index]))
+        adjusted[index] = most
+    return adjusted
 
 
 def pool_estimates(estimates: Sequence[Estimate]) -> Estimate:
@@ -206,37 +212,20 @@ def pool_estimates(estimates: Sequence[Estimate]) -> Estimate:
     values has no variance, since host noise allows it none, the mean has none either.
     """
     counts = [estimate.count or 1 for estimate in estimates]
+    pairs = list(zip(counts, estimates, strict=True))
     total = sum(counts)
-    log = (
-        sum(count * estimate.log for count, estimate in zip(counts, estimates, strict=True)) / total
-    )
-    if any(
-        estimate.variance is None and count > 1
-        for count, estimate in zip(counts, estimates, strict=True)
-    ):
-        return Estimate(log, count=total)
-    squares, degrees = 0.0, float(len(estimates) - 1)
-    for count, estimate in zip(counts, estimates, strict=True):
+    log = sum(count * estimate.log for count, estimate in pairs) / total
+    squares, degrees = 0.0, len(estimates) - 1.0
+    for count, estimate in pairs:
         squares += count * (estimate.log - log) ** 2
-        if estimate.variance is not None and estimate.degrees is not None:
+        if estimate.variance is not None:
             squares += estimate.variance * count * estimate.degrees
             degrees += estimate.degrees
+        elif count > 1:
+            return Estimate(log, count=total)
     if not degrees:
         return Estimate(log, count=total)
     return Estimate(log, squares / degrees / total, degrees, total)
-
-
-def prediction(logs: Sequence[float]) -> Estimate:
-    """Where one more log ratio of the same normal population will lie: `variance` is that of mean
-    minus new value.
-
-    s^2 * (1 + 1/n) on n - 1 degrees of freedom: Hahn and Meeker, Statistical Intervals, 1991,
-    chapter 4.
-    """
-    mean = mean_of_logs(logs)
-    return Estimate(
-        mean.log, None if mean.variance is None else mean.variance * (len(logs) + 1), mean.degrees
-    )
 
 
 def geomean(ratios: Sequence[float]) -> float:
@@ -244,7 +233,7 @@ def geomean(ratios: Sequence[float]) -> float:
 
     Fleming and Wallace, "How not to lie with statistics", CACM 29(3), 1986.
     """
-    return math.exp(fmean(math.log(ratio) for ratio in ratios))
+    return geometric_mean(ratios)
 
 
 def geomean_of_these_models(estimates: Sequence[Estimate]) -> Estimate:
@@ -279,10 +268,15 @@ def weighted_new_model(amp_logs: Sequence[float], fp32_logs: Sequence[float]) ->
     kind.
 
     `amp_logs` and `fp32_logs` [models] belong to the same models in the same order. Each model has
-    its own weighted value; one more is predicted from their logs.
+    its own weighted value; one more is predicted from their logs. `variance` is that of mean minus
+    new value, s^2 * (1 + 1/n) on n - 1 degrees of freedom: Hahn and Meeker, Statistical Intervals,
+    1991, chapter 4.
     """
     pairs = zip(amp_logs, fp32_logs, strict=True)
-    return prediction([math.log(weighted(math.exp(amp), math.exp(fp32))) for amp, fp32 in pairs])
+    mean = mean_of_logs([math.log(weighted(math.exp(amp), math.exp(fp32))) for amp, fp32 in pairs])
+    if mean.variance is None:
+        return mean
+    return Estimate(mean.log, mean.variance * (len(amp_logs) + 1), mean.degrees)
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,16 +300,16 @@ def moderate_variances(estimates: Sequence[Estimate]) -> list[Estimate]:
     estimates' degrees, as in limma, or an infinite d0 would promise too much. Estimates without a
     variance stay as they are, and so do all of them where every variance is 0.
     """
-    singles = [_single(estimate) for estimate in estimates]
-    known = list(filter(None, singles))
-    if len(known) < 2 or not any(value for value, _ in known):
+    variances: list[float] = []
+    degrees: list[float] = []
+    for estimate in estimates:
+        if estimate.variance is not None and estimate.count is not None:
+            variances.append(estimate.variance * estimate.count)
+            degrees.append(estimate.degrees)
+    if len(variances) < 2 or not any(variances):
         return list(estimates)
-    variances, degrees = zip(*known, strict=True)
     prior = fit_prior(variances, degrees)
-    pairs = zip(estimates, singles, strict=True)
-    return [
-        _moderate(one, *single, prior, sum(degrees)) if single else one for one, single in pairs
-    ]
+    return [_moderate(estimate, prior, sum(degrees)) for estimate in estimates]
 
 
 def moderate_groups(found: Iterable[tuple[T, Hashable, Estimate]]) -> dict[T, Estimate]:
@@ -333,20 +327,13 @@ def moderate_groups(found: Iterable[tuple[T, Hashable, Estimate]]) -> dict[T, Es
     return moderated
 
 
-def _single(estimate: Estimate) -> tuple[float, float] | None:
-    """The variance of one value and its degrees of freedom."""
-    if estimate.variance is None or estimate.degrees is None or estimate.count is None:
-        return None
-    return estimate.variance * estimate.count, estimate.degrees
-
-
-def _moderate(
-    estimate: Estimate, value: float, degrees: float, prior: Prior, max_degrees: float
-) -> Estimate:
-    share = degrees / (prior.degrees + degrees)  # the weight of the sample's own variance
-    posterior = share * value + (1 - share) * prior.variance
-    of_mean = posterior / (estimate.count or 1)
-    return replace(estimate, variance=of_mean, degrees=min(prior.degrees + degrees, max_degrees))
+def _moderate(estimate: Estimate, prior: Prior, max_degrees: float) -> Estimate:
+    if estimate.variance is None or estimate.count is None:
+        return estimate
+    degrees = prior.degrees + estimate.degrees
+    share = estimate.degrees / degrees  # the weight of the sample's own variance
+    posterior = share * (estimate.variance * estimate.count) + (1 - share) * prior.variance
+    return replace(estimate, variance=posterior / estimate.count, degrees=min(degrees, max_degrees))
 
 
 def fit_prior(variances: Sequence[float], degrees: Sequence[float]) -> Prior:
@@ -354,12 +341,12 @@ def fit_prior(variances: Sequence[float], degrees: Sequence[float]) -> Prior:
     from scipy.special import polygamma, psi
 
     least = MIN_VARIANCE * median(value for value in variances if value > 0)
-    halves = [value / 2 for value in degrees]
-    pairs = zip(variances, halves, strict=True)
-    logs = [
-        math.log(max(value, least)) - float(psi(half)) + math.log(half) for value, half in pairs
-    ]
-    excess = variance(logs) - fmean(float(polygamma(1, half)) for half in halves)
+    logs: list[float] = []
+    by_chance: list[float] = []
+    for value, half in zip(variances, (value / 2 for value in degrees), strict=True):
+        logs.append(math.log(max(value, least)) - float(psi(half)) + math.log(half))
+        by_chance.append(float(polygamma(1, half)))
+    excess = variance(logs) - fmean(by_chance)
     if excess <= 0:
         return Prior(math.exp(fmean(logs)), math.inf)
     half = inverse_trigamma(excess)
@@ -375,10 +362,7 @@ def inverse_trigamma(value: float) -> float:
     y = 0.5 + 1 / value
     for _ in range(50):
         trigamma = float(polygamma(1, y))
-        step = trigamma * (1 - trigamma / value) / float(polygamma(2, y))
-        y += step
-        if abs(step) < 1e-10 * y:
-            break
+        y += trigamma * (1 - trigamma / value) / float(polygamma(2, y))
     return y
 
 
@@ -386,17 +370,17 @@ def _sum_of_independent(log: float, parts: Sequence[tuple[float, Estimate]]) -> 
     """Build the estimate of a sum of independent parts, each with its factor; it has a variance if
     all of them have.
     """
-    known = [
-        (factor**2 * one.variance, one.degrees) for factor, one in parts if one.variance is not None
-    ]
-    squares = [(square, degrees) for square, degrees in known if degrees is not None]
-    if len(squares) < len(parts):
-        return Estimate(log)
-    total = sum(square for square, _ in squares)
+    total = squares_per_degree = degrees = 0.0
+    for factor, estimate in parts:
+        if estimate.variance is None:
+            return Estimate(log)
+        square = factor**2 * estimate.variance
+        total += square
+        squares_per_degree += square**2 / estimate.degrees
+        degrees += estimate.degrees
     if total == 0:
-        return Estimate(log, 0.0, sum(degrees for _, degrees in squares))
-    degrees = total**2 / sum(square**2 / degrees for square, degrees in squares)
-    return Estimate(log, total, degrees)
+        return Estimate(log, 0.0, degrees)
+    return Estimate(log, total, total**2 / squares_per_degree)
 
 
 def median_of(values: Iterable[float | None]) -> float | None:

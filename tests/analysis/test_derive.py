@@ -13,7 +13,6 @@ from sweeper.analysis.derive import (
     find_host_s,
     find_worst_accuracy,
     predict_speedup,
-    predict_step_s,
 )
 from sweeper.analysis.metrics import METRICS
 from sweeper.analysis.stats import Estimate
@@ -455,9 +454,10 @@ def test_graph_breaks_are_counted_and_unknown_without_diagnostics() -> None:
 
 
 def test_a_step_takes_what_the_slower_of_host_and_device_takes() -> None:
+    """The eager arm of 4 ms of its host and 10 ms of its device, over a compiled one of 10 ms."""
     assert [
-        predict_step_s(0.004, 0.010, slowdown) for slowdown in (0.5, 1.0, 2.5, 4.0)
-    ] == pytest.approx([0.010, 0.010, 0.010, 0.016])
+        predict_speedup(0.004, 0.010, 0.0, 0.010, slowdown) for slowdown in (0.5, 1.0, 2.5, 4.0)
+    ] == pytest.approx([1.0, 1.0, 1.0, 1.6])
 
 
 @pytest.mark.parametrize(

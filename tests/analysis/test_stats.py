@@ -105,7 +105,8 @@ def test_mean_within_takes_a_group_of_one_without_learning_from_it() -> None:
 
 def test_prediction_of_one_more_value_by_hand() -> None:
     # Mean 2, variance 1: one more lies within 4.302653 * sqrt(1 + 1/3) = 4.968275 of the mean.
-    interval = stats.prediction([1.0, 2.0, 3.0]).interval()
+    logs = [1.0, 2.0, 3.0]
+    interval = stats.weighted_new_model(logs, logs).interval()
     assert interval is not None
     assert math.log(interval.low) == pytest.approx(2 - 4.968275, abs=1e-6)
     assert math.log(interval.high) == pytest.approx(2 + 4.968275, abs=1e-6)
@@ -359,9 +360,9 @@ def test_prior_of_two_variances_that_differ_by_its_equations() -> None:
     )
 
 
-def test_estimates_without_a_variance_or_without_degrees_are_not_moderated() -> None:
+def test_estimates_without_a_variance_or_without_a_count_are_not_moderated() -> None:
     known = [Estimate(0.0, 0.01, 2, 3), Estimate(0.0, 0.02, 2, 3)]
-    odd = [Estimate(0.1, 0.5, None, 3), Estimate(0.1, None, 2, 3), Estimate(0.1, 0.5, 2, None)]
+    odd = [Estimate(0.1, None, 2, 3), Estimate(0.1, 0.5, 2, None)]
     assert stats.moderate_variances([*known, *odd])[2:] == odd
     assert stats.moderate_variances([*known, *odd])[:2] == stats.moderate_variances(known)
 

@@ -1,4 +1,4 @@
-"""docs/flags.md, made of the texts in `sweeper.analysis.meanings`: `make golden` writes it."""
+"""docs/flags.md, made of the texts in `sweeper.analysis`: `make golden` writes it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Iterator, Mapping
 
 from checkout import ROOT
 
-from sweeper.analysis.meanings import CAUSES, FLAGS, RANKS, STATUSES, Meaning
+from sweeper.analysis.flags import FLAGS, RANKS
+from sweeper.analysis.meanings import CAUSES, STATUSES, Meaning
 from sweeper.core.files import write_text
 from sweeper.report.formatting import sentence
 
 FILE = ROOT / "docs" / "flags.md"
 HEAD = """# Statuses, flags and causes
 
-`python -m sweeper.explain NAME` prints the same texts. `sweeper/analysis/meanings.py` has them, and
-`make golden` writes this page of them.
+`python -m sweeper.explain NAME` prints the same texts. `flags.py` and `meanings.py` of
+`sweeper/analysis/` have them, and `make golden` writes this page of them.
 """
 FLAG_HEAD = """
 A flag never changes a number. A trial has a flag of a process when any of its processes has it. A

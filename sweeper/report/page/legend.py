@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeper.analysis.meanings import CAUSES, FLAGS, HOUSEKEEPING, RANKS, STATUSES, Meaning
+from sweeper.analysis.flags import FLAGS, HOUSEKEEPING, RANKS
+from sweeper.analysis.meanings import CAUSES, STATUSES, Meaning
 from sweeper.report import formatting
 from sweeper.report.formatting import TRIAL_AXES, sentence, shorten_names, text, trial_name
 from sweeper.report.table import Row

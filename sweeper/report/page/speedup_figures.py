@@ -9,8 +9,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sweeper.analysis.flags import UNVERIFIED
-from sweeper.analysis.meanings import leave_out_housekeeping
+from sweeper.analysis.flags import UNVERIFIED, leave_out_housekeeping
 from sweeper.report import formatting
 from sweeper.report.formatting import text
 from sweeper.report.page import figure_base as base

@@ -23,7 +23,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from sweeper.analysis.meanings import CAUSES, FLAGS
+from sweeper.analysis.flags import FLAGS
+from sweeper.analysis.meanings import CAUSES
 from sweeper.core.backends import CONTROLS
 from sweeper.core.libraries import SCRIPT
 from sweeper.loading.entries import Entry

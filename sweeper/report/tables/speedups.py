@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from sweeper.analysis.derive import MIN_PROCESSES_IF_HOST_BOUND
-from sweeper.analysis.meanings import leave_out_housekeeping
+from sweeper.analysis.flags import leave_out_housekeeping
 from sweeper.analysis.metrics import METRICS, Metric
 from sweeper.analysis.stats import Estimate
 from sweeper.core.record import ARMS, PERCENTILES, Accuracy

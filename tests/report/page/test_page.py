@@ -18,7 +18,7 @@ from checkout import ROOT
 from pages import loaded, write_page
 from records import make_process, make_record, make_script, make_trial, write_sweep
 
-from sweeper.analysis.meanings import FLAGS
+from sweeper.analysis.flags import FLAGS
 from sweeper.core.record import Accuracy, Attempt, Diagnostics, GraphBreak, PerArm, Record, Round
 from sweeper.core.trial import Text
 from sweeper.report.build import write_report

@@ -14,7 +14,7 @@ import pytest
 from browser import CHROMIUM, DRIVER, FLAGS, LIMIT_S
 from records import make_process, make_record, write_sweep
 
-from sweeper.analysis import meanings
+from sweeper.analysis.flags import FLAGS as MEANINGS
 from sweeper.core.record import PerArm, Record
 from sweeper.report.build import write_report
 from sweeper.report.formatting import sentence
@@ -428,7 +428,7 @@ def test_flags_say_what_they_mean_and_lead_to_the_legend(browser: Chrome, tmp_pa
     write_report([sweep], sweep / "report")
     look(browser, (sweep / "report" / "report.html").as_uri())
     link = find(browser, "#speedups td a.term.doubt")
-    meaning = meanings.FLAGS["throttled"]
+    meaning = MEANINGS["throttled"]
     assert (link.text, link.get_attribute("title")) == (
         "throttled",
         f"{sentence(meaning.says)} {meaning.todo}",
