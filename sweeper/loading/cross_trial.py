@@ -22,24 +22,20 @@ def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     for entry in entries:
         if entry.result.eager_step_s:
             groups[_eager_step(entry)][entry] = entry.result.eager_step_s
-    moved = (
-        entry
-        for group in groups.values()
-        if disagree(list(group.values()), next(iter(group)).record.trial.device)
-        for entry in group
-    )
-    flags = {entry: tuple(sorted({*entry.flags, "eager_moved"})) for entry in moved}
+    moved: set[Entry] = set()
+    for group in groups.values():
+        if disagree(list(group.values()), next(iter(group)).record.trial.device):
+            moved.update(group)
     over_strongest: dict[Entry, OverStrongest] = {}
     for ladder in find_ladders(entries):
         over_strongest |= ladder.find_speedups_over_strongest()
-    return tuple(
-        replace(
-            entry,
-            flags=flags.get(entry, entry.flags),
-            over_strongest=over_strongest.get(entry),
-        )
-        for entry in entries
-    )
+    found = []
+    for entry in entries:
+        flags = entry.flags
+        if entry in moved:
+            flags = tuple(sorted({*flags, "eager_moved"}))
+        found.append(replace(entry, flags=flags, over_strongest=over_strongest.get(entry)))
+    return tuple(found)
 
 
 def disagree(eager_s: Sequence[float], device: str) -> bool:
@@ -57,12 +53,15 @@ def max_eager_spread(device: str) -> float:
 def _eager_step(entry: Entry) -> Hashable:
     """The sweep, and what decides how long an eager step takes: mode and backend do not."""
     trial = entry.record.trial
-    work = trial.model.key, trial.precision, trial.workload, entry.record.batch_size
-    fed = trial.text, trial.decode_position, str(trial.vary)
     return (
         entry.folder.parent,
-        *work,
-        *fed,
+        trial.model.key,
+        trial.precision,
+        trial.workload,
+        entry.record.batch_size,
+        trial.text,
+        trial.decode_position,
+        str(trial.vary),
         trial.optimizer,
         trial.optimizer_impl,
         trial.device,

@@ -48,17 +48,14 @@ def name_origins(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]
     several versions. An interpreter that the grid asked for (`worker.python`) makes another trial,
     with a variant of its own.
     """
-    versions = (
-        get_mapping(record.environment, "versions").get("torch", "unknown") for record, _ in records
-    )
-    torches = [printable(str(version)) for version in versions]
-    trial_ids = [record.trial_id for record, _ in records]
-    differ = len({*zip(trial_ids, torches, strict=True)}) > len({*trial_ids})
-    devices = _name_devices(records)
-    return [
-        (*device, f"torch={torch}") if differ else device
-        for device, torch in zip(devices, torches, strict=True)
-    ]
+    origins = _name_devices(records)
+    torches = []
+    for record, _ in records:
+        version = get_mapping(record.environment, "versions").get("torch", "unknown")
+        torches.append((record.trial_id, f"torch={printable(str(version))}"))
+    if len(set(torches)) == len({trial_id for trial_id, _ in torches}):
+        return origins
+    return [(*origin, torch) for origin, (_, torch) in zip(origins, torches, strict=True)]
 
 
 def _name_devices(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]]:
@@ -83,8 +80,11 @@ def _name_devices(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...
         same_type = [kind for kind in kinds if kind.type == type_]
         known = {device} if device else by_sweep[sweep, type_]
         name = next(iter(known)).name_among(same_type) if len(known) == 1 else "unknown"
-        parts = [f"device={type_}"] if len(types) > 1 else []
-        parts += [f"{VARIANT_KEYS.get(type_, type_)}={name}"] if len(same_type) > 1 else []
+        parts = []
+        if len(types) > 1:
+            parts.append(f"device={type_}")
+        if len(same_type) > 1:
+            parts.append(f"{VARIANT_KEYS.get(type_, type_)}={name}")
         names.append(tuple(parts))
     return names
 

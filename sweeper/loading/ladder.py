@@ -7,8 +7,10 @@ are for a recommendation. A ladder belongs to one sweep and one kind of device.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from sweeper.analysis.flags import FAILED_BEFORE, UNVERIFIED
 from sweeper.analysis.stats import Estimate, difference, pool_estimates
@@ -17,8 +19,6 @@ from sweeper.core.backends import GRAPHED
 from sweeper.core.trial import Compile, Trial
 from sweeper.loading.device_names import name_origins
 from sweeper.loading.entries import Entry, OverStrongest
-
-NOT_TRIED = ("interrupted",)  # what says nothing of a rung
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,42 +54,41 @@ class Ladder:
         can be, and it has not failed before.
         """
         variants = ladder.list_eager_variants(self.plain)
-        if not {step.rung for step in self.steps if step.status not in NOT_TRIED}.issuperset(
-            variants
-        ):
+        tried = {step.rung for step in self.steps if step.status != "interrupted"}
+        if not tried.issuperset(variants):
             return None
         can_be_verified = any(
             step.time and UNVERIFIED not in step.entry.flags for step in self.steps
         )
         doubted = {UNVERIFIED} if can_be_verified else {UNVERIFIED, FAILED_BEFORE}
-        timed = [
-            (step.time.log, step)
-            for step in self.steps
-            if step.rung in variants and step.time
-            if step.rung != GRAPHED or not doubted.issubset(step.entry.flags)
-        ]
-        return min(timed, key=lambda pair: pair[0])[1] if timed else None
+        times: dict[Step, float] = {}
+        for step in self.steps:
+            counts = step.rung != GRAPHED or not doubted.issubset(step.entry.flags)
+            if step.rung in variants and step.time and counts:
+                times[step] = step.time.log
+        return min(times, key=times.__getitem__, default=None)
 
     def find_speedups_over_strongest(self) -> dict[Entry, OverStrongest]:
         """Compare every compiled trial that is ok with the strongest eager."""
         strongest = self.strongest
         if strongest is None or strongest.time is None:
             return {}
-        return {
-            entry: OverStrongest(strongest.title, difference(strongest.time, step))
-            for entry in self.compiled
-            if (step := entry.result.compiled_estimate) and not entry.record.smaller_batch_size
-        }
+        found = {}
+        for entry in self.compiled:
+            step = entry.result.compiled_estimate
+            if step and not entry.record.smaller_batch_size:
+                found[entry] = OverStrongest(strongest.title, difference(strongest.time, step))
+        return found
 
 
 def find_ladders(entries: Iterable[Entry]) -> list[Ladder]:
     """Find the models with eager as built and at least one other way to run eager, in order of
     appearance.
     """
-    by_sweep: dict[Hashable, list[Entry]] = {}
+    by_sweep: dict[Path, list[Entry]] = defaultdict(list)
     for entry in entries:
-        by_sweep.setdefault(entry.folder.parent, []).append(entry)
-    found = []
+        by_sweep[entry.folder.parent].append(entry)
+    found: list[Ladder] = []
     for sweep in by_sweep.values():
         varied = {
             entry.record.trial.model.name for entry in sweep if _is_variant(entry.record.trial)
@@ -97,17 +96,13 @@ def find_ladders(entries: Iterable[Entry]) -> list[Ladder]:
         if not varied:
             continue
         origins = name_origins([(entry.record, entry.folder.parent) for entry in sweep])
-        groups: dict[Hashable, tuple[Trial, tuple[str, ...], list[Entry]]] = {}
+        groups: dict[tuple[str, tuple[str, ...]], list[Entry]] = defaultdict(list)
         for entry, origin in zip(sweep, origins, strict=True):
             # others have no ladder, and an id takes its time
             if entry.record.trial.model.name in varied:
-                plain = _strip(entry.record.trial)
-                groups.setdefault((plain.id, origin), (plain, origin, []))[2].append(entry)
-        found += [
-            made
-            for plain, origin, group in groups.values()
-            if (made := _build(plain, origin, group))
-        ]
+                groups[_strip(entry.record.trial).id, origin].append(entry)
+        ladders = (_build(origin, group) for (_, origin), group in groups.items())
+        found += filter(None, ladders)
     return found
 
 
@@ -139,10 +134,13 @@ def _strip(trial: Trial) -> Trial:
     )
 
 
-def _build(plain: Trial, origin: tuple[str, ...], group: Sequence[Entry]) -> Ladder | None:
+def _build(origin: tuple[str, ...], group: Sequence[Entry]) -> Ladder | None:
     if not any(_is_variant(entry.record.trial) for entry in group):
         return None
-    steps = [step for rung in ladder.RUNGS for step in _find_steps(plain, rung, group)]
+    plain = _strip(group[0].record.trial)
+    steps: list[Step] = []
+    for rung in ladder.RUNGS:
+        steps += _find_steps(plain, rung, group)
     if not steps or steps[0].rung != ladder.EAGER:
         return None
     compiled = tuple(entry for entry in group if entry.record.trial.backend not in (None, GRAPHED))
@@ -168,12 +166,12 @@ def _find_steps(plain: Trial, rung: str, group: Sequence[Entry]) -> list[Step]:
         ]
     if own:
         return [_make_step(rung, title, own[0], _pool_arms(own[0]))]
-    timed = [
-        entry
-        for entry in alike
-        if entry.result.eager_estimate and not entry.record.smaller_batch_size
-    ]
-    times = [found for entry in timed if (found := entry.result.eager_estimate)]
+    timed: list[Entry] = []
+    times: list[Estimate] = []
+    for entry in alike:
+        if entry.result.eager_estimate and not entry.record.smaller_batch_size:
+            timed.append(entry)
+            times.append(entry.result.eager_estimate)
     return [_make_step(rung, title, timed[0], pool_estimates(times))] if timed else []
 
 
@@ -198,15 +196,12 @@ def _pool_arms(entry: Entry) -> Estimate | None:
     The variance of the mean of two values is half the sum of theirs, less a quarter of that of
     their difference; so it is right although the arms of a process are alike.
     """
-    one, other, apart = (
-        entry.result.eager_estimate,
-        entry.result.compiled_estimate,
-        entry.result.estimate,
-    )
-    if one is None or other is None:
+    result = entry.result
+    one, other, apart = result.eager_estimate, result.compiled_estimate, result.estimate
+    if one is None or other is None or apart is None:
         return None
     log = (one.log + other.log) / 2
-    if one.variance is None or other.variance is None or apart is None or apart.variance is None:
+    if one.variance is None or other.variance is None or apart.variance is None:
         return Estimate(log, count=one.count)
     variance = (one.variance + other.variance) / 2 - apart.variance / 4
     return Estimate(log, max(variance, 0.0), one.degrees, one.count)

@@ -24,7 +24,6 @@ from sweeper.core.uris import remove_credentials
 from sweeper.tracking.reader import RunReader, StoredRun, StoredSweep, map_concurrently
 
 MIN_OF_A_PART = 250  # trials; to start a process takes as long as to read some ten
-UNFINISHED = "no record.json; the trial has not ended"
 
 Source: TypeAlias = Union["SweepFolder", "SweepInStore"]
 
@@ -62,16 +61,11 @@ class SweepFolder:
         """
         for trial in self._trials():
             if _is_there(trial.record):
-                yield FoundRecord(
-                    trial.folder, str(trial.record), functools.partial(Record.read, trial.record)
-                )
+                read = functools.partial(Record.read, trial.record)
+                yield FoundRecord(trial.folder, str(trial.record), read)
             elif _is_there(trial.trial):
-                yield FoundRecord(
-                    trial.folder,
-                    str(trial.folder),
-                    functools.partial(_refuse, UNFINISHED),
-                    ended=False,
-                )
+                refuse = functools.partial(_refuse, "no record.json; the trial has not ended")
+                yield FoundRecord(trial.folder, str(trial.folder), refuse, ended=False)
 
     def read_manifest(self) -> str:
         """Read `sweep.json`. Raises OSError or ValueError when there is none."""
@@ -87,11 +81,9 @@ class SweepFolder:
 
     def _names(self) -> tuple[str, ...]:
         """Sort names, since paths take ten times as long."""
-        return (
-            tuple(sorted(path.name for path in self.folder.iterdir()))
-            if self.names is None
-            else self.names
-        )
+        if self.names is None:
+            return tuple(sorted(path.name for path in self.folder.iterdir()))
+        return self.names
 
 
 @dataclass(frozen=True)
@@ -119,12 +111,11 @@ class SweepInStore:
         name = printable(f"{run.name}-{run.trial_id}").replace("/", "_")
         folder, where = self.folder / name, f"{name}, run {run.run_id}"
         try:
-            read: Callable[[], Record] = functools.partial(
-                Record.loads, self.store.read(run, "record.json")
-            )
+            text = self.store.read(run, "record.json")
         except (OSError, UnicodeDecodeError) as error:
-            read = functools.partial(_refuse, explain_unreadable(error))
-        return FoundRecord(folder, where, read)
+            refuse = functools.partial(_refuse, explain_unreadable(error))
+            return FoundRecord(folder, where, refuse)
+        return FoundRecord(folder, where, functools.partial(Record.loads, text))
 
     def read_manifest(self) -> str:
         """Read `sweep.json`. Raises OSError or ValueError when there is none."""
@@ -181,16 +172,13 @@ def find_sources(names: Sequence[str], tracking_uri: str | None = None) -> Seque
             raise ConfigError(
                 f"{name}: with --tracking-uri a sweep is given by its name, e.g. {example}"
             )
-    folders = [SweepPaths.of(name).folder for name in names]
     store = RunReader(tracking_uri)
-    sources = [SweepInStore(folder, store, store.sweep(folder.name)) for folder in folders]
-    for source in sources:
+    sources = [SweepInStore(SweepPaths.of(name).folder, store, store.sweep(name)) for name in names]
+    for name, source in zip(names, sources, strict=True):
         if not source.runs.trials:
             known = store.sweeps()
-            others = printable(nearest(source.folder.name, known)) if known else "there are none"
-            raise ConfigError(
-                f"{source.folder.name}: no such sweep at {remove_credentials(store.uri)}; {others}"
-            )
+            others = printable(nearest(name, known)) if known else "there are none"
+            raise ConfigError(f"{name}: no such sweep at {remove_credentials(store.uri)}; {others}")
     return sources
 
 
@@ -218,10 +206,9 @@ def _refuse(problem: str) -> NoReturn:
 
 def add_tracking_uri(parser: argparse.ArgumentParser) -> None:
     """Add the option `--tracking-uri` to a command that reads sweeps."""
-    records = (
-        "the records that were sent to this MLflow server or sqlite:/// store, in place of "
-        "those in runs/"
-    )
     parser.add_argument(
-        "--tracking-uri", metavar="URI", help=f"read {records}; sweeps are given by NAME"
+        "--tracking-uri",
+        metavar="URI",
+        help="read the records that were sent to this MLflow server or sqlite:/// store, in place "
+        "of those in runs/; sweeps are given by NAME",
     )
