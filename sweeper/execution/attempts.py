@@ -24,13 +24,11 @@ def read_attempts(path: Path) -> tuple[Attempt, ...]:
         if isinstance(error.__cause__, OSError) and error.__cause__.errno in shortages.PASSING:
             raise error.__cause__ from None
         return ()
-    return (*record.attempts, *([] if record.status in NOT_KEPT else [_make_attempt(record)]))
-
-
-def _make_attempt(record: Record) -> Attempt:
-    worst = find_worst_accuracy(record)
-    last = record.processes[-1].artifact if record.processes else None  # earlier processes were ok
-    artifacts = (last,) if last else ()
-    return Attempt(
-        record.status, record.phase, record.message, worst.worst if worst else None, artifacts
-    )
+    if record.status in NOT_KEPT:
+        return record.attempts
+    check = find_worst_accuracy(record)
+    worst = check.worst if check else None
+    last = record.processes[-1:]  # earlier processes were ok
+    artifacts = tuple(process.artifact for process in last if process.artifact)
+    attempt = Attempt(record.status, record.phase, record.message, worst, artifacts)
+    return (*record.attempts, attempt)

@@ -31,9 +31,9 @@ def find_disturbances(machine: Host, gpu: GpuReading | None) -> Iterator[str]:
         yield f"{others} on the GPU; stop them, or take another"
     elif (gpu.memory_used_bytes or 0) > MAX_MEMORY_UNEXPLAINED_BYTES:
         yield "memory of the GPU is in use by processes that cannot be seen from here; take another"
-    if slow := [
-        reason for reason in gpu.lowered_clocks or () if "thermal" in reason or "hardware" in reason
-    ]:
+    reasons = gpu.lowered_clocks or ()
+    slow = [reason for reason in reasons if "thermal" in reason or "hardware" in reason]
+    if slow:
         yield f"the GPU lowers its clock: {', '.join(slow)}"
 
 
@@ -45,13 +45,10 @@ def discount_past_load(machine: Host) -> Host:
     """Lower the load, an average over a minute, to the cores that are busy now: the last sweep may
     have ended.
     """
-    if (
-        machine.load is None
-        or not _is_busy(machine)
-        or (busy := host.measure_busy_cores(SAMPLE_S)) is None
-    ):
+    if machine.load is None or not _is_busy(machine):
         return machine
-    return replace(machine, load=min(machine.load, busy))
+    busy = host.measure_busy_cores(SAMPLE_S)
+    return machine if busy is None else replace(machine, load=min(machine.load, busy))
 
 
 def read_disturbances(devices: Sequence[Device]) -> list[str]:

@@ -86,10 +86,8 @@ def _run_and_write(
     paths = SweepPaths.of(settings.sweep)
     try:
         paths.folder.mkdir(parents=True, exist_ok=True)
-        free_bytes, needed_bytes = (
-            shutil.disk_usage(paths.folder).free,
-            slot.concurrency * MIN_FREE_BYTES,
-        )
+        free_bytes = shutil.disk_usage(paths.folder).free
+        needed_bytes = slot.concurrency * MIN_FREE_BYTES
         if free_bytes < needed_bytes:
             needed = f"what runs may need {needed_bytes / 2**20:.0f}; free some space, then {GO_ON}"
             raise NoSpaceError(
@@ -198,9 +196,16 @@ def _read_record(trial: Trial, settings: Settings, name: str, begin: float) -> R
     else:
         message = f"the job of {name} ended without a record; its own log says why"
     record = Record(
-        trial.id, settings.sweep, trial.label, "crashed", trial, phase="starting", message=message
+        trial.id,
+        settings.sweep,
+        trial.label,
+        "crashed",
+        trial,
+        phase="starting",
+        message=message,
+        attempts=read_attempts(path),
+        measure=to_json(settings.measure),
     )
-    record = replace(record, attempts=read_attempts(path), measure=to_json(settings.measure))
     record = replace(record, flags=find_flags(record, derive(record), settings.measure))
     if not path.exists():
         write_text(path, record.dumps())

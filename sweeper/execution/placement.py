@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 
 from sweeper.core.settings import Settings
 from sweeper.core.system.gpus import Device, cores_near, resolve, total_memory_bytes, visible_gpus
@@ -107,21 +108,17 @@ def divide_cores(devices: Sequence[Device], cores: Sequence[int]) -> list[tuple[
     """
     if len(devices) == 1:
         return [None]
-    near = [
-        frozenset(cores_near(device.gpu)).intersection(cores) if device.gpu else frozenset()
-        for device in devices
-    ]
-    groups = [tuple(sorted(found or cores)) for found in near]
+    groups = []
+    for device in devices:
+        near = set(cores_near(device.gpu)).intersection(cores) if device.gpu else None
+        groups.append(tuple(sorted(near or cores)))
     parts: list[tuple[int, ...] | None] = []
     for index, group in enumerate(groups):
-        physical, num_devices, position = (
-            physical_cores(group),
-            groups.count(group),
-            groups[:index].count(group),
-        )
-        size = len(physical) // num_devices
-        own = physical[position * size : (position + 1) * size]
-        parts.append(tuple(number for threads in own for number in threads) or group)
+        physical = physical_cores(group)
+        size = len(physical) // groups.count(group)
+        first = groups[:index].count(group) * size
+        own = chain.from_iterable(physical[first : first + size])
+        parts.append(tuple(own) or group)
     return parts
 
 
@@ -133,12 +130,12 @@ def make_slots(
     """
     peak_memory, slots = PeakMemory(), []
     for share in placement.shares:
+        gpu = share.device.gpu
         if share.device in claimed:
-            memory = MemoryBudget(
-                total_memory_bytes(share.device.gpu) if share.device.gpu else None
-            )
-            lease = DeviceLease(reaper)
+            memory = MemoryBudget(total_memory_bytes(gpu) if gpu else None)
             slots.append(
-                DeviceSlot(share.device, share.cores, share.concurrency, lease, memory, peak_memory)
+                DeviceSlot(
+                    **vars(share), lease=DeviceLease(reaper), memory=memory, peak_memory=peak_memory
+                )
             )
     return slots

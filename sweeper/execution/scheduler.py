@@ -48,6 +48,7 @@ class Finished:
 Event = Started | PhaseBegan | Finished
 OnPhase = Callable[[str, int], None]  # phase, index of the process
 RunTrial = Callable[[Trial, DeviceSlot, OnPhase, threading.Event], Finished]
+Events = queue.SimpleQueue[Event | Exception | None]  # an exception or None: a thread has ended
 
 # A signal that comes just before the wait for an event begins does not end it, and is handled when
 # the wait is over.
@@ -64,33 +65,14 @@ def run_all(
     other; the second one is raised. What `run_trial` raises is raised here when the other threads
     have ended their trials.
     """
-    todo, stop = deque(trials), threading.Event()
-    # an exception or None: a thread has ended
-    events = queue.SimpleQueue[Event | Exception | None]()
-
-    def run_until_empty(slot: DeviceSlot) -> None:
-        try:
-            while not stop.is_set():
-                try:
-                    trial = todo.popleft()
-                except IndexError:
-                    break
-                events.put(Started(trial))
-
-                def on_phase(phase: str, process: int, trial: Trial = trial) -> None:
-                    events.put(PhaseBegan(trial, phase, process))
-
-                events.put(run_trial(trial, slot, on_phase, stop))
-            events.put(None)
-        except Exception as error:  # noqa: BLE001  # raised again in the caller's thread
-            events.put(error)
-
+    todo, stop, events = deque(trials), threading.Event(), Events()
+    threads: list[threading.Thread] = []
     # First one trial on each device, then a second: longest first has to hold over all of them.
-    rounds = range(max(slot.concurrency for slot in slots))
-    order = [slot for number in rounds for slot in slots if number < slot.concurrency]
-    threads = [
-        threading.Thread(target=run_until_empty, args=(slot,), daemon=True) for slot in order
-    ]
+    for number in range(max(slot.concurrency for slot in slots)):
+        for slot in slots:
+            if number < slot.concurrency:
+                args = (slot, todo, events, run_trial, stop)
+                threads.append(threading.Thread(target=_run_until_empty, args=args, daemon=True))
     for thread in threads:
         thread.start()
     num_running, error = len(threads), None
@@ -118,3 +100,24 @@ def run_all(
             thread.join()
     if error is not None:
         raise error
+
+
+def _run_until_empty(
+    slot: DeviceSlot, todo: deque[Trial], events: Events, run_trial: RunTrial, stop: threading.Event
+) -> None:
+    """Run trials on a slot, one after the other, as long as there are any."""
+    try:
+        while not stop.is_set():
+            try:
+                trial = todo.popleft()
+            except IndexError:
+                break
+            events.put(Started(trial))
+
+            def on_phase(phase: str, process: int, trial: Trial = trial) -> None:
+                events.put(PhaseBegan(trial, phase, process))
+
+            events.put(run_trial(trial, slot, on_phase, stop))
+        events.put(None)
+    except Exception as error:  # noqa: BLE001  # raised again in the caller's thread
+        events.put(error)

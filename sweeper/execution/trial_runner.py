@@ -23,7 +23,7 @@ from sweeper.analysis.flags import find_flags, is_resolved
 from sweeper.core.files import write_text
 from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.protocol import NOT_UNDERSTOOD, Job, Outcome, ProtocolError
-from sweeper.core.record import Inspection, Process, Record
+from sweeper.core.record import Inspection, Record
 from sweeper.core.serialization import to_json
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Settings
 from sweeper.core.trial import Trial
@@ -55,7 +55,8 @@ def run_trial(
         while record.status == "oom" and settings.measure.back_off and record.batch_size > 1:
             run = replace(run, batch_size=record.batch_size // 2)
             record = _attempt_within_memory(run)
-        result, working_s = derive(record), time.monotonic() - run.begin_s - sum(run.idle_s)
+        result = derive(record)
+        working_s = time.monotonic() - run.begin_s - sum(run.idle_s)
         record = replace(record, wall_s=working_s, attempts=attempts)
         record = replace(record, flags=find_flags(record, result, settings.measure))
         if settings.inspect and record.status in INSPECTED and trial.mode != "eager":
@@ -96,9 +97,8 @@ def _attempt_within_memory(run: _TrialRun) -> Record:
         with run.slot.memory.reserve(needed_bytes, run.stop) as reservation:
             run.idle_s.append(time.monotonic() - waiting_since_s)
             record = _attempt(run)
-        short = record.status == "oom" or any(
-            process.failed_allocations for process in record.processes
-        )
+        failed = any(process.failed_allocations for process in record.processes)
+        short = failed or record.status == "oom"
         if not (short and reservation.shared) or run.stop.is_set():
             return record
         needed_bytes = WHOLE_DEVICE
@@ -113,9 +113,8 @@ def _attempt(run: _TrialRun) -> Record:
     paths = run.paths
     paths.clear_caches()
     paths.clear_logs()
-    write_text(
-        paths.trial, Job(run.trial.replace_batch_size(run.batch_size), run.settings.measure).dumps()
-    )
+    job = Job(run.trial.replace_batch_size(run.batch_size), run.settings.measure)
+    write_text(paths.trial, job.dumps())
     outcomes: list[Outcome] = []
     try:
         while _needs_another(run, outcomes):
@@ -155,21 +154,13 @@ def _run_timed_process(run: _TrialRun, earlier: Sequence[Outcome]) -> Outcome:
     if done and done[0].steps_per_block:
         arguments += ["--steps-per-block", str(done[0].steps_per_block)]
     outcome = _run_worker(run, arguments, paths.cache(draw), paths.log(index), index, draw)
-    return _copy_verdict(outcome, verified) if verified else outcome
-
-
-def _copy_verdict(outcome: Outcome, verified: Process) -> Outcome:
-    """Copy the verdict of the verified process to an unchecked process that ran the same code."""
-    process, accuracy = outcome.process, verified.accuracy
-    if (
-        not (process and process.rounds and accuracy)
-        or process.accuracy
-        or process.artifact != verified.artifact
-    ):
+    process = outcome.process
+    if not process or not process.rounds or process.accuracy or not verified:
         return outcome
-    return replace(
-        outcome, process=replace(process, accuracy=replace(accuracy, of_process=verified.index))
-    )
+    if not verified.accuracy or process.artifact != verified.artifact:
+        return outcome
+    accuracy = replace(verified.accuracy, of_process=verified.index)
+    return replace(outcome, process=replace(process, accuracy=accuracy))
 
 
 def _inspect(run: _TrialRun, record: Record) -> Inspection:
@@ -179,18 +170,15 @@ def _inspect(run: _TrialRun, record: Record) -> Inspection:
     paths = run.paths
     run.slot.peak_memory.learn(record)
     needed_bytes = run.slot.peak_memory.look_up(run.trial, record.batch_size)
-    timed = next(
-        (process.code_fingerprint for process in record.processes if process.code_fingerprint), None
-    )
-    arguments = ["--inspect", str(paths.inspection), *(["--timed", timed] if timed else [])]
+    arguments = ["--inspect", str(paths.inspection)]
+    timed = next(filter(None, (process.code_fingerprint for process in record.processes)), None)
+    if timed:
+        arguments += ["--timed", timed]
     announced = replace(
         run, on_phase=lambda phase, index: run.on_phase(f"inspection, {phase}", index)
     )
-    cache, log, index = (
-        paths.cache("inspect"),
-        paths.log("inspect"),
-        run.settings.measure.process_limit,
-    )
+    cache, log = paths.cache("inspect"), paths.log("inspect")
+    index = run.settings.measure.process_limit
     try:
         with run.slot.memory.reserve(needed_bytes, run.stop):
             outcome = _run_worker(announced, arguments, cache, log, index)
@@ -198,14 +186,11 @@ def _inspect(run: _TrialRun, record: Record) -> Inspection:
         with suppress(OSError):
             paths.clear_caches()
     folder = paths.inspection.name if (paths.inspection / "summary.md").exists() else None
-    missing = (
-        None
-        if outcome.status == "ok"
-        else f"{outcome.status} while {outcome.phase}: {outcome.message}"
-    )
-    return Inspection(
-        folder, missing, outcome.process.code_fingerprint if outcome.process else None
-    )
+    seen = outcome.process.code_fingerprint if outcome.process else None
+    if outcome.status == "ok":
+        return Inspection(folder, None, seen)
+    missing = f"{outcome.status} while {outcome.phase}: {outcome.message}"
+    return Inspection(folder, missing, seen)
 
 
 def _interrupted(phase: str = "starting") -> Outcome:
@@ -282,14 +267,15 @@ def _start_worker(
     OSError where it cannot be started.
     """
     receive, send = os.pipe()
-    cores = ["--cores", ",".join(map(str, run.slot.cores))] if run.slot.cores else []
-    told = [str(run.paths.trial), *cores, *arguments, "--answer-fd", str(send)]
+    command = processes.make_command(run.trial.python, "sweeper.worker")
+    command += [str(run.paths.trial), *arguments, "--answer-fd", str(send)]
+    if run.slot.cores:
+        command += ["--cores", ",".join(map(str, run.slot.cores))]
     environment = {
         **run.slot.device.environment(),
         **run.variables,
         **processes.make_cache_variables(cache),
     }
-    command = [*processes.make_command(run.trial.python, "sweeper.worker"), *told]
     try:
         process = processes.start_group(
             command, environment, log, stdin=subprocess.PIPE, pass_fds=[send]
@@ -301,14 +287,9 @@ def _start_worker(
         os.close(send)
     stdin = process.stdin
     assert stdin is not None
-
     os.set_blocking(stdin.fileno(), False)
-    with (
-        stdin,
-        run.slot.lease.register(
-            process.pid, functools.partial(send_grant, stdin.fileno())
-        ) as tenant,
-    ):
+    send_to_worker = functools.partial(send_grant, stdin.fileno())
+    with stdin, run.slot.lease.register(process.pid, send_to_worker) as tenant:
         try:
             yield process, receive, tenant
         finally:
@@ -319,13 +300,15 @@ def _start_worker(
 def _make_record(run: _TrialRun, outcomes: Sequence[Outcome]) -> Record:
     """Put the outcomes of a trial's processes together; the last one decides the status."""
     trial, last = run.trial, outcomes[-1]
-    record = replace(
-        Record(trial.id, run.settings.sweep, trial.label, last.status, trial),
-        environment=next((outcome.environment for outcome in outcomes if outcome.environment), {}),
-        processes=tuple(outcome.process for outcome in outcomes if outcome.process is not None),
-        diagnostics=next(
-            (outcome.diagnostics for outcome in outcomes if outcome.diagnostics), None
-        ),
+    record = Record(
+        trial.id,
+        run.settings.sweep,
+        trial.label,
+        last.status,
+        trial,
+        environment=next(filter(None, (outcome.environment for outcome in outcomes)), {}),
+        processes=tuple(outcome.process for outcome in outcomes if outcome.process),
+        diagnostics=next(filter(None, (outcome.diagnostics for outcome in outcomes)), None),
         smaller_batch_size=run.batch_size if run.batch_size < trial.batch_size else None,
         measure=to_json(run.settings.measure),
     )
