@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from sweeper.core.settings import Scheduler, Settings
+from sweeper.core.system import host
 from sweeper.core.system.gpus import Device, Gpu
 from sweeper.core.system.host import physical_cores
 from sweeper.execution import placement
@@ -44,9 +45,9 @@ def test_threads_of_a_physical_core_go_to_one_device(
         topology = tmp_path / f"sys/devices/system/cpu/cpu{number}/topology"
         topology.mkdir(parents=True)
         (topology / "thread_siblings_list").write_text(f"{number % 4},{number % 4 + 4}\n")
-    assert physical_cores(range(1, 8), tmp_path) == [(1, 5), (2, 6), (3, 7), (4,)]
+    monkeypatch.setattr(host, "ROOT", tmp_path)
+    assert physical_cores(range(1, 8)) == [(1, 5), (2, 6), (3, 7), (4,)]
     monkeypatch.setattr(placement, "cores_near", lambda _gpu: ())
-    monkeypatch.setattr(placement, "physical_cores", lambda cores: physical_cores(cores, tmp_path))
     assert divide_cores(DEVICES, range(8)) == [(0, 4), (1, 5), (2, 6), (3, 7)]
 
 

@@ -35,16 +35,19 @@ def run_until_closed(main: Callable[[], int]) -> int:
             raise
         _drop_output()
         return CLOSED
-    except MemoryError:
-        why = "the memory is full; free some"
-    except OSError as error:
-        if error.errno not in shortages.HINTS:
+    except (OSError, MemoryError) as error:
+        # The exception holds what `main` had open until all is said: a forked process of a report
+        # complains on standard error when its pipe closes before.
+        if isinstance(error, MemoryError):
+            why = "the memory is full; free some"
+        elif error.errno in shortages.HINTS:
+            why = shortages.describe(error)
+        else:
             raise
-        why = shortages.describe(error)
-    with suppress(OSError):  # nobody can be told
-        print(f"sweeper: {why}", file=sys.stderr)
-    _drop_output()
-    return NOT_OK
+        with suppress(OSError):  # nobody can be told
+            print(f"sweeper: {why}", file=sys.stderr)
+        _drop_output()
+        return NOT_OK
 
 
 def _drop_output() -> None:
