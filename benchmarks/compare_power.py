@@ -30,7 +30,7 @@ from sweeper.compare.unsampled import is_host_bound
 from sweeper.compare.verdicts import Comparison, judge
 from sweeper.core.record import Record
 from sweeper.core.trial import Compile, Labels, Model, Trial
-from sweeper.report.tables.candidates import HOST_NOISE
+from sweeper.report.answers.candidates import HOST_NOISE
 
 SEED = 20263
 REPEATS = 300

@@ -163,21 +163,19 @@ def write_sweep(folder: Path, name: str, records: Sequence[Record], count: int) 
     """
     paths = SweepPaths.of(name, folder / "runs")
     for number in range(count):
-        again, index = divmod(number, len(records))
-        record = _copy(records[index], name, again)
+        record = _copy(records[number % len(records)], name, number)
         file = paths.trial(record.label, record.trial_id).record
         file.parent.mkdir(parents=True)
         file.write_text(record.dumps())
     return name
 
 
-def _copy(record: Record, sweep: str, again: int) -> Record:
+def _copy(record: Record, sweep: str, number: int) -> Record:
     trial = record.trial
-    called = f"{trial.labels.model}_{again}_{record.sweep}"
     trial = replace(
         trial,
-        model=replace(trial.model, name=f"{trial.model.name}_{again}_{record.sweep}"),
-        labels=replace(trial.labels, model=called),
+        model=replace(trial.model, name=f"{trial.model.name}_{number}"),
+        labels=replace(trial.labels, model=f"{number}_{trial.labels.model}"),
     )
     processes = tuple(
         _process(item, index) for item in record.processes[:1] for index in range(PROCESSES)

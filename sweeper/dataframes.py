@@ -79,22 +79,21 @@ def table(
     import pandas as pd
 
     from sweeper.core.errors import ConfigError, nearest
-    from sweeper.report.findings import Findings
-    from sweeper.report.registry import TABLES
-    from sweeper.report.tables.decision import Limits
+    from sweeper.report.answers.decision import Limits
+    from sweeper.report.answers.findings import Findings
+    from sweeper.report.tables.registry import TABLES
 
     specs = {spec.name: spec for spec in TABLES}
     if name not in specs:
         raise ConfigError(f"{name}: no such table; {nearest(name, specs)}")
-    found = specs[name].make(Findings(records.entries, Limits(steps, max_memory_gib)))
-    return pd.DataFrame(
-        {
-            column: pd.Series(
-                [row[column] for row in found.rows], dtype=_TYPES[found.kinds[column]]
-            )
-            for column in found.columns
-        }
-    )
+    spec = specs[name]
+    items = spec.items(Findings(records.entries, Limits(steps, max_memory_gib)))
+    series = {}
+    for column in spec.columns():
+        if column.name:
+            values = [column.value(item) for item in items]
+            series[column.name] = pd.Series(values, dtype=_TYPES[column.kind])
+    return pd.DataFrame(series)
 
 
 def speedups(records: Records) -> pd.DataFrame:

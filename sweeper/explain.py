@@ -18,7 +18,7 @@ from sweeper.analysis.metrics import METRICS
 from sweeper.core.errors import nearest
 from sweeper.core.system.exit_codes import BAD_INPUT, OK
 from sweeper.core.system.pipes import run_until_closed
-from sweeper.report.formatting import sentence
+from sweeper.report.columns.formats import sentence
 
 WIDTH = 100  # characters of a line
 ALL = {**STATUSES, **FLAGS, **CAUSES}

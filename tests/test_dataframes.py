@@ -18,7 +18,7 @@ from sweeper import causes, load_records, recommendations, speedups, summary
 from sweeper.core.errors import ConfigError
 from sweeper.core.record import Diagnostics, GraphBreak, Record
 from sweeper.report.build import write_report
-from sweeper.report.table import cell
+from sweeper.report.columns.cell import guard
 
 ROOT = Path(__file__).parents[1]
 
@@ -35,8 +35,8 @@ def some() -> list[Record]:
 def shown(item: object) -> str:
     """A cell of a frame as the files have it."""
     if isinstance(item, tuple) or pd.api.types.is_bool(item):
-        return cell(item if isinstance(item, tuple) else bool(item))
-    return cell(item if isinstance(item, str) else str(item)) if pd.notna(item) else ""
+        return guard(item if isinstance(item, tuple) else bool(item))
+    return guard(item if isinstance(item, str) else str(item)) if pd.notna(item) else ""
 
 
 def test_frames_have_the_cells_of_the_files(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""The walls of the house: which package may import which, and what the parent must not load.
+"""The walls of the house: which package may import which, what the parent must not load, and what
+no module does.
 
 Imports are read with `ast`, also those inside functions and under TYPE_CHECKING, so that nothing
 has to be loaded.
@@ -32,7 +33,28 @@ FLOORS = """
     analysis  config  worker
     core
 """
+# The same within `sweeper/report/`.
+REPORT_FLOORS = """
+    __init__  __main__
+    build
+    page
+    text
+    tables
+    published
+    answers
+    columns
+"""
 MAX_ENTRIES = 16  # of `ls sweeper/`
+TYPED = ("compare", "report")  # where values have fields and no keys
+# Of what a value is taken by its name all the same, and why.
+LOOKUPS = {
+    "report.answers.causes: CAUSES": "a constant that docs/flags.md is made of as well",
+    "report.answers.groups: group.sure_in": "groups by the weight that a precision carries",
+    "report.answers.provenance: versions": "versions of libraries by their names",
+    "report.build: texts": "files by their names",
+    "report.text.mlflow_overview: named": "groups by the end of their metrics' names",
+    "report.text.next_steps: changes": "overrides of a command",
+}
 HEAVY = ("torch", "torchvision", "timm", "transformers", "mlflow", "pandas", "plotly", "jinja2")
 
 
@@ -85,10 +107,9 @@ def imports_of(module: str, file: Path) -> Iterator[Import]:
     return visit(ast.parse(file.read_text(encoding="utf-8")), False)
 
 
-def room(module: str) -> str:
-    """The entry of `sweeper/` to which a module belongs."""
-    parts = module.split(".")
-    return parts[1] if len(parts) > 1 else "__init__"
+def room(module: str, house: str = PACKAGE) -> str:
+    """The entry of `sweeper/`, or of another package, to which a module belongs."""
+    return module.removeprefix(house).lstrip(".").partition(".")[0] or "__init__"
 
 
 def is_ours(module: str) -> bool:
@@ -146,19 +167,84 @@ def test_worker_imports_core_and_itself_only_and_nothing_imports_worker() -> Non
     )
 
 
-def test_a_package_imports_lower_floors_only() -> None:
-    floors = [line.split() for line in reversed(FLOORS.strip().splitlines())]
-    height = {name: number for number, names in enumerate(floors) for name in names}
-    entries = {room(module) for module in files()}
-    assert set(height) == entries, f"FLOORS and sweeper/ differ in {sorted(set(height) ^ entries)}"
+def assert_floors(floors: str, house: str) -> None:
+    """The rooms of a house import rooms of lower floors only."""
+    levels = [line.split() for line in reversed(floors.strip().splitlines())]
+    height = {name: number for number, names in enumerate(levels) for name in names}
+    inside = {module for module in files() if f"{module}.".startswith(f"{house}.")}
+    rooms = {room(module, house) for module in inside}
+    assert set(height) == rooms, f"the floors and {house} differ in {sorted(set(height) ^ rooms)}"
 
     def allowed(item: Import) -> bool:
-        if not is_ours(item.imported):
+        if not {item.importer, item.imported} <= inside:
             return True
-        importer, imported = room(item.importer), room(item.imported)
+        importer, imported = room(item.importer, house), room(item.imported, house)
         return importer == imported or height[imported] < height[importer]
 
-    assert_none(allowed, f"a package imports packages of lower floors only:\n{FLOORS}")
+    assert_none(allowed, f"a part of {house} imports parts of lower floors only:\n{floors}")
+
+
+def test_a_package_imports_lower_floors_only() -> None:
+    assert_floors(FLOORS, PACKAGE)
+
+
+def test_a_room_of_the_report_imports_lower_floors_only() -> None:
+    assert_floors(REPORT_FLOORS, f"{PACKAGE}.report")
+
+
+def find_lookups(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The lines with `x["name"]` or `x.get("name")`, and what `x` is."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript):
+            container, key = node.value, node.slice
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args:
+            container, key = node.func.value, node.args[0]
+            if node.func.attr != "get":
+                continue
+        else:
+            continue
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            yield node.lineno, ast.unparse(container)
+
+
+def test_find_lookups_sees_subscripts_and_get_with_constant_names_only() -> None:
+    code = """
+row["a"]
+row["b"] = 1
+row.get("c", 0)
+find(row)["d"]
+row[name], row[0], row.get(name), row.pop("e"), {"f": 1}, f"{row}"
+"""
+    found = ["row", "row", "row", "find(row)"]
+    assert [what for _, what in sorted(find_lookups(ast.parse(code)))] == found
+
+
+def test_reports_and_comparisons_take_no_value_by_its_name() -> None:
+    """A type checker knows fields; of a key it does not know whether it is there."""
+    found, breaches = set(), []
+    for module, file in files().items():
+        if room(module) not in TYPED:
+            continue
+        for line, what in find_lookups(ast.parse(file.read_text(encoding="utf-8"))):
+            place = f"{module.removeprefix(PACKAGE + '.')}: {what}"
+            found.add(place)
+            if place not in LOOKUPS:
+                breaches.append(f"{file.relative_to(ROOT)}:{line}: {what}")
+    wall = "report/ and compare/ have fields, and take no value by its name"
+    assert not breaches, "\n".join([wall, *breaches])
+    assert found == set(LOOKUPS), f"no longer there: {sorted(set(LOOKUPS) - found)}"
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """Names of nested and of private classes count as well."""
+    places: dict[str, list[str]] = {}
+    for file in files().values():
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                place = f"{file.relative_to(ROOT)}:{node.lineno}"
+                places.setdefault(node.name, []).append(place)
+    twice = [f"{name}: {', '.join(at)}" for name, at in places.items() if len(at) > 1]
+    assert not twice, "\n".join(["a class has a name of its own", *twice])
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

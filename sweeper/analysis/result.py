@@ -63,3 +63,39 @@ class Result:
     is_void_by_script: bool = False
     # metrics with `of_process`; missing ones are left out
     readings: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def compile_cold_s(self) -> float | None:
+        """Seconds of compiling with an empty cache."""
+        return self.readings.get("compile_cold_s")
+
+    @property
+    def compile_warm_s(self) -> float | None:
+        """Seconds of compiling with a filled cache."""
+        return self.readings.get("compile_warm_s")
+
+    @property
+    def eager_peak_memory_bytes(self) -> float | None:
+        return self.readings.get("eager_peak_memory_bytes")
+
+    @property
+    def compiled_peak_memory_bytes(self) -> float | None:
+        return self.readings.get("compiled_peak_memory_bytes")
+
+    @property
+    def eager_loop_step_s(self) -> float | None:
+        """Wall seconds per step of a script's loop in eager."""
+        return self.readings.get("eager_loop_step_s")
+
+    @property
+    def compiled_loop_step_s(self) -> float | None:
+        return self.readings.get("compiled_loop_step_s")
+
+    @property
+    def eager_loader_share(self) -> float | None:
+        """The share of that time in which the loop waits for its loader."""
+        return self.readings.get("eager_loader_share")
+
+    @property
+    def compiled_loader_share(self) -> float | None:
+        return self.readings.get("compiled_loader_share")

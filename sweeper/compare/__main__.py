@@ -45,6 +45,7 @@ from sweeper.core.files import write_text
 from sweeper.core.system.exit_codes import BAD_INPUT, NOT_OK, NOTHING_JUDGED, OK
 from sweeper.core.system.pipes import run_until_closed
 from sweeper.loading.sources import add_tracking_uri, find_sources
+from sweeper.report.columns.formats import count
 from sweeper.tracking.store import TrackingError
 
 
@@ -124,9 +125,11 @@ def _choose_exit_code(document: Document, parsed: argparse.Namespace) -> int:
     """A code that an option is about is explained."""
     unresolved = document.comparison.unresolved
     if parsed.fail_unresolved and unresolved:
-        rows, are = ("1 row", "is") if unresolved == 1 else (f"{unresolved} rows", "are")
+        are = "is" if unresolved == 1 else "are"
         print(
-            f"--fail-unresolved: {rows} that both sides measured {are} UNRESOLVED", file=sys.stderr
+            f"--fail-unresolved: {count(unresolved, 'row')} that both sides measured {are} "
+            "UNRESOLVED",
+            file=sys.stderr,
         )
         return NOT_OK
     if document.comparison.regressed:
@@ -167,18 +170,22 @@ def compare(parsed: argparse.Namespace) -> Document:
         raise ConfigError(
             f"{' '.join(names)}: with --by {axis} type SWEEP, or SWEEP BASE_VALUE HEAD_VALUE"
         )
-    sources = find_sources(names if axis is None else names[:1], parsed.tracking_uri)
-    read = [read_sides(source) for source in sources]
-    problems = tuple(problem for one in read for problem in one.problems)
     if axis is None:
-        pairs = match_sweeps(list_sides(read[0], read[1]), list_sides(read[1], read[0]))
-        (base, head), settings = names, list_setting_changes(*sources)
+        base, head = names
+        sources = find_sources(names, parsed.tracking_uri)
+        in_base, in_head = map(read_sides, sources)
+        problems = (*in_base.problems, *in_head.problems)
+        pairs = match_sweeps(list_sides(in_base, in_head), list_sides(in_head, in_base))
+        settings = list_setting_changes(*sources)
         versions = list_version_changes(pairs, *sources)
     else:
-        sides = list_sides(read[0], read[0])
+        read = read_sides(*find_sources(names[:1], parsed.tracking_uri))
+        problems = read.problems
+        sides = list_sides(read, read)
         values = choose_values(sides, axis, names[1:])
         pairs = match_values(sides, axis, *values)
-        (base, head), settings = (f"{names[0]}, {axis}={value}" for value in values), []
+        base, head = [f"{names[0]}, {axis}={value}" for value in values]
+        settings = []
         versions = list_version_changes(pairs)
     if not any(pair.both for pair in pairs):
         raise ConfigError("\n".join([f"{base} and {head} have no trial in common", *problems]))

@@ -23,9 +23,11 @@ from sweeper.core.paths import TrialPaths
 from sweeper.core.record import Process, Record, RecordError
 from sweeper.core.serialization import get_mapping, show_value
 from sweeper.core.text import printable
-from sweeper.core.trial import MODES, Compile, Trial
+from sweeper.core.trial import Compile, Trial
 from sweeper.loading.device_names import Device, read_device
+from sweeper.loading.environment import Facts, read_other_facts, read_version_facts
 from sweeper.loading.sources import FoundRecord, Source
+from sweeper.report.answers.trials import rank_mode
 
 # Statuses of a trial without a record, and how they are said of BASE or HEAD.
 LOST: Mapping[str, str] = {
@@ -60,19 +62,20 @@ class Side:
     flags: tuple[str, ...] = ()
     phase: str | None = None
     message: str | None = None
-    environment: Mapping[str, Any] = field(default_factory=dict)
-    # torch's global switches during the trial
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    device: Device | None = None  # that ran the trial; None where the record does not say
+    versions: Facts = field(default_factory=dict)
+    facts: Facts = field(default_factory=dict)  # how it ran, without device and versions
 
     @property
     def lost(self) -> bool:
         """Whether no record can be read, so that only the trial is known."""
         return self.status in LOST
 
-    @property
-    def device(self) -> Device | None:
-        """The device that ran the trial; None where the record does not say."""
-        return read_device(self.environment, self.trial.device)
+    def take(self, quantity: Quantity) -> Sequence[Sample]:
+        return self.samples.get(quantity.name, ())
+
+    def count_draws(self, quantity: Quantity) -> int:
+        return len({sample.draw for sample in self.take(quantity)})
 
 
 class SweepSides(NamedTuple):
@@ -103,7 +106,9 @@ def read_sides(source: Source) -> SweepSides:
             problem = "stands for the same trial as another record, which is left out"
             problems.append(printable(f"{found.where}: {problem}"))
         sides[side.trial.id] = side
-    return SweepSides(sides, {key: lost[key] for key in lost if key not in sides}, tuple(problems))
+    for trial_id in lost.keys() & sides.keys():
+        del lost[trial_id]
+    return SweepSides(sides, lost, tuple(problems))
 
 
 def _identify(found: FoundRecord) -> tuple[str, Trial | None]:
@@ -114,9 +119,12 @@ def _identify(found: FoundRecord) -> tuple[str, Trial | None]:
     with suppress(OSError, ValueError):
         trial = Trial.from_json(get_mapping(read_json(TrialPaths(found.folder).trial), "trial"))
     named = TRIAL_ID.fullmatch(found.folder.name.rpartition("-")[2])
-    trial_id = named[0] if named else trial.id if trial else ""
+    if named is None:
+        return trial.id if trial else "", trial
     # After an out of memory trial.json holds the smaller batch, so a trial with another id.
-    return trial_id, trial if trial and trial.id == trial_id else None
+    if trial and trial.id != named[0]:
+        trial = None
+    return named[0], trial
 
 
 def list_sides(read: SweepSides, other: SweepSides) -> list[Side]:
@@ -124,14 +132,13 @@ def list_sides(read: SweepSides, other: SweepSides) -> list[Side]:
 
     Such a trial is known by its `trial.json`, or because the other sweep has a trial with its id.
     """
-    known = {trial_id: side.trial for trial_id, side in other.sides.items()}
-    lost = (
-        (status, trial or known.get(trial_id)) for trial_id, (status, trial) in read.lost.items()
-    )
-    return [
-        *read.sides.values(),
-        *(Side(trial, status, trial.batch_size) for status, trial in lost if trial),
-    ]
+    sides = list(read.sides.values())
+    for trial_id, (status, trial) in read.lost.items():
+        if trial is None and trial_id in other.sides:
+            trial = other.sides[trial_id].trial
+        if trial:
+            sides.append(Side(trial, status, trial.batch_size))
+    return sides
 
 
 def make_side(record: Record) -> Side:
@@ -148,19 +155,20 @@ def make_side(record: Record) -> Side:
         flags=record.flags,
         phase=record.phase,
         message=record.message,
-        environment=get_mapping(record.environment),
-        settings=record.diagnostics.settings if record.diagnostics else {},
+        device=read_device(record.environment, record.trial.device),
+        versions=read_version_facts(record),
+        facts=read_other_facts(record),
     )
 
 
 def _take_samples(quantity: Quantity, processes: Sequence[Process]) -> list[Sample]:
     """The figures that exist and have a logarithm."""
-    values = ((process.draw, quantity.value(process)) for process in processes)
-    return [
-        Sample(draw, value)
-        for draw, value in values
-        if value is not None and math.isfinite(value) and value > 0
-    ]
+    samples = []
+    for process in processes:
+        value = quantity.value(process)
+        if value is not None and math.isfinite(value) and value > 0:
+            samples.append(Sample(process.draw, value))
+    return samples
 
 
 @dataclass(frozen=True)
@@ -196,15 +204,14 @@ class Axis(NamedTuple):
     without: Callable[[Trial], Trial]
 
 
-def _compile_axis(name: str) -> Axis:
-    default = getattr(Compile(), name)
+def _compile_axis(name: str, default: Any) -> Axis:
     return Axis(
         lambda trial: show_value(getattr(trial.compile, name)),
         lambda trial: replace(trial, compile=replace(trial.compile, **{name: default})),
     )
 
 
-AXES: Mapping[str, Axis] = {
+AXES = {
     "worker.python": Axis(
         lambda trial: trial.python or "null", lambda trial: replace(trial, python=None)
     ),
@@ -212,27 +219,27 @@ AXES: Mapping[str, Axis] = {
     "backend": Axis(
         lambda trial: trial.backend or "null", lambda trial: replace(trial, backend=None)
     ),
-    **{
-        f"compile.{name}": _compile_axis(name)
-        for name in (field.name for field in fields(Compile))
-        if name != "options"
-    },
 }
+for setting in fields(Compile):
+    if setting.name != "options":
+        AXES[f"compile.{setting.name}"] = _compile_axis(setting.name, setting.default)
 
 
 def match_sweeps(base: Sequence[Side], head: Sequence[Side]) -> list[Pair]:
     """Pair the sides of two sweeps, in the order of HEAD; trials that only BASE has come last."""
     ids_of_both = {side.trial.id for side in base} & {side.trial.id for side in head}
-    without_python = AXES["worker.python"].without
-    alone = (
-        [side.trial for side in sides if side.trial.id not in ids_of_both] for sides in (base, head)
-    )
-    in_base, in_head = (Counter(without_python(trial).id for trial in trials) for trials in alone)
+
+    def count_alone(sides: Sequence[Side]) -> Counter[str]:
+        trials = [side.trial for side in sides if side.trial.id not in ids_of_both]
+        return Counter(replace(trial, python=None).id for trial in trials)
+
+    in_base, in_head = count_alone(base), count_alone(head)
 
     def key(trial: Trial) -> str:
-        short = without_python(trial).id
-        unique = trial.id not in ids_of_both and in_base[short] == in_head[short] == 1
-        return f"{short} without python" if unique else trial.id
+        short = replace(trial, python=None).id
+        if trial.id not in ids_of_both and in_base[short] == in_head[short] == 1:
+            return f"{short} without python"
+        return trial.id
 
     return _match(base, head, key)
 
@@ -240,15 +247,14 @@ def match_sweeps(base: Sequence[Side], head: Sequence[Side]) -> list[Pair]:
 def match_values(sides: Sequence[Side], axis: str, base_value: str, head_value: str) -> list[Pair]:
     """Pair the sides of one sweep that differ in the value of `axis` alone."""
     compared = AXES[axis]
-    base, head = (
-        [side for side in sides if compared.value(side.trial) == value]
-        for value in (base_value, head_value)
-    )
+    base = [side for side in sides if compared.value(side.trial) == base_value]
+    head = [side for side in sides if compared.value(side.trial) == head_value]
     return _match(base, head, lambda trial: compared.without(trial).id)
 
 
 def _match(base: Sequence[Side], head: Sequence[Side], key: Callable[[Trial], str]) -> list[Pair]:
-    bases, heads = ({key(side.trial): side for side in sides} for sides in (base, head))
+    bases = {key(side.trial): side for side in base}
+    heads = {key(side.trial): side for side in head}
     return [Pair(bases.get(name), heads.get(name)) for name in heads | bases]
 
 
@@ -263,10 +269,8 @@ def choose_values(sides: Sequence[Side], axis: str, asked: Sequence[str]) -> tup
             f"--by {axis}: allowed are {', '.join(AXES)}: axes that leave the eager step as it is"
         )
 
-    def order(value: str) -> tuple[int, str]:
-        return (
-            MODES.index(value) if value in MODES else -1 if value == "null" else len(MODES)
-        ), value
+    def order(value: str) -> tuple[bool, int, str]:
+        return value != "null", rank_mode(value), value
 
     found = sorted({AXES[axis].value(side.trial) for side in sides}, key=order)
     names = ", ".join(found) or "none"

@@ -9,15 +9,17 @@ from __future__ import annotations
 import io
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from operator import attrgetter
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
-from sweeper.analysis.stats import Interval
 from sweeper.compare.changes import VersionChange, describe_versions
 from sweeper.compare.pairs import LOST, Side
 from sweeper.compare.quantities import (
@@ -31,17 +33,20 @@ from sweeper.compare.quantities import (
     SPEEDUP,
     Quantity,
 )
-from sweeper.compare.verdicts import (
-    VERDICTS,
-    Change,
-    Comparison,
-    Control,
-    percent,
+from sweeper.compare.verdicts import VERDICTS, Change, Comparison, Control, JudgedPair, percent
+from sweeper.core.trial import Trial
+from sweeper.report.columns import cell
+from sweeper.report.columns.cell import Value
+from sweeper.report.columns.column import (
+    TERMINAL,
+    Column,
+    find_varying,
+    interval_columns,
+    lift,
+    write_csv,
 )
-from sweeper.compare.verdicts import Row as Judged
-from sweeper.report import formatting
-from sweeper.report.formatting import AXES, figure, number, ratio, text, text_column, trial_name
-from sweeper.report.table import Column, Row, Table, TextColumn, Value
+from sweeper.report.columns.formats import count, figure, join, join_lines, ratio, shorten_names
+from sweeper.report.tables.spec import select_shown
 from sweeper.report.text import markdown, terminal
 
 FORMATS = ("text", "md", "csv", "json")
@@ -49,203 +54,209 @@ FILE_WIDTH = 160  # columns of a text file
 MIN_WIDTH = 140  # columns of a console that is no terminal
 LEGEND = (
     "The verdict is on the compiled step, by wall clock or, where that shows no change, by device "
-    "time. It makes up "
-    "for the number of rows and of clocks; intervals are 95 % ones of a row alone. Size uncertain: "
-    "the change "
-    "is beyond what too few draws or processes leave open."
+    "time. It makes up for the number of rows and of clocks; intervals are 95 % ones of a row "
+    "alone. Size uncertain: the change is beyond what too few draws or processes leave open."
 )
 MIB = 2**20
-# three find a slowdown of 3 % in 38 of 100 cases, five in 99: docs/results/compare-power.md
+UNCHANGED = ("SAME", "UNRESOLVED")
+# Three draws find a slowdown of 3 % in 38 of 100 cases, five in 99: docs/results/compare-power.md
 MORE_DRAWS = 2
 
 
-def _trial_column(attribute: str) -> Column[Judged]:
-    """What both trials have in common, or both values where the sides were chosen to differ."""
-
-    def show(row: Judged) -> Value:
-        trials = [side.trial for side in (row.pair.base, row.pair.head) if side]
-        values: list[Value] = list(map(attrgetter(attribute), trials))
-        return (
-            values[0]
-            if len({*values}) == 1
-            else " → ".join("none" if one is None else str(one) for one in values)
-        )
-
-    return Column(attribute.removeprefix("labels."), show)
+def read_trial(row: JudgedPair, read: Callable[[Trial], Value]) -> Value:
+    """Read what both trials have in common, or join both values where the sides were chosen to
+    differ.
+    """
+    values = [read(side.trial) for side in (row.pair.base, row.pair.head) if side]
+    if len(set(values)) == 1:
+        return values[0]
+    return " → ".join("none" if value is None else str(value) for value in values)
 
 
-def _side_columns(name: str, value: Callable[[Side], Value]) -> list[Column[Judged]]:
+def _trial_column(attribute: str, **shown: Any) -> Column[JudgedPair]:
+    name, read = attribute.removeprefix("labels."), attrgetter(attribute)
+    return Column(name, lambda row: read_trial(row, read), **shown)
+
+
+def _side_columns(name: str, value: Callable[[Side], Value]) -> list[Column[JudgedPair]]:
     return [
-        Column(f"base_{name}", lambda row: value(row.pair.base) if row.pair.base else None),
-        Column(f"head_{name}", lambda row: value(row.pair.head) if row.pair.head else None),
+        lift(Column(f"base_{name}", value), lambda row: row.pair.base),
+        lift(Column(f"head_{name}", value), lambda row: row.pair.head),
     ]
 
 
-def _quantity_columns(quantity: Quantity) -> list[Column[Judged]]:
-    name = quantity.name
+def _change_column(quantity: Quantity, column: Column[Change]) -> Column[JudgedPair]:
+    return lift(column, lambda row: row.find_change(quantity))
 
-    def column(suffix: str, value: Callable[[Change], Value]) -> Column[Judged]:
-        return Column(
-            f"{name}_{suffix}", lambda row: value(row.changes[name]) if row.changes else None
-        )
 
-    def interval(change: Change) -> Interval | None:
-        return change.estimate.interval() if change.estimate else None
-
-    return [
-        column("base", lambda change: change.base),
-        column("head", lambda change: change.head),
-        column("ratio", lambda change: getattr(change.estimate, "ratio", None)),
-        column("ratio_low", lambda change: getattr(interval(change), "low", None)),
-        column("ratio_high", lambda change: getattr(interval(change), "high", None)),
-        column("p", lambda change: change.adjusted_p),
-        column("unit", lambda change: change.unit),
-        column("verdict", lambda change: change.verdict),
-        column("reason", lambda change: change.reason),
+def _quantity_columns(quantity: Quantity) -> list[Column[JudgedPair]]:
+    columns = [
+        Column[Change]("base", lambda change: change.base),
+        Column("head", lambda change: change.head),
+        Column("ratio", lambda change: change.ratio),
+        *interval_columns("ratio", lambda change: change.interval),
+        Column("p", lambda change: change.adjusted_p),
+        Column("unit", lambda change: change.unit),
+        Column("verdict", lambda change: change.verdict),
+        Column("reason", lambda change: change.reason),
     ]
+    named = [replace(column, name=f"{quantity.name}_{column.name}") for column in columns]
+    return [_change_column(quantity, column) for column in named]
 
 
-def _count_draws(side: Side) -> int:
-    return len({sample.draw for sample in side.samples.get(COMPILED.name, ())})
+def _read_message(side: Side) -> str | None:
+    return join_lines(side.message or "") or None
 
 
-COLUMNS: tuple[Column[Judged], ...] = (
-    *(Column(name, attrgetter(name)) for name in ("verdict", "reason", "note")),
-    *map(
-        _trial_column,
-        ("labels.model", "labels.family", "workload", "mode", "backend", "labels.precision"),
+def _show_device(change: Change) -> str:
+    """`+1.9 % SLOWER`, with the verdict in any case: it stands beside that by wall clock."""
+    return f"{_show_change(change)} {change.verdict}" if change.estimate else ""
+
+
+def _show_eager(change: Change) -> str:
+    return f"{_show_change(change)} {_name_verdict(change)}".strip()
+
+
+def _show_change(change: Change) -> str:
+    return "" if change.ratio is None else f"{100 * (change.ratio - 1):+.1f} %"
+
+
+def _show_compiled(change: Change) -> str:
+    """`+3.1 % [+2.5, +3.7]`, the interval of this row alone."""
+    shown, bounds = _show_change(change), change.interval
+    if bounds is None:
+        return shown
+    return f"{shown} [{100 * (bounds.low - 1):+.1f}, {100 * (bounds.high - 1):+.1f}]"
+
+
+def _name_verdict(change: Change) -> str:
+    """The verdict on a quantity that changed; empty otherwise."""
+    return "" if change.verdict in UNCHANGED else change.verdict
+
+
+def _shown_column(
+    quantity: Quantity, title: str, show: Callable[[Change], str]
+) -> Column[JudgedPair]:
+    return _change_column(quantity, Column("", show, title=title))
+
+
+def _values_column(
+    title: str, quantity: Quantity, show: Callable[[float], str]
+) -> Column[JudgedPair]:
+    """Make a column such as `1.58 → 1.53 LOWER`; a verdict only where something changed."""
+
+    def text(change: Change) -> str:
+        return f"{_show_values(change, show)} {_name_verdict(change)}".strip()
+
+    return _shown_column(quantity, title, text)
+
+
+def _show_values(change: Change, show: Callable[[float], str]) -> str:
+    if change.base is None or change.head is None:
+        return ""
+    return f"{show(change.base)} → {show(change.head)}"
+
+
+def _show_ms(change: Change) -> str:
+    return _show_values(change, lambda value: figure(1e3 * value))
+
+
+COLUMNS: tuple[Column[JudgedPair], ...] = (
+    Column("verdict", lambda row: row.verdict, title="verdict"),
+    Column("reason", lambda row: row.reason),
+    Column("note", lambda row: row.note),
+    _trial_column("labels.model", title="model"),
+    _trial_column("labels.family"),
+    _trial_column("workload", title="workload", is_axis=True),
+    _trial_column("backend", title="backend", is_axis=True),
+    Column(
+        "batch_size",
+        lambda row: row.pair.any.trial.known_batch_size,
+        int,
+        title="batch",
+        is_axis=True,
     ),
-    Column("batch_size", lambda row: row.pair.any.trial.known_batch_size),
-    _trial_column("variant"),
+    _trial_column("variant", title="variant", is_axis=True, folds=True),
+    _trial_column("labels.precision", title="precision"),
+    _trial_column("mode", title="mode"),
     *_side_columns("trial_id", lambda side: side.trial.id),
     *_side_columns("status", lambda side: side.status),
-    *_side_columns("message", lambda side: " | ".join((side.message or "").splitlines()) or None),
+    *_side_columns("message", _read_message),
     *_side_columns("flags", lambda side: side.flags),
-    *_side_columns("processes", lambda side: len(side.samples.get(COMPILED.name, ()))),
-    *_side_columns("draws", _count_draws),
-    *(column for quantity in QUANTITIES for column in _quantity_columns(quantity)),
+    *_side_columns("processes", lambda side: len(side.take(COMPILED))),
+    *_side_columns("draws", lambda side: side.count_draws(COMPILED)),
+    *chain.from_iterable(map(_quantity_columns, QUANTITIES)),
     Column("versions", lambda row: describe_versions(row.pair)),
 )
 
+AXES = ("workload", "backend", "batch_size", "variant")
+BY_NAME = {column.name: column for column in COLUMNS if column.name}
+SHOWN: tuple[Column[JudgedPair], ...] = (
+    *(column for column in COLUMNS if column.title),
+    _shown_column(COMPILED, "compiled ms", _show_ms),
+    _shown_column(COMPILED, "change", _show_compiled),
+    _shown_column(COMPILED_DEVICE, "device", _show_device),
+    _shown_column(EAGER, "eager", _show_eager),
+    _values_column("speedup", SPEEDUP, ratio),
+)
+COSTS = (
+    (COMPILE, _values_column("compile s", COMPILE, figure)),
+    (MEMORY, _values_column("memory MiB", MEMORY, lambda value: figure(value / MIB))),
+)
 
-def make_table(comparison: Comparison) -> Table:
-    """Every row: regressions, then what broke, then the rest; the largest change of the compiled
+
+def sort_rows(comparison: Comparison) -> list[JudgedPair]:
+    """Put regressions first, then what broke, then the rest; the largest change of the compiled
     step first.
     """
-    table = Table.make(COLUMNS, comparison.rows)
 
-    def order(row: Row) -> tuple[int, float, str]:
-        ratio = number(row, f"{COMPILED.name}_ratio")
-        return (
-            VERDICTS.index(str(row["verdict"])),
-            -abs(math.log(ratio)) if ratio else 0.0,
-            trial_name(row, AXES),
-        )
+    def order(row: JudgedPair) -> tuple[int, float, str]:
+        change = row.find_change(COMPILED)
+        size = abs(math.log(change.ratio)) if change and change.ratio else 0.0
+        return VERDICTS.index(row.verdict), -size, name_row(row, AXES)
 
-    return Table(table.columns, tuple(sorted(table.rows, key=order)))
+    return sorted(comparison.rows, key=order)
 
 
-def is_worth_showing(row: Row) -> bool:
+def name_row(row: JudgedPair, axes: Sequence[str]) -> str:
+    """Name a row by its model, precision and mode and its values of `axes`."""
+    columns = [BY_NAME[name] for name in ("model", "precision", "mode", *axes)]
+    return join((cell.show(column.value(row)) for column in columns), " ")
+
+
+def is_worth_showing(row: JudgedPair) -> bool:
     """Whether something changed, or the row is not SAME; other rows are only counted."""
-    shown = (item for item in QUANTITIES if item.name != item.control)
-    return row["verdict"] != "SAME" or any(_change_verdict(row, item) for item in shown)
+    if row.verdict != "SAME":
+        return True
+    judged = [quantity for quantity in QUANTITIES if quantity.name != quantity.control]
+    return any(row.find_verdict(quantity) not in UNCHANGED for quantity in judged)
 
 
-def choose_columns(rows: Sequence[Row], every: bool = False) -> tuple[TextColumn, ...]:
+def choose_columns(rows: Sequence[JudgedPair], every: bool = False) -> list[Column[JudgedPair]]:
     """What people read. Without `every`, compile time and memory have a column only where one of
     them changed.
     """
-    costs = {
-        COMPILE: TextColumn("compile s", lambda row: _with_verdict(row, COMPILE, figure)),
-        MEMORY: TextColumn(
-            "memory MiB", lambda row: _with_verdict(row, MEMORY, lambda value: figure(value / MIB))
-        ),
-    }
-    columns = (
-        text_column("model"),
-        *formatting.axis_columns(rows),
-        text_column("precision"),
-        text_column("mode"),
-        TextColumn(
-            "compiled ms",
-            lambda row: _both_values(row, COMPILED, lambda value: figure(1e3 * value)),
-        ),
-        TextColumn("change", lambda row: _change_with_interval(row, COMPILED)),
-        TextColumn("device", _device_change),
-        TextColumn(
-            "eager",
-            lambda row: f"{_change_percent(row, EAGER)} {_change_verdict(row, EAGER)}".strip(),
-        ),
-        TextColumn("speedup", lambda row: _with_verdict(row, SPEEDUP, ratio)),
-        *(
-            column
-            for item, column in costs.items()
-            if every or any(_change_verdict(row, item) for row in rows)
-        ),
-    )
-    return text_column("verdict"), *(
-        column for column in columns if any(text(column.text(row)) for row in rows)
-    )
-
-
-def _change_verdict(row: Row, quantity: Quantity) -> str:
-    """The verdict on a quantity that changed; empty otherwise."""
-    verdict = row[f"{quantity.name}_verdict"]
-    return str(verdict) if verdict not in (None, "SAME", "UNRESOLVED") else ""
-
-
-def _both_values(row: Row, quantity: Quantity, show: Callable[[float], str]) -> str:
-    """`28.1 → 29.0`."""
-    base, head = number(row, f"{quantity.name}_base"), number(row, f"{quantity.name}_head")
-    return "" if base is None or head is None else f"{show(base)} → {show(head)}"
-
-
-def _with_verdict(row: Row, quantity: Quantity, show: Callable[[float], str]) -> str:
-    """`1.58 → 1.53 LOWER`; a verdict only where something changed."""
-    return f"{_both_values(row, quantity, show)} {_change_verdict(row, quantity)}".strip()
-
-
-def _change_percent(row: Row, quantity: Quantity) -> str:
-    change = number(row, f"{quantity.name}_ratio")
-    return "" if change is None else f"{100 * (change - 1):+.1f} %"
-
-
-def _change_with_interval(row: Row, quantity: Quantity) -> str:
-    """`+3.1 % [+2.5, +3.7]`, the interval of this row alone."""
-    low, high = (number(row, f"{quantity.name}_ratio_{which}") for which in ("low", "high"))
-    interval = (
-        "" if low is None or high is None else f" [{100 * (low - 1):+.1f}, {100 * (high - 1):+.1f}]"
-    )
-    return f"{_change_percent(row, quantity)}{interval}"
-
-
-def _device_change(row: Row) -> str:
-    """`+1.9 % SLOWER`, with the verdict in any case: it stands beside that by wall clock."""
-    name = COMPILED_DEVICE.name
-    if number(row, f"{name}_ratio") is None:
-        return ""
-    return f"{_change_percent(row, COMPILED_DEVICE)} {row[f'{name}_verdict']}"
+    columns = list(SHOWN)
+    for quantity, column in COSTS:
+        if every or any(row.find_verdict(quantity) not in UNCHANGED for row in rows):
+            columns.append(column)
+    return select_shown(columns, rows, find_varying(columns, rows), TERMINAL)
 
 
 def describe_controls(comparison: Comparison) -> list[str]:
     """What eager, the control, says about the two sessions by each clock."""
-    control = comparison.control
-    if control.shift is None:
-        wall = "control: no row has an eager step time on both sides"
-    else:
+    control, device = comparison.control, comparison.controls[EAGER_DEVICE.name]
+    wall = "control: no row has an eager step time on both sides"
+    if control.shift is not None:
         wall = f"control: the eager step moved by {_describe_shift(control)}"
         if control.moved:
-            moved = (
-                "rise where only eager got slower"
-                if control.shift > 0
-                else "fall where only eager got faster"
-            )
-            why = f"a shift of the whole machine does not touch them, but they {moved}"
+            moved = "fall where only eager got faster"
+            if control.shift > 0:
+                moved = "rise where only eager got slower"
             wall += (
                 f"; beyond {100 * control.max_shift:.0f} % step times are not tested, only "
-                f"speedups: {why}"
+                f"speedups: a shift of the whole machine does not touch them, but they {moved}"
             )
-    device = comparison.controls[EAGER_DEVICE.name]
     if device.shift is None:
         return [wall]
     untested = "; it is not tested" if device.moved else ""
@@ -256,69 +267,80 @@ def describe_controls(comparison: Comparison) -> list[str]:
 
 
 def _describe_shift(control: Control) -> str:
-    return (
-        f"{percent(control.shift)} (median of {control.rows} row{'' if control.rows == 1 else 's'})"
-    )
+    return f"{percent(control.log)} (median of {count(control.rows, 'row')})"
 
 
-def count_verdicts(rows: Sequence[Row]) -> str:
+def count_verdicts(rows: Sequence[JudgedPair]) -> str:
     """`16 rows: 1 SLOWER, 15 SAME`."""
-    verdicts = [str(row["verdict"]) for row in rows]
-    counts = ", ".join(f"{verdicts.count(name)} {name}" for name in VERDICTS if name in verdicts)
-    return f"{len(rows)} row{'' if len(rows) == 1 else 's'}: {counts}"
+    found = Counter(row.verdict for row in rows)
+    counts = ", ".join(f"{found[name]} {name}" for name in VERDICTS if name in found)
+    return f"{count(len(rows), 'row')}: {counts}"
 
 
 def advise_if_nothing_is_judged(comparison: Comparison) -> str | None:
     """What to do where no row has a verdict; None where one has."""
     if not all(row.verdict in ("UNRESOLVED", "NEW", "GONE") for row in comparison.rows):
         return None
-    rows = comparison.rows
-    measured = [
-        (row.pair, row.changes)
-        for row in rows
-        if row.changes and row.changes[COMPILED.name].estimate
-    ]
+    measured = []
+    units = set()
+    draws = 0
+    for row in comparison.rows:
+        compiled = row.find_change(COMPILED)
+        if compiled and compiled.estimate and row.pair.both:
+            measured.append(row)
+            units.add(compiled.unit)
+            draws = max(draws, min(side.count_draws(COMPILED) for side in row.pair.both))
     if not measured:
         return (
-            "nothing could be judged: no trial was measured alike on both sides, and each row "
-            "says why"
+            "nothing could be judged: no trial was measured alike on both sides, and each row says "
+            "why"
         )
-    device = any(changes[COMPILED_DEVICE.name].verdict != "UNRESOLVED" for _, changes in measured)
-    if comparison.control.moved and any(
-        changes[SPEEDUP.name].verdict != "UNRESOLVED" for _, changes in measured
-    ):
-        again = "measure both again on one machine at rest (docs/comparing.md)"
-        but = f"speedups{' and device times' if device else ''}"
-        return f"nothing could be judged but {but}, since eager itself moved: {again}"
-    over_draws = all(changes[COMPILED.name].unit == "draws" for _, changes in measured)
-    draws = max(min(map(_count_draws, pair.both or ())) for pair, _ in measured)
-    more = f" measure.draws={draws + MORE_DRAWS}" if over_draws else ""
-    nothing = f"nothing could be judged{' but device times' if device else ''}"
-    return f"{nothing}: measure both with measure=published{more} (docs/comparing.md)"
+    device = any(row.find_verdict(COMPILED_DEVICE) != "UNRESOLVED" for row in measured)
+    speedup = any(row.find_verdict(SPEEDUP) != "UNRESOLVED" for row in measured)
+    if comparison.control.moved and speedup:
+        but = "speedups and device times" if device else "speedups"
+        return (
+            f"nothing could be judged but {but}, since eager itself moved: measure both again on "
+            "one machine at rest (docs/comparing.md)"
+        )
+    more = ""
+    if units == {"draws"}:
+        more = f" measure.draws={draws + MORE_DRAWS}"
+    but = " but device times" if device else ""
+    return (
+        f"nothing could be judged{but}: measure both with measure=published{more} "
+        "(docs/comparing.md)"
+    )
 
 
-def explain_rows(rows: Sequence[Row]) -> list[str]:
+def explain_rows(rows: Sequence[JudgedPair]) -> list[str]:
     """A line for each row that broke or has a note, and one for each reason that several rows
     share.
     """
-    axes = formatting.find_varying(rows, AXES)
-    lines, shared = [], dict[str, list[str]]()
+    varying = find_varying(COLUMNS, rows)
+    axes = [name for name in AXES if name in varying]
+    lines = []
+    shared: dict[str, list[str]] = {}
     for row in rows:
-        name = trial_name(row, axes)
-        statuses = (row["base_status"], row["head_status"])
-        if statuses.count("ok") == 1 and not {None, *LOST}.intersection(statuses):
-            message = text(row["head_message"] or row["base_message"])
-            lines.append(
-                f"{row['verdict']} {name}: {text(row['reason'])}{f': {message}' if message else ''}"
-            )
-        elif row["reason"]:
-            shared.setdefault(f"{row['verdict']}, {text(row['reason'])}", []).append(name)
-        if row["note"]:
-            lines.append(f"{name}: {text(row['note'])}")
-    return [
-        *lines,
-        *(f"{reason}: {formatting.shorten_names(names)}" for reason, names in shared.items()),
-    ]
+        name, reason = name_row(row, axes), cell.show(row.reason)
+        if _breaks(row):
+            sides = [side for side in (row.pair.head, row.pair.base) if side]
+            messages = filter(None, map(_read_message, sides))
+            message = cell.show(next(messages, ""))
+            lines.append(join((f"{row.verdict} {name}: {reason}", message), ": "))
+        elif row.reason:
+            shared.setdefault(f"{row.verdict}, {reason}", []).append(name)
+        if row.note:
+            lines.append(f"{name}: {cell.show(row.note)}")
+    for reason, names in shared.items():
+        lines.append(f"{reason}: {shorten_names(names)}")
+    return lines
+
+
+def _breaks(row: JudgedPair) -> bool:
+    """Whether one side alone is ok, and the other has a record."""
+    statuses = [side.status for side in row.pair.both or ()]
+    return statuses.count("ok") == 1 and LOST.keys().isdisjoint(statuses)
 
 
 @dataclass(frozen=True)
@@ -334,11 +356,11 @@ class Document:
     show_all: bool = False
 
     @cached_property
-    def rows(self) -> tuple[Row, ...]:
-        return make_table(self.comparison).rows
+    def rows(self) -> list[JudgedPair]:
+        return sort_rows(self.comparison)
 
     @cached_property
-    def shown(self) -> list[Row]:
+    def shown(self) -> list[JudgedPair]:
         return [row for row in self.rows if self.show_all or is_worth_showing(row)]
 
 
@@ -347,7 +369,7 @@ def render(document: Document, kind: str) -> str:
     if kind == "md":
         return _render_markdown(document)
     if kind == "csv":
-        return make_table(document.comparison).csv()
+        return write_csv(COLUMNS, document.rows)
     if kind == "json":
         return _render_json(document)
     file = io.StringIO()
@@ -360,13 +382,8 @@ def print_document(document: Document, console: Console) -> None:
     if not console.is_terminal:
         console.width = max(console.width, MIN_WIDTH)
     comparison, shown = document.comparison, document.shown
-    head = (
-        f"BASE: {document.base}",
-        f"HEAD: {document.head}",
-        *document.facts,
-        *describe_controls(comparison),
-    )
-    for line in head:
+    names = (f"BASE: {document.base}", f"HEAD: {document.head}")
+    for line in (*names, *document.facts, *describe_controls(comparison)):
         terminal.print_line(escape(line), console)
     if shown:
         console.print("\n[bold]compared[/]", highlight=False)
@@ -374,9 +391,8 @@ def print_document(document: Document, console: Console) -> None:
     for line in explain_rows(shown):
         terminal.print_line(escape(line), console)
     style = "bold red" if comparison.regressed else "bold"
-    for line in filter(
-        None, (count_verdicts(document.rows), advise_if_nothing_is_judged(comparison))
-    ):
+    advice = advise_if_nothing_is_judged(comparison)
+    for line in filter(None, (count_verdicts(document.rows), advice)):
         terminal.print_line(f"[{style}]{escape(line)}[/]", console)
 
 
@@ -388,43 +404,37 @@ def _render_markdown(document: Document) -> str:
         f"**{markdown.escape(count_verdicts(document.rows))}**",
         markdown.escape(advise_if_nothing_is_judged(document.comparison) or ""),
         *map(markdown.escape, describe_controls(document.comparison)),
-        markdown.table(choose_columns(shown, document.show_all), shown) if shown else "",
-        markdown.bullets(explain_rows(shown)),
-        LEGEND if shown else "",
     ]
-    sections += (
-        ["### What else changed", markdown.bullets(document.facts)] if document.facts else []
-    )
-    sections += (
-        ["### Records that could not be read", markdown.bullets(document.problems)]
-        if document.problems
-        else []
-    )
-    return "\n\n".join(filter(None, sections)) + "\n"
+    if shown:
+        sections.append(markdown.table(choose_columns(shown, document.show_all), shown))
+        sections += [markdown.bullets(explain_rows(shown)), LEGEND]
+    if document.facts:
+        sections += ["### What else changed", markdown.bullets(document.facts)]
+    if document.problems:
+        problems = markdown.bullets(document.problems)
+        sections += ["### Records that could not be read", problems]
+    return f"{markdown.PARAGRAPH.join(filter(None, sections))}\n"
 
 
 def _render_json(document: Document) -> str:
     """Every row, whether shown or not; what is missing is null."""
-    comparison, control = document.comparison, document.comparison.control
+    comparison = document.comparison
+    shifts = {name: _share(control) for name, control in comparison.controls.items()}
+    rows = []
+    for row in document.rows:
+        rows.append({name: _finite(column.value(row)) for name, column in BY_NAME.items()})
     data = {
         "base": document.base,
         "head": document.head,
         "regressed": comparison.regressed,
-        "eager_shift": _share(control),
-        "eager_moved": control.moved,
+        "eager_shift": shifts.pop(EAGER.name),
+        "eager_moved": comparison.control.moved,
         "changed": list(document.facts),
         "problems": list(document.problems),
         "nothing_judged": advise_if_nothing_is_judged(comparison),
-        "device_shifts": {
-            name: _share(found)
-            for name, found in comparison.controls.items()
-            if found is not control
-        },
-        "versions": [
-            {"name": item.name, "base": item.base, "head": item.head, "rows": item.rows}
-            for item in document.versions
-        ],
-        "rows": [{name: _finite(value) for name, value in row.items()} for row in document.rows],
+        "device_shifts": shifts,
+        "versions": [version.to_json() for version in document.versions],
+        "rows": rows,
     }
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
 

@@ -8,12 +8,12 @@ its size.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from sweeper.analysis.derive import MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.compare.pairs import Side
 from sweeper.compare.quantities import Quantity
-from sweeper.report.tables.candidates import HOST_NOISE, NOISE
+from sweeper.report.answers.candidates import HOST_NOISE, NOISE
 
 # Another draw, process, session or GPU, where no host disturbs the step: on H200s at most 1.3 % by
 # wall clock and 0.7 % by device time (docs/results/h200-scheduling.md), with room for other
@@ -33,21 +33,24 @@ def find_unsampled_logs(
     `moved`: eager's step times say that the sessions differ, so that no number of processes samples
     the host.
     """
-    kind = "cpu" if sides[0].trial.device == "cpu" else "cuda"
-    is_sampled = count_fewest(sides, quantity) >= _needed_processes(sides, quantity) and not moved
-    return math.log1p(DRAW_NOISE[kind]), 0.0 if is_sampled else math.log1p(HOST_NOISES[kind])
+    kind = "cuda"
+    if sides[0].trial.device == "cpu":
+        kind = "cpu"
+    draws = math.log1p(DRAW_NOISE[kind])
+    if not moved and count_fewest(sides, quantity) >= _needed_processes(sides, quantity):
+        return draws, 0.0
+    return draws, math.log1p(HOST_NOISES[kind])
 
 
-def count_fewest(sides: Sequence[Side], quantity: Quantity) -> int:
+def count_fewest(sides: tuple[Side, Side], quantity: Quantity) -> int:
     """How many processes the side with fewer of them has measured a quantity in."""
-    return min((len(side.samples.get(quantity.name, ())) for side in sides), default=0)
+    return min(len(side.take(quantity)) for side in sides)
 
 
 def is_host_bound(sides: tuple[Side, Side], quantity: Quantity) -> bool:
     """Whether the host spoils the quantity on either side."""
-    return bool(quantity.arms) and any(
-        side.host_bound_arms in (*quantity.arms, "both") for side in sides
-    )
+    spoilt = {*quantity.arms, "both"}
+    return bool(quantity.arms) and any(side.host_bound_arms in spoilt for side in sides)
 
 
 def _needed_processes(sides: tuple[Side, Side], quantity: Quantity) -> int:
@@ -58,4 +61,6 @@ def _needed_processes(sides: tuple[Side, Side], quantity: Quantity) -> int:
         return 1
     if is_host_bound(sides, quantity):
         return MIN_PROCESSES_IF_HOST_BOUND
-    return 2 if any(side.trial.device == "cpu" or "unsteady" in side.flags for side in sides) else 1
+    if any(side.trial.device == "cpu" or "unsteady" in side.flags for side in sides):
+        return 2
+    return 1

@@ -16,13 +16,14 @@ from statistics import median
 from sweeper.analysis import stats
 from sweeper.analysis.derive import MIN_DRAWS_FOR_INTERVAL, MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.flags import UNVERIFIED
-from sweeper.analysis.stats import CONFIDENCE, Estimate
-from sweeper.compare.pairs import LOST, Pair, Side
+from sweeper.analysis.stats import CONFIDENCE, Estimate, Interval
+from sweeper.compare.pairs import LOST, Pair, Sample, Side
 from sweeper.compare.quantities import (
     COMPILE,
     COMPILED,
     COMPILED_DEVICE,
     EAGER,
+    EAGER_DEVICE,
     QUANTITIES,
     SPEEDUP,
     STEP_TIMES,
@@ -30,6 +31,9 @@ from sweeper.compare.quantities import (
 )
 from sweeper.compare.unsampled import count_fewest, find_unsampled_logs, is_host_bound
 from sweeper.loading.cross_trial import max_eager_spread
+from sweeper.report.columns.formats import join
+
+Sides = tuple[Side, Side]
 
 SIGNIFICANCE = 1 - CONFIDENCE
 # Backends that generate no code and autotune no kernels, so that all draws are alike.
@@ -57,6 +61,15 @@ class Change:
     adjusted_p: float | None = None  # of the difference, for the number of rows and of clocks
 
     @property
+    def ratio(self) -> float | None:
+        """HEAD / BASE."""
+        return self.estimate.ratio if self.estimate else None
+
+    @property
+    def interval(self) -> Interval | None:
+        return self.estimate.interval() if self.estimate else None
+
+    @property
     def log(self) -> float:
         """The log of HEAD / BASE of a change that has an estimate."""
         assert self.estimate is not None
@@ -64,7 +77,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Row:
+class JudgedPair:
     """A pair with its verdict; `changes` by name of quantity, None where a side was not
     measured.
     """
@@ -74,6 +87,14 @@ class Row:
     reason: str | None = None
     changes: Mapping[str, Change] | None = None
     note: str | None = None
+
+    def find_change(self, quantity: Quantity) -> Change | None:
+        return self.changes[quantity.name] if self.changes else None
+
+    def find_verdict(self, quantity: Quantity) -> str:
+        """The verdict on a quantity; UNRESOLVED where a side was not measured."""
+        change = self.find_change(quantity)
+        return change.verdict if change else "UNRESOLVED"
 
 
 @dataclass(frozen=True)
@@ -93,7 +114,12 @@ class Control:
     @property
     def moved(self) -> bool:
         """Whether eager moved so far that no time by this clock is tested."""
-        return self.shift is not None and abs(self.shift) > math.log1p(self.max_shift)
+        return abs(self.log) > math.log1p(self.max_shift)
+
+    @property
+    def log(self) -> float:
+        """The shift, 0 where it is not known."""
+        return self.shift or 0.0
 
 
 @dataclass(frozen=True)
@@ -102,7 +128,7 @@ class Comparison:
     quantity.
     """
 
-    rows: tuple[Row, ...]
+    rows: tuple[JudgedPair, ...]
     controls: Mapping[str, Control]
 
     @property
@@ -124,92 +150,89 @@ def judge(pairs: Sequence[Pair], min_effect: float | None = None) -> Comparison:
     """Judge every quantity of every pair, then every pair. Without `min_effect` each quantity has
     its own.
     """
-    measured = [pair for pair in pairs if pair.ok]
-    raw = {
-        quantity.name: [compare_quantity(pair, quantity) for pair in measured]
-        for quantity in QUANTITIES
-    }
-    controls = {
-        quantity.name: _measure_control(measured, raw[quantity.name], quantity)
-        for quantity in QUANTITIES
-        if quantity.control == quantity.name
-    }
+    measured = [pair.both for pair in pairs if pair.both and pair.ok]
+    raw = {}
+    for quantity in QUANTITIES:
+        raw[quantity.name] = [compare_quantity(sides, quantity) for sides in measured]
+    controls = {}
+    for quantity in (EAGER, EAGER_DEVICE):
+        controls[quantity.name] = _measure_control(measured, raw[quantity.name], quantity)
     clocks = _count_clocks(raw, controls)
-    judged = {
-        quantity.name: judge_quantity(
-            quantity,
-            measured,
-            raw[quantity.name],
-            controls.get(quantity.control),
-            min_effect,
-            clocks if quantity in STEP_TIMES else 1,
-        )
-        for quantity in QUANTITIES
-    }
-    for quantity in STEP_TIMES:
-        control = controls[quantity.control]
-        places = zip(measured, judged[quantity.name], raw[quantity.control], strict=True)
-        judged[quantity.name] = [
-            judge_by_size(quantity, *place, control, min_effect) for place in places
-        ]
-    changes = (
-        dict(zip(judged, of_pair, strict=True)) for of_pair in zip(*judged.values(), strict=True)
-    )
-    return Comparison(
-        tuple(_judge_pair(pair, next(changes) if pair.ok else None) for pair in pairs), controls
-    )
+    judged: list[dict[str, Change]] = [{} for _ in measured]
+    for quantity in QUANTITIES:
+        limited = quantity
+        if min_effect is not None:
+            limited = replace(quantity, min_effect=min_effect)
+        control = controls.get(quantity.control, Control())
+        changes = raw[quantity.name]
+        if quantity in STEP_TIMES:
+            changes = judge_quantity(limited, measured, changes, control, clocks)
+            places = zip(measured, changes, raw[quantity.control], strict=True)
+            changes = [judge_by_size(limited, *place, control) for place in places]
+        else:
+            changes = judge_quantity(limited, measured, changes, control)
+        for of_pair, change in zip(judged, changes, strict=True):
+            of_pair[quantity.name] = change
+    left = iter(judged)
+    rows = []
+    for pair in pairs:
+        if pair.ok:
+            rows.append(_judge_measured(pair, next(left)))
+        else:
+            rows.append(JudgedPair(pair, *_judge_statuses(pair)))
+    return Comparison(tuple(rows), controls)
 
 
 def _count_clocks(raw: Mapping[str, Sequence[Change]], controls: Mapping[str, Control]) -> int:
     """Count the clocks by which the step of any row is tested, since the false alarms of both add
     up.
     """
-    wall, device = (
-        not controls[quantity.control].moved
-        and any(not change.verdict for change in raw[quantity.name])
-        for quantity in STEP_TIMES
-    )
-    return max(1, wall + device)
+    clocks = 0
+    for quantity in STEP_TIMES:
+        is_tested = any(not change.verdict for change in raw[quantity.name])
+        clocks += is_tested and not controls[quantity.control].moved
+    return max(1, clocks)
 
 
-def _measure_control(pairs: Sequence[Pair], eager: Sequence[Change], quantity: Quantity) -> Control:
+def _measure_control(
+    measured: Sequence[Sides], eager: Sequence[Change], quantity: Quantity
+) -> Control:
     """Measure how far a time of eager moved, from the rows whose host does not spoil it where there
     are any.
     """
-    known = [
-        (pair, change.log) for pair, change in zip(pairs, eager, strict=True) if change.estimate
-    ]
-    calm = [log for pair, log in known if pair.both and not is_host_bound(pair.both, quantity)]
-    shifts = calm or [log for _, log in known]
-    limits = [max_eager_spread(side.trial.device) for pair, _ in known for side in pair.both or ()]
-    limit = min(limits, default=max_eager_spread("cuda"))
-    return Control(median(shifts) if shifts else None, len(shifts), limit)
+    known, calm, limits = [], [], []
+    for sides, change in zip(measured, eager, strict=True):
+        if change.estimate:
+            known.append(change.log)
+            limits += [max_eager_spread(side.trial.device) for side in sides]
+            if not is_host_bound(sides, quantity):
+                calm.append(change.log)
+    if not known:
+        return Control()
+    shifts = calm or known
+    return Control(median(shifts), len(shifts), min(limits))
 
 
-def compare_quantity(pair: Pair, quantity: Quantity) -> Change:
+def compare_quantity(sides: Sides, quantity: Quantity) -> Change:
     """The difference of two measured sides, with the reason where it cannot be judged."""
-    assert pair.both is not None
-    samples = [side.samples.get(quantity.name, ()) for side in pair.both]
-    if not all(samples):
+    if not count_fewest(sides, quantity):
         return Change("UNRESOLVED", "not measured on a side")
-    draws = all(
-        len({sample.draw for sample in of_side}) >= MIN_DRAWS_FOR_INTERVAL for of_side in samples
-    )
-    logs = (
-        stats.group_by_draw((sample.draw, math.log(sample.value)) for sample in of_side)
-        for of_side in samples
-    )
-    base, head = (stats.mean_over_draws(of_side, draws) for of_side in logs)
-    unlike = explain_incomparable(pair.both, quantity)
-    reason = unlike or explain_unjudged(pair.both, quantity, draws)
-    unit, estimate = (
-        "draws" if draws else "processes",
-        None if unlike else stats.difference(head, base),
-    )
-    return Change("UNRESOLVED" if reason else "", reason, base.ratio, head.ratio, unit, estimate)
+    over_draws = all(side.count_draws(quantity) >= MIN_DRAWS_FOR_INTERVAL for side in sides)
+    base, head = (_mean(side.take(quantity), over_draws) for side in sides)
+    unlike = explain_incomparable(sides, quantity)
+    reason = unlike or explain_unjudged(sides, quantity, over_draws)
+    verdict = "UNRESOLVED" if reason else ""
+    unit = "draws" if over_draws else "processes"
+    estimate = None if unlike else stats.difference(head, base)
+    return Change(verdict, reason, base.ratio, head.ratio, unit, estimate)
 
 
-def explain_incomparable(sides: tuple[Side, Side], quantity: Quantity) -> str | None:
+def _mean(samples: Sequence[Sample], over_draws: bool) -> Estimate:
+    logs = [(sample.draw, math.log(sample.value)) for sample in samples]
+    return stats.mean_over_draws(stats.group_by_draw(logs), over_draws)
+
+
+def explain_incomparable(sides: Sides, quantity: Quantity) -> str | None:
     """Explain why two figures cannot be compared, not even as a ratio; None where they can be
     compared.
     """
@@ -221,17 +244,15 @@ def explain_incomparable(sides: tuple[Side, Side], quantity: Quantity) -> str | 
     return None
 
 
-def explain_unjudged(sides: tuple[Side, Side], quantity: Quantity, over_draws: bool) -> str | None:
+def explain_unjudged(sides: Sides, quantity: Quantity, over_draws: bool) -> str | None:
     """Why the samples of two sides allow no verdict, whatever they say; None where they allow
     one.
     """
     fewest = count_fewest(sides, quantity)
+    if fewest < 2 and quantity is COMPILE:
+        return "one cold compile on a side"
     if fewest < 2:
-        return (
-            "one cold compile on a side"
-            if quantity is COMPILE
-            else "a single process on a side: no variance"
-        )
+        return "a single process on a side: no variance"
     if quantity is COMPILE and any("compile_contended" in side.flags for side in sides):
         return "others kept the processor busy while it compiled (compile_contended)"
     if fewest < MIN_PROCESSES_IF_HOST_BOUND and is_host_bound(sides, quantity):
@@ -244,13 +265,12 @@ def explain_unjudged(sides: tuple[Side, Side], quantity: Quantity, over_draws: b
     return None
 
 
-def _same_artifact(sides: tuple[Side, Side]) -> bool:
+def _same_artifact(sides: Sides) -> bool:
     """Whether all processes of both sides ran one compiled program, so that autotuning cannot
     differ between them.
     """
-    if all(
-        side.trial.mode == "eager" or side.trial.backend in WITHOUT_AUTOTUNING for side in sides
-    ):
+    trials = [side.trial for side in sides]
+    if all(trial.mode == "eager" or trial.backend in WITHOUT_AUTOTUNING for trial in trials):
         return True
     artifacts = sides[0].artifacts | sides[1].artifacts
     return len(artifacts) == 1 and None not in artifacts
@@ -258,36 +278,36 @@ def _same_artifact(sides: tuple[Side, Side]) -> bool:
 
 def judge_quantity(
     quantity: Quantity,
-    pairs: Sequence[Pair],
+    measured: Sequence[Sides],
     changes: Sequence[Change],
-    control: Control | None,
-    min_effect: float | None,
+    control: Control,
     clocks: int = 1,
 ) -> list[Change]:
-    """Test one quantity of all measured pairs; a time has a `control`.
+    """Test one quantity of all measured pairs.
 
     p values are multiplied by the number of `clocks` that decide about a row (Bonferroni).
     """
-    if control and control.moved:
-        reason = f"eager itself moved by {percent(control.shift)} (median over rows)"
-        return [
-            item if item.verdict else replace(item, verdict="UNRESOLVED", reason=reason)
-            for item in changes
-        ]
-    judged = _moderate(quantity, pairs, changes) if quantity.pooled else list(changes)
-    shift = control.shift or 0.0 if control else 0.0
-    places = [place for place, item in enumerate(judged) if not item.verdict]
-    tests = [_subtract_shift(judged[place].estimate, shift) for place in places]
-    adjusted = stats.benjamini_hochberg(
-        [p for test in tests if (p := stats.p_value(test)) is not None]
-    )
+    judged = list(changes)
+    if quantity.pooled and not control.moved:
+        judged = _moderate(quantity, measured, changes)
+    places = [place for place, change in enumerate(judged) if not change.verdict]
+    if control.moved:
+        reason = f"eager itself moved by {percent(control.log)} (median over rows)"
+        for place in places:
+            judged[place] = replace(judged[place], verdict="UNRESOLVED", reason=reason)
+        return judged
+    tests = [_subtract_shift(judged[place], control) for place in places]
+    p_values = [stats.p_value(test) for test in tests]
+    adjusted = stats.benjamini_hochberg([p for p in p_values if p is not None])
     for place, test, p in zip(places, tests, adjusted, strict=True):
         change = replace(judged[place], adjusted_p=min(1.0, clocks * p))
-        judged[place] = _judge_change(quantity, change, test, shift, min_effect)
+        judged[place] = _judge_change(quantity, change, test, control)
     return judged
 
 
-def _moderate(quantity: Quantity, pairs: Sequence[Pair], changes: Sequence[Change]) -> list[Change]:
+def _moderate(
+    quantity: Quantity, measured: Sequence[Sides], changes: Sequence[Change]
+) -> list[Change]:
     """Draw variances over processes towards those of similar rows, where there are enough of them.
 
     Host-bound rows are pooled only with each other. Variances over draws are not moderated: how
@@ -295,23 +315,23 @@ def _moderate(quantity: Quantity, pairs: Sequence[Pair], changes: Sequence[Chang
     simulated sweeps. Neither are variances of two processes: where models differ in noise,
     moderating would flag half of the sweeps.
     """
-    over_processes = (
-        (place, any(side.host_bound_arms is not None for side in pair.both or ()), change.estimate)
-        for place, (pair, change) in enumerate(zip(pairs, changes, strict=True))
-        if not change.verdict and change.unit == "processes" and change.estimate
-        if count_fewest(pair.both or (), quantity) >= MIN_PROCESSES_TO_MODERATE
-    )
-    found = stats.moderate_groups(over_processes)
-    return [
-        replace(change, estimate=found.get(place, change.estimate))
-        for place, change in enumerate(changes)
-    ]
+    over_processes = []
+    for place, (sides, change) in enumerate(zip(measured, changes, strict=True)):
+        if change.verdict or change.unit != "processes" or change.estimate is None:
+            continue
+        if count_fewest(sides, quantity) >= MIN_PROCESSES_TO_MODERATE:
+            is_bound = any(side.host_bound_arms for side in sides)
+            over_processes.append((place, is_bound, change.estimate))
+    moderated = list(changes)
+    for place, estimate in stats.moderate_groups(over_processes).items():
+        moderated[place] = replace(moderated[place], estimate=estimate)
+    return moderated
 
 
-def _subtract_shift(estimate: Estimate | None, shift: float) -> Estimate:
+def _subtract_shift(change: Change, control: Control) -> Estimate:
     """The difference with or without the session's shift, whichever is nearer to 0."""
-    assert estimate is not None
-    return replace(estimate, log=_nearest_to_0(estimate.log, estimate.log - shift))
+    assert change.estimate is not None
+    return replace(change.estimate, log=_nearest_to_0(change.log, change.log - control.log))
 
 
 def _nearest_to_0(*logs: float) -> float:
@@ -319,44 +339,32 @@ def _nearest_to_0(*logs: float) -> float:
     return 0.0 if min(logs) <= 0 <= max(logs) else min(logs, key=abs)
 
 
-def _find_margin(quantity: Quantity, change: Change, min_effect: float | None) -> float:
+def _find_margin(quantity: Quantity, change: Change) -> float:
     """The log of the smallest change that counts."""
     assert change.base is not None
-    return math.log1p(
-        max(quantity.min_effect if min_effect is None else min_effect, quantity.floor / change.base)
-    )
+    return math.log1p(max(quantity.min_effect, quantity.floor / change.base))
 
 
-def _judge_change(
-    quantity: Quantity, change: Change, test: Estimate, shift: float, min_effect: float | None
-) -> Change:
+def _judge_change(quantity: Quantity, change: Change, test: Estimate, control: Control) -> Change:
     """A change needs significance and size, with and without the shift; SAME needs a test of its
     own.
     """
-    margin = _find_margin(quantity, change, min_effect)
-    if (
-        change.adjusted_p is not None
-        and change.adjusted_p <= SIGNIFICANCE
-        and abs(test.log) >= margin
-    ):
-        return replace(
-            change, verdict=quantity.verdicts[0] if test.log > 0 else quantity.verdicts[1]
-        )
-    furthest = max(abs(change.log), abs(change.log - shift))
-    equal_p = stats.equivalence_p_value(replace(test, log=furthest), margin)
-    if equal_p is not None and equal_p <= SIGNIFICANCE:
+    margin = _find_margin(quantity, change)
+    if _is_significant(change.adjusted_p) and abs(test.log) >= margin:
+        return replace(change, verdict=quantity.verdicts[test.log < 0])
+    furthest = max(abs(change.log), abs(change.log - control.log))
+    if _is_significant(stats.equivalence_p_value(replace(test, log=furthest), margin)):
         return replace(change, verdict="SAME")
     reason = f"shown is neither a change nor equality within {math.expm1(margin):.0%}"
     return replace(change, verdict="UNRESOLVED", reason=reason)
 
 
+def _is_significant(p: float | None) -> bool:
+    return p is not None and p <= SIGNIFICANCE
+
+
 def judge_by_size(
-    quantity: Quantity,
-    pair: Pair,
-    change: Change,
-    eager: Change,
-    control: Control,
-    min_effect: float | None,
+    quantity: Quantity, sides: Sides, change: Change, eager: Change, control: Control
 ) -> Change:
     """Judge a step time that no test could judge, by whether it changed by more than what was not
     sampled explains.
@@ -367,103 +375,99 @@ def judge_by_size(
     """
     if change.verdict != "UNRESOLVED" or change.estimate is None:
         return change
-    assert pair.both is not None
-    beside_eager = [change.log - eager.log] if eager.estimate else []
-    least = _nearest_to_0(change.log, change.log - (control.shift or 0.0), *beside_eager)
-    draws, host = find_unsampled_logs(pair.both, quantity, control.moved)
-    limit = max(
-        _find_margin(quantity, change, min_effect),
-        draws + max(host, change.estimate.half_width() or 0.0),
-    )
-    if abs(least) <= limit:
+    logs = [change.log, change.log - control.log]
+    if eager.estimate:
+        logs.append(change.log - eager.log)
+    least = _nearest_to_0(*logs)
+    draws, host = find_unsampled_logs(sides, quantity, control.moved)
+    noise = max(host, change.estimate.half_width() or 0.0)
+    if abs(least) <= max(_find_margin(quantity, change), draws + noise):
         return change
-    reason = (
-        "not significant once all rows and clocks count"
-        if change.adjusted_p is not None
-        else change.reason
-    )
-    return replace(
-        change, verdict=quantity.verdicts[least < 0], reason=f"size uncertain ({reason})"
-    )
+    reason = change.reason
+    if change.adjusted_p is not None:
+        reason = "not significant once all rows and clocks count"
+    verdict = quantity.verdicts[least < 0]
+    return replace(change, verdict=verdict, reason=f"size uncertain ({reason})")
 
 
-def _judge_pair(pair: Pair, changes: Mapping[str, Change] | None) -> Row:
-    if changes is not None:
-        verdict, reason, device_note = _judge_step(
-            changes[COMPILED.name], changes[COMPILED_DEVICE.name]
-        )
-        notes = (device_note, _explain_speedup(changes), _name_unverified(pair))
-        return Row(pair, verdict, reason, changes, "; ".join(filter(None, notes)) or None)
-    sides = (("BASE", pair.base), ("HEAD", pair.head))
-    lost = [LOST[side.status].format(name) for name, side in sides if side and side.lost]
+def _judge_measured(pair: Pair, changes: Mapping[str, Change]) -> JudgedPair:
+    wall, device = changes[COMPILED.name], changes[COMPILED_DEVICE.name]
+    verdict, reason, device_note = _judge_step(wall, device)
+    note = join((device_note, _explain_speedup(changes), _name_unverified(pair)))
+    return JudgedPair(pair, verdict, reason, changes, note or None)
+
+
+def _judge_statuses(pair: Pair) -> tuple[str, str | None]:
+    """Return verdict and reason of a pair of which a side was not measured."""
+    sides = {"BASE": pair.base, "HEAD": pair.head}
+    lost = [LOST[side.status].format(name) for name, side in sides.items() if side and side.lost]
+    reason: str | None
     if lost:
-        return Row(pair, "UNRESOLVED", ", ".join(lost))
+        return "UNRESOLVED", ", ".join(lost)
     if pair.both is None:
         status = pair.any.status
-        return Row(pair, "NEW" if pair.base is None else "GONE", None if status == "ok" else status)
+        reason = None if status == "ok" else status
+        if pair.base is None:
+            return "NEW", reason
+        return "GONE", reason
     base, head = pair.both
     if head.status == "ok":
         reason = f"{base.status} in BASE"
         if UNVERIFIED in head.flags:
-            return Row(pair, "UNRESOLVED", f"{reason}, ok but not verified in HEAD ({UNVERIFIED})")
-        return Row(pair, "UNRESOLVED" if base.status == "interrupted" else "FIXED", reason)
+            return "UNRESOLVED", f"{reason}, ok but not verified in HEAD ({UNVERIFIED})"
+        if base.status == "interrupted":
+            return "UNRESOLVED", reason
+        return "FIXED", reason
     if base.status == "ok":
         phase = f" while {head.phase}" if head.phase else ""
-        return Row(
-            pair,
-            "UNRESOLVED" if head.status in NOT_RUN else "BROKE",
-            f"{head.status}{phase} in HEAD",
-        )
-    both = (
-        f"{base.status} in BASE, {head.status} in HEAD"
-        if base.status != head.status
-        else f"{head.status} in both"
-    )
-    return Row(pair, "UNRESOLVED", both)
+        reason = f"{head.status}{phase} in HEAD"
+        if head.status in NOT_RUN:
+            return "UNRESOLVED", reason
+        return "BROKE", reason
+    if base.status == head.status:
+        return "UNRESOLVED", f"{head.status} in both"
+    return "UNRESOLVED", f"{base.status} in BASE, {head.status} in HEAD"
 
 
-def _judge_step(wall: Change, device: Change) -> tuple[str, str | None, str | None]:
+def _judge_step(wall: Change, device: Change) -> tuple[str, str | None, str]:
     """Return verdict, reason and note of the compiled step; a slower device decides where wall
     clock shows no change.
 
     A faster device does not: the host may have become slower.
     """
     if device.verdict != "SLOWER" or wall.verdict == "SLOWER":
-        return wall.verdict, wall.reason, None
+        return wall.verdict, wall.reason, ""
     if wall.verdict == "FASTER" and wall.reason is None:
         return wall.verdict, None, f"by device time it is SLOWER ({percent(device.log)})"
     why = f" ({wall.reason})" if wall.reason else ""
     size = f", {device.reason}" if device.reason else ""
-    return "SLOWER", f"wall {wall.verdict}{why}, device SLOWER{size}", None
+    return "SLOWER", f"wall {wall.verdict}{why}, device SLOWER{size}", ""
 
 
-def _name_unverified(pair: Pair) -> str | None:
+def _name_unverified(pair: Pair) -> str:
     """Name the side whose result is verified no more, or was not yet: its speed may be that of
     another computation.
     """
     sides = {"BASE": pair.base, "HEAD": pair.head}
     unverified = [name for name, side in sides.items() if side and UNVERIFIED in side.flags]
-    return f"not verified in {unverified[0]} ({UNVERIFIED})" if len(unverified) == 1 else None
+    return f"not verified in {unverified[0]} ({UNVERIFIED})" if len(unverified) == 1 else ""
 
 
-def _explain_speedup(changes: Mapping[str, Change]) -> str | None:
+def _explain_speedup(changes: Mapping[str, Change]) -> str:
     """Say when the speedup changed mostly because eager did, and the compiled step was not found to
     do the same.
     """
-    eager, compiled, speedup = (changes[item.name] for item in (EAGER, COMPILED, SPEEDUP))
-    if (
-        not eager.estimate
-        or speedup.verdict not in SPEEDUP.verdicts
-        or eager.log / speedup.log < 1 / 2
-    ):
-        return None
-    rose = speedup.verdict == "HIGHER"
-    if compiled.verdict == ("FASTER" if rose else "SLOWER"):
-        return None
-    what = "rose because eager got slower" if rose else "fell because eager got faster"
+    eager, compiled, speedup = changes[EAGER.name], changes[COMPILED.name], changes[SPEEDUP.name]
+    if not eager.estimate or speedup.verdict not in SPEEDUP.verdicts:
+        return ""
+    found, what = "SLOWER", "fell because eager got faster"
+    if speedup.verdict == "HIGHER":
+        found, what = "FASTER", "rose because eager got slower"
+    if compiled.verdict == found or eager.log / speedup.log < 1 / 2:
+        return ""
     return f"the speedup {what} ({percent(eager.log)})"
 
 
-def percent(log: float | None) -> str:
+def percent(log: float) -> str:
     """A log ratio as a signed change, e.g. `+3.1 %`."""
-    return "" if log is None else f"{100 * math.expm1(log):+.1f} %"
+    return f"{100 * math.expm1(log):+.1f} %"

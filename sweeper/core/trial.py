@@ -78,6 +78,11 @@ class Model:
         """
         return json.dumps(drop_defaults(self), sort_keys=True)
 
+    @property
+    def asked_trajectory(self) -> Json:
+        """How many steps of a script are to be compared; None: none."""
+        return self.arguments.get("trajectory")
+
 
 def name_module(path: str) -> str | None:
     """The module that the path of a script names, as `python -m` takes it; None for a file."""
@@ -127,6 +132,10 @@ class Compile:
         its own.
         """
         return self.scope in ("step", "optimizer")
+
+    @property
+    def asks_for_cuda_graphs(self) -> bool:
+        return bool(self.options.get("triton.cudagraphs"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from sweeper.analysis.result import Result
 from sweeper.analysis.stats import Estimate
 from sweeper.core.record import ARMS, Accuracy, Record, RecordError
 from sweeper.core.text import printable
-from sweeper.core.trial import name_variants
+from sweeper.core.trial import Trial, name_variants
 from sweeper.loading import parallel
 from sweeper.loading.device_names import name_origins
 from sweeper.loading.sources import Source, SweepFolder
@@ -58,7 +58,16 @@ class Entry:
     # the check that came nearest to its bound, or went furthest beyond it
     worst: Accuracy | None = None
     over_strongest: OverStrongest | None = None  # where `ladder` found every way to run eager
+    origin: tuple[str, ...] = ()  # the parts of the variant that records differ in: device, torch
     blocks: Blocks = Blocks()
+
+    @property
+    def trial(self) -> Trial:
+        return self.record.trial
+
+    @property
+    def is_ok(self) -> bool:
+        return self.record.status == "ok"
 
 
 class Loaded(NamedTuple):
@@ -106,10 +115,10 @@ def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
     origins = name_origins([(entry.record, entry.folder.parent) for entry in entries])
     variants = name_variants([entry.record.trial for entry in entries])
     all_parts = zip(entries, variants, origins, strict=True)
-    named = (
-        replace(entry, variant="; ".join(filter(None, (variant, *origin))))
-        for entry, variant, origin in all_parts
-    )
+    named = []
+    for entry, variant, origin in all_parts:
+        whole = "; ".join(filter(None, (variant, *origin)))
+        named.append(replace(entry, variant=whole, origin=origin))
     return Loaded(tuple(named), tuple(problems))
 
 

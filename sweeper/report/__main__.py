@@ -8,6 +8,7 @@ not answer. Try: `python -m sweeper.report my-sweep`
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -19,7 +20,7 @@ from sweeper.core.system.exit_codes import BAD_INPUT, NOT_OK, OK
 from sweeper.core.system.pipes import run_until_closed
 
 if TYPE_CHECKING:
-    from sweeper.report.tables.decision import Limits
+    from sweeper.report.answers.decision import Limits
 
 N = TypeVar("N", int, float)
 
@@ -31,8 +32,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         allow_abbrev=False,
         prog="python -m sweeper.report",
         description="Write speedups.csv, summary.csv, scripts.csv, ladder.csv, failures.csv, "
-        "recommendations.csv, "
-        "causes.csv, report.md and report.html, and print the verdict.",
+        "recommendations.csv, causes.csv, report.md and report.html, and print the verdict.",
         epilog="exit code: 0 everything was read, 1 some record could not be, 2 bad input or no "
         "answer from MLflow",
     )
@@ -43,19 +43,24 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="a sweep under runs/, or a folder of trials",
     )
     add_tracking_uri(parser)
-    where = (
-        "where to write (default: report/ in the first sweep; of several, report-with-OTHERS/ "
-        "there; "
-        "runs/NAME/ is made for a sweep that did not run here)"
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where to write (default: report/ in the first sweep; of several, report-with-OTHERS/ "
+        "there; runs/NAME/ is made for a sweep that did not run here)",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help=where)
-    steps = (
-        "recommend for a job of N steps, compiling included: what has not paid back by then is "
-        "ruled out"
+    parser.add_argument(
+        "--steps",
+        metavar="N",
+        help="recommend for a job of N steps, compiling included: what has not paid back by then "
+        "is ruled out",
     )
-    parser.add_argument("--steps", metavar="N", help=steps)
-    memory = "rule out modes whose compiled step needs more device memory at its peak"
-    parser.add_argument("--max-memory-gib", metavar="X", help=memory)
+    parser.add_argument(
+        "--max-memory-gib",
+        metavar="X",
+        help="rule out modes whose compiled step needs more device memory at its peak",
+    )
     parser.add_argument(
         "--tables", action="store_true", help="print every table, with settings and versions"
     )
@@ -66,7 +71,7 @@ def read_limits(steps: str | None, memory_gib: str | None) -> Limits:
     """Read the limits of the command line. Raises ConfigError for a limit that is not a positive
     number.
     """
-    from sweeper.report.tables.decision import Limits
+    from sweeper.report.answers.decision import Limits
 
     return Limits(
         _read_positive("--steps", steps, int, "a whole number of at least 1, e.g. --steps 10000"),
@@ -83,12 +88,10 @@ def _read_positive(
 
     if text is None:
         return None
-    try:
+    with contextlib.suppress(ValueError):
         value = number(text)
-    except ValueError:
-        value = number("0")
-    if 0 < value < math.inf:
-        return value
+        if 0 < value < math.inf:
+            return value
     raise ConfigError(f"{option} {text}: {allowed}")
 
 
@@ -102,6 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from sweeper.loading import parallel
     from sweeper.loading.sources import find_sources
     from sweeper.report import build
+    from sweeper.report.text.terminal import print_plain
     from sweeper.tracking.store import TrackingError
 
     console = Console()
@@ -115,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except OSError as error:
         print(f"{error.filename or 'reading'}: {error.strerror or error}", file=sys.stderr)
         return BAD_INPUT
-    first, *others = (source.folder for source in sources)
+    first, *others = [source.folder for source in sources]
     out = parsed.out or SweepPaths(first).report_with(others)
     if parsed.out is None and out.is_symlink():
         print(
@@ -127,7 +131,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for problem in report.problems:  # before the verdict, which is to be seen at once
         print(problem, file=sys.stderr)
     try:
-        (build.print_report if parsed.tables else build.print_verdict)(report, console)
+        if parsed.tables:
+            build.print_report(report, console)
+        else:
+            build.print_verdict(report, console)
     except SystemExit:  # rich's, when nobody reads on (`| head`): the files shall be there
         write()
         raise
@@ -142,8 +149,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     folder = first.resolve()
     ran_here = not others and folder.parent == RUNS.resolve() and folder.is_dir()
     for line in build.suggest_next(report, out, folder.name if ran_here else None):
-        console.print(line, soft_wrap=True, markup=False, highlight=False)
-    return NOT_OK if report.problems else OK
+        print_plain(line, console)
+    if report.problems:
+        return NOT_OK
+    return OK
 
 
 if __name__ == "__main__":

@@ -30,8 +30,8 @@ from sweeper.execution.placement import Placement, place_trials
 from sweeper.execution.scheduler import Finished
 from sweeper.loading.sources import SweepFolder
 from sweeper.report.build import begin_files, make_report, print_verdict, suggest_next
-from sweeper.report.contents import Report
 from sweeper.report.text.mlflow_overview import overview
+from sweeper.report.text.report import Report
 from sweeper.sweep import manifest
 from sweeper.sweep.estimate import describe_estimate, read_history
 from sweeper.sweep.plan import Plan, describe_plan, make_plan

@@ -15,7 +15,7 @@ from sweeper.core.serialization import get_mapping
 from sweeper.core.settings import TIMING, Measure
 from sweeper.core.trial import Trial
 from sweeper.execution.placement import Placement
-from sweeper.report.formatting import format_duration
+from sweeper.report.columns.formats import duration
 from sweeper.sweep.plan import Plan
 from sweeper.sweep.resume import read_measure
 
@@ -119,15 +119,15 @@ def describe_estimate(plan: Plan, placement: Placement, measure: Measure) -> str
     num_devices = len(placement.devices)
     concurrency = placement.concurrency // num_devices
     process_s = estimate_s(known, whole, on_device, num_devices, concurrency)
-    duration = format_duration(process_s * measure.processes * measure.draws)
+    time = duration(process_s * measure.processes * measure.draws)
     where = "one device" if num_devices == 1 else f"{num_devices} devices"
     if placement.concurrency > num_devices:
         where += f" with {placement.concurrency} trials in flight"
     unknown = len(plan.trials) - len(known)
     if not unknown:
-        return f"about {duration} on {where}, judging by similar trials on this kind of device"
+        return f"about {time} on {where}, judging by similar trials on this kind of device"
     counted = f"{len(known)} trial{'' if len(known) == 1 else 's'}"
     return (
-        f"about {duration} on {where} for {counted}, no estimate yet for {unknown} unlike any "
+        f"about {time} on {where} for {counted}, no estimate yet for {unknown} unlike any "
         "earlier one"
     )

@@ -21,7 +21,7 @@ from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Inspection, Record
 from sweeper.core.trial import Trial
 from sweeper.execution.scheduler import Event, Finished, Started
-from sweeper.report.formatting import format_duration
+from sweeper.report.columns.formats import duration
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Progress:
         if isinstance(event, Finished):
             self._done += 1
             current = self._current.pop(event.record.trial_id)
-            took = format_duration(time.monotonic() - current.begin)
+            took = duration(time.monotonic() - current.begin)
             result = _describe_result(event.record, event.result)
             text = f"{current.place} {escape(current.trial.label)}: {result}  ({took})"
             if event.record.inspection:
@@ -80,9 +80,9 @@ class Progress:
     def _view(self) -> Group:
         lines = []
         for current in self._current.values():
-            took = format_duration(time.monotonic() - current.begin)
+            took = duration(time.monotonic() - current.begin)
             lines.append(Text(f"{current.trial.label}: {current.phase}  {took}", style="bold"))
-        elapsed = format_duration(time.monotonic() - self._begin)
+        elapsed = duration(time.monotonic() - self._begin)
         text = f"{self._done}/{self._total} trials, {elapsed} elapsed{self._describe_left(', ')}"
         bar = ProgressBar(total=self._total, completed=self._done, width=40)
         return Group(*lines, bar, Text(text))
@@ -95,7 +95,7 @@ class Progress:
             return ""
         left_s = (time.monotonic() - self._first_begin) / self._done * (self._total - self._done)
         end = time.strftime("%H:%M", time.localtime(time.time() + left_s))
-        return f"{separator}about {format_duration(left_s)} to go, done at {end}"
+        return f"{separator}about {duration(left_s)} to go, done at {end}"
 
 
 def _describe_inspection(record: Record, found: Inspection) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import archives
 import pytest
 from checkout import ENVIRONMENT, HEAVY
 from comparisons import GIB, MODELS, NOISY, compare, measured, on, on_device, two_sweeps
@@ -163,6 +164,13 @@ def test_compile_time_and_memory_have_a_column_where_they_changed_or_all_is_aske
     assert "compile s" not in text
     assert text.splitlines()[-1] == "4 rows: 4 SAME"
     assert "30.0 → 30.0" in compare(tmp_path, "old", "new", "--all").stdout
+
+
+def test_a_long_variant_takes_several_lines_where_the_table_is_too_wide(tmp_path: Path) -> None:
+    archives.unpack("cpu-statuses", tmp_path / "runs")
+    text = compare(tmp_path, "cpu-statuses", "cpu-statuses", "--all").stdout
+    assert "model.sequen" in text
+    assert "model.sequence_length=32" not in text.partition("UNRESOLVED, ")[0]
 
 
 def test_a_file_gets_the_format_and_the_terminal_the_text(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ from sweeper.compare.quantities import (
     MEMORY,
     SPEEDUP,
 )
-from sweeper.compare.text import is_worth_showing, make_table
-from sweeper.compare.verdicts import Change, Row, judge
+from sweeper.compare.text import BY_NAME, is_worth_showing
+from sweeper.compare.verdicts import Change, JudgedPair, judge
 from sweeper.core.record import Latencies, Latency, PerArm, Record
 
 
@@ -29,12 +29,12 @@ def others(count: int = 4) -> list[Pair]:
     return [pair(measured(f"model{index}"), measured(f"model{index}")) for index in range(count)]
 
 
-def only(base: Record | None, head: Record | None, **settings: float) -> Row:
+def only(base: Record | None, head: Record | None, **settings: float) -> JudgedPair:
     """The row of this pair beside others that stand still."""
     return judge([pair(base, head), *others()], **settings).rows[0]
 
 
-def change(row: Row, name: str) -> Change:
+def change(row: JudgedPair, name: str) -> Change:
     assert row.changes is not None
     return row.changes[name]
 
@@ -610,16 +610,16 @@ def test_no_pairs_are_no_regression() -> None:
 
 
 def test_a_row_in_which_the_device_alone_got_faster_is_shown() -> None:
-    rows = [
+    pairs = [
         pair(*(on_device(measured(name), 0.008 * by) for by in (1.0, factor)))
         for name, factor in (("faster", 0.95), ("still", 1.0))
     ]
-    table = {row["model"]: row for row in make_table(judge([*rows, *others()])).rows}
-    assert (table["faster"]["verdict"], table["still"]["verdict"]) == ("SAME", "SAME")
-    assert (is_worth_showing(table["faster"]), is_worth_showing(table["still"])) == (True, False)
+    faster, still, *_ = judge([*pairs, *others()]).rows
+    assert (faster.verdict, still.verdict) == ("SAME", "SAME")
+    assert (is_worth_showing(faster), is_worth_showing(still)) == (True, False)
 
 
 def test_a_script_has_no_batch_size() -> None:
     script = make_script("train.py", {})
-    (row,) = make_table(judge([pair(script, script)])).rows
-    assert row["batch_size"] is None
+    (row,) = judge([pair(script, script)]).rows
+    assert BY_NAME["batch_size"].value(row) is None

@@ -13,7 +13,7 @@ from sweeper.core.record import SCHEMA_VERSION, Record
 from sweeper.core.trial import Labels, Model, Text, Trial, name_variants
 from sweeper.loading.entries import load
 from sweeper.loading.sources import find_sweep
-from sweeper.report.tables.speedups import speedups
+from sweeper.report.answers.trials import name_sweep
 
 
 def broken(runs: Path, text: str) -> Path:
@@ -67,7 +67,7 @@ def test_a_record_that_is_not_text_is_a_line(tmp_path: Path) -> None:
 def test_a_sweep_that_is_a_link_has_the_name_of_its_folder(tmp_path: Path) -> None:
     link = tmp_path / "latest"
     link.symlink_to(write_sweep(tmp_path, [make_record()]))
-    assert [row["sweep"] for row in speedups(load([link]).entries).rows] == ["night"]
+    assert list(map(name_sweep, load([link]).entries)) == ["night"]
 
 
 def test_a_trial_without_a_record_is_a_line(tmp_path: Path) -> None:

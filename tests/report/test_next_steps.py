@@ -10,7 +10,7 @@ import pytest
 from records import make_record, make_trial
 from reports import report_on
 
-from sweeper.report.next_steps import ReportedModel, narrow
+from sweeper.report.text.next_steps import ReportedModel, narrow
 
 
 def test_what_is_worth_another_run_has_its_command(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_another_backend_gives_way_to_inductor(tmp_path: Path) -> None:
     (again,) = report_on(
         tmp_path, [record], "python -m sweeper model=resnet50 backend=aot_eager"
     ).verdict.again
-    assert again.command.endswith(" precision=amp mode=default sweep=night backend=inductor")
+    assert again.command.endswith(" precision=amp mode=default backend=inductor sweep=night")
 
 
 def test_without_a_command_of_the_sweep_none_is_made_up(tmp_path: Path) -> None:

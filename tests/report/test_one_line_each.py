@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,14 +19,12 @@ from rich.console import Console
 from sweeper import load_records, table
 from sweeper.analysis.metrics import METRICS, Metric
 from sweeper.core.paths import RUNS, SweepPaths
-from sweeper.core.record import Record
+from sweeper.report.answers.findings import Findings
 from sweeper.report.build import print_report, write_report
-from sweeper.report.contents import Report
-from sweeper.report.findings import Findings
-from sweeper.report.formatting import number_column, text_column
-from sweeper.report.registry import TABLES
-from sweeper.report.spec import TableSpec
-from sweeper.report.table import Column, Table
+from sweeper.report.columns.column import Column
+from sweeper.report.tables.registry import TABLES
+from sweeper.report.tables.spec import TableSpec
+from sweeper.report.text.report import Report
 from sweeper.tracking.tracker import Tracker
 
 if TYPE_CHECKING:
@@ -33,20 +33,21 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("fresh_environment")
 
 
-def count_letters(findings: Findings) -> Table:
-    columns = (
-        Column[Record]("model", lambda record: record.trial.labels.model),
-        Column[Record]("letters", lambda record: len(record.trial.labels.model), int),
-    )
-    return Table.make(columns, (entry.record for entry in findings.entries))
+class LettersTable(TableSpec[str]):
+    name = "letters"
+    title = "Letters of names"
+
+    def items(self, findings: Findings) -> Sequence[str]:
+        return [entry.record.trial.labels.model for entry in findings.entries]
+
+    def columns(self) -> Sequence[Column[str]]:
+        return (
+            Column("model", lambda model: model, title="model"),
+            Column("letters", len, int, title="letters"),
+        )
 
 
-LETTERS = TableSpec(
-    "letters",
-    "Letters of names",
-    count_letters,
-    lambda _rows, _trials: [text_column("model"), number_column("letters", "letters")],
-)
+LETTERS = LettersTable()
 BUILDING = Metric(
     "building_s",
     "seconds that a process needs to build its model",
@@ -101,11 +102,11 @@ def test_a_table_is_one_line_in_the_registry(store: MlflowClient) -> None:
         report = write()
         assert Path("runs/night/report/letters.csv").read_text() == "model,letters\nresnet50,8\n"
         assert (
-            "## Letters of names\n\n| model | letters |\n| --- | --- |\n| resnet50 | 8.00 |"
+            "## Letters of names\n\n| model | letters |\n| --- | --- |\n| resnet50 | 8 |"
             in Path("runs/night/report/report.md").read_text()
         )
         assert re.search(r"letters of names\n.*model +letters", printed(report), re.DOTALL)
-        assert tables_of_page(report)["letters"]["rows"][0]["cells"] == ["resnet50", "8.00"]
+        assert tables_of_page(report)["letters"]["rows"][0]["cells"] == ["resnet50", "8"]
         frame = table(load_records("night"), "letters")
         assert frame.to_dict("list") == {"model": ["resnet50"], "letters": [8]}
         assert str(frame.dtypes["letters"]) == "Int64"
@@ -122,11 +123,9 @@ def test_a_metric_is_one_line_in_the_registry(store: MlflowClient) -> None:
     METRICS.append(BUILDING)
     try:
         report = write(building=2.5)
-        names, row = (
-            line.split(",")
-            for line in Path("runs/night/report/speedups.csv").read_text().splitlines()
-        )
-        assert (names[-1], row[-1]) == ("building_s", "2.5")
+        with Path("runs/night/report/speedups.csv").open() as file:
+            (row,) = csv.DictReader(file)
+        assert row["building_s"] == "2.5"
         text = Path("runs/night/report/report.md").read_text()
         assert "| building s |" in text
         assert "| 2.50 |" in text

@@ -11,18 +11,19 @@ from pathlib import Path
 
 import archives
 import pytest
-from records import make_record, make_trial, write_sweep
+from records import make_process, make_record, make_trial, write_sweep
 from reports import report_on
 from rich.cells import cell_len
 from rich.console import Console
 
 from sweeper.core.files import write_text
+from sweeper.core.record import PerArm
+from sweeper.loading.entries import load
 from sweeper.loading.sources import SweepFolder
+from sweeper.report.answers.decision import Limits
+from sweeper.report.answers.speedups import show_memory_change
 from sweeper.report.build import print_verdict, suggest_next, write_report, write_report_of
-from sweeper.report.contents import Report
-from sweeper.report.table import Row
-from sweeper.report.tables.decision import Limits
-from sweeper.report.tables.speedups import memory_change
+from sweeper.report.text.report import Report
 
 WIDTH, LINES_OF_VERDICT, LINES = 100, 12, 40
 LINES_OF_MLFLOW = 2  # that a sweep prints last
@@ -80,7 +81,7 @@ def test_the_last_twelve_lines_of_a_terminal_are_the_verdict(
     assert not any("weight" in line or "torch 2." in line for line in lines)
     if report.verdict.again:
         assert any(line.startswith("worth another run: ") for line in last)
-    if report.verdict.failures:
+    if report.verdict.first_failed:
         assert any(line.startswith(report.verdict.failed) for line in last)
         assert any("worker-0.log" in line for line in last)
 
@@ -117,9 +118,8 @@ def test_a_single_trial_has_a_sentence_of_its_own(tmp_path: Path) -> None:
         "In AMP resnet50: stay eager (no mode gave a right result: oom).",
     )
     assert failed.verdict.failed == "1 of 1 trial failed: 1 oom"
-    (failure,) = failed.verdict.failures
-    assert (failure.trial, failure.message) == ("resnet50 amp default", "out of memory")
-    assert failure.log.endswith("worker-0.log")
+    assert failed.verdict.first_failed == "resnet50 amp default: out of memory"
+    assert failed.verdict.log.endswith("worker-0.log")
 
 
 @pytest.mark.parametrize(
@@ -204,8 +204,8 @@ def test_the_doubts_of_another_mode_are_not_those_of_the_answer(tmp_path: Path) 
         ),
     ]
     report = report_on(tmp_path, records)
-    (row,) = report.tables["recommendations"].rows
-    assert (row["recommended"], row["doubts"], row["unknown"]) == ("default", (), ())
+    (choice,) = report.findings.choices
+    assert (choice.recommended, choice.doubts, choice.unknown) == ("default", (), ())
     assert report.verdict.sentences[-1] == "Sure: yes."
     assert "from figures flagged" not in (tmp_path / "report/report.md").read_text()
 
@@ -256,10 +256,8 @@ def test_a_failure_without_a_message_ends_with_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("compiled", "shown"), [(999.0, "+0 %"), (1190.0, "+19 %"), (700.0, "-30 %")]
 )
-def test_a_change_of_memory_has_no_minus_zero(compiled: float, shown: str) -> None:
-    row: Row = {
-        "status": "ok",
-        "eager_peak_memory_mib": 1000.0,
-        "compiled_peak_memory_mib": compiled,
-    }
-    assert memory_change(row) == shown
+def test_a_change_of_memory_has_no_minus_zero(tmp_path: Path, compiled: float, shown: str) -> None:
+    process = replace(make_process(), memory_bytes=PerArm(1000.0, compiled))
+    folder = write_sweep(tmp_path, [replace(make_record(), processes=(process,))])
+    (entry,) = load([folder]).entries
+    assert show_memory_change(entry) == shown

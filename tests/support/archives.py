@@ -1,11 +1,15 @@
 """Records of real sweeps (docs/results/records) and the tables that were made of them
 (tests/golden/<archive>).
 
-Rewrite the tables after a change that is meant: `make golden`, then read the difference.
+`speedups` is in long form, a line per value that is there: a new metric adds lines where records
+have it, and changes no other. Rewrite the tables after a change that is meant: `make golden`, then
+read the difference.
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import tarfile
 from collections.abc import Iterator
@@ -15,14 +19,15 @@ from tempfile import TemporaryDirectory
 
 from sweeper.core.files import write_text
 from sweeper.loading.sources import SweepFolder
+from sweeper.report.answers.decision import Limits
 from sweeper.report.build import write_report_of
-from sweeper.report.tables.decision import Limits
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "docs/results/records"
 GOLDEN = ROOT / "tests/golden"
 OF_SOME = ("scripts", "ladder")  # no other sweep has rows there
 TABLES = ("speedups", "summary", "failures", "recommendations", "causes", *OF_SOME)
+LONG = "speedups"
 JOB = Limits(steps=10_000, memory_gib=10)  # of `recommendations-for-a-job.csv`
 
 
@@ -45,14 +50,26 @@ def tables_of(name: str, folder: Path) -> dict[str, str]:
         write_report_of([source], Path("report"))
         write_report_of([source], Path("job"), JOB)
         texts = {table: Path(f"report/{table}.csv").read_text(encoding="utf-8") for table in TABLES}
-        found = {
-            table: text
-            for table, text in texts.items()
-            if table not in OF_SOME or text.count("\n") > 1
-        }
-        return found | {
-            "recommendations-for-a-job": Path("job/recommendations.csv").read_text(encoding="utf-8")
-        }
+        job = Path("job/recommendations.csv").read_text(encoding="utf-8")
+    for table in OF_SOME:
+        if texts[table].count("\n") == 1:
+            del texts[table]
+    texts[LONG] = list_values(texts[LONG])
+    return texts | {"recommendations-for-a-job": job}
+
+
+def list_values(text: str) -> str:
+    """Turn a CSV of trials into one with a line per value that is not empty."""
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(("trial", "column", "value"))
+    seen = set()
+    for row in csv.DictReader(io.StringIO(text)):
+        trial = f"{row['model']}-{row['trial_id'][:4]}"
+        assert trial not in seen, f"two trials are called {trial}"
+        seen.add(trial)
+        writer.writerows((trial, column, value) for column, value in row.items() if value)
+    return file.getvalue()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from checkout import ROOT
 from sweeper.analysis.flags import FLAGS, RANKS
 from sweeper.analysis.meanings import CAUSES, STATUSES, Meaning
 from sweeper.core.files import write_text
-from sweeper.report.formatting import sentence
+from sweeper.report.columns.formats import sentence
 
 FILE = ROOT / "docs" / "flags.md"
 HEAD = """# Statuses, flags and causes

@@ -12,8 +12,6 @@ from sweeper.core.record import Record
 from sweeper.loading.entries import Entry, load
 from sweeper.report.build import write_report
 from sweeper.report.page.figure_base import Figure
-from sweeper.report.table import Row
-from sweeper.report.tables.speedups import speedups
 
 
 def write_page(folder: Path, records: Sequence[Record]) -> str:
@@ -22,11 +20,10 @@ def write_page(folder: Path, records: Sequence[Record]) -> str:
     return (sweep / "report" / "report.html").read_text()
 
 
-def loaded(folder: Path, records: Sequence[Record]) -> tuple[Sequence[Entry], Sequence[Row]]:
-    entries = load([write_sweep(folder / "runs", records)]).entries
-    return entries, speedups(entries).rows
+def loaded(folder: Path, records: Sequence[Record]) -> Sequence[Entry]:
+    return load([write_sweep(folder / "runs", records)]).entries
 
 
 def drawn(figure: Figure) -> list[dict[str, Any]]:
     assert figure.missing == ""
-    return list(figure.choices[0].traces)
+    return list(figure.drawings[0].traces)

@@ -10,7 +10,7 @@ from records import write_sweep
 
 from sweeper.core.record import Record
 from sweeper.report.build import write_report
-from sweeper.report.contents import Report
+from sweeper.report.text.report import Report
 
 
 def report_on(tmp_path: Path, records: Sequence[Record], command: str = "") -> Report:

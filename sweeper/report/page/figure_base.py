@@ -10,19 +10,23 @@ markup.
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 
+from sweeper.analysis.stats import Estimate
 from sweeper.core.text import printable
-from sweeper.report import formatting
-from sweeper.report.table import Row
+from sweeper.loading.entries import Entry
+from sweeper.report.answers.trials import NAMING_AXES, find_varying, rank_mode, show_axis
+from sweeper.report.columns.formats import ratio, shorten
 
 T = TypeVar("T")
 K = TypeVar("K")
 Trace = dict[str, Any]
-Layout = dict[str, Any]
+Axis = dict[str, Any]
 Numbers = Sequence[float | None]
 COLOURS = {  # numbers of page.css by mode
     "default": 0, "eager": 1, "reduce-overhead": 2, "max-autotune": 3,
@@ -36,7 +40,6 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "cross", "x")
 MAX_CHARACTERS = 34  # of a name beside an axis
 MAX_TICKS = 9
-_ENTITIES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
 _TICKS = (
     0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5,
     1.75, 2.0, 2.5, 3.0,
@@ -45,7 +48,24 @@ _TICKS = (
 
 
 @dataclass(frozen=True)
-class Choice:
+class Layout:
+    """Two axes, the height in pixels, and lines across the figure."""
+
+    height: int
+    xaxis: Axis
+    yaxis: Axis
+    lines: Sequence[Mapping[str, Any]] = ()
+    more: Mapping[str, Any] = field(default_factory=dict)  # settings of plotly.js
+
+    def to_json(self) -> dict[str, Any]:
+        layout = {"height": self.height, "xaxis": self.xaxis, "yaxis": self.yaxis, **self.more}
+        if self.lines:
+            layout |= {"shapes": self.lines}
+        return layout
+
+
+@dataclass(frozen=True)
+class Drawing:
     """One way to draw a figure; `name` is plain text for a list to choose from."""
 
     name: str
@@ -55,54 +75,57 @@ class Choice:
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure. One that cannot be drawn has no choices, and `missing` says why."""
+    """A figure. One that cannot be drawn has no drawings, and `missing` says why."""
 
     id: str
     title: str
     caption: str = ""
-    choices: Sequence[Choice] = ()
+    drawings: Sequence[Drawing] = ()
     missing: str = ""
 
 
 def label(text: str, max_characters: int = 200) -> str:
     """Escape a text for plotly and shorten it to one line of `max_characters`."""
-    line = printable(text)
-    return (line if len(line) <= max_characters else f"{line[: max_characters - 1]}…").translate(
-        _ENTITIES
-    )
+    return html.escape(shorten(printable(text), max_characters), quote=False)
 
 
-def join_lines(*parts: str) -> str:
-    """Stack texts that went through `label`; empty texts are left out."""
-    return "<br>".join(part for part in parts if part)
+def stack(*lines: str) -> str:
+    """Escape texts and put them below each other."""
+    return "<br>".join(map(label, lines))
 
 
 def choose_colour(mode: str, precision: str = "") -> str:
     """Name the colour of a mode, pale in fp32; a pale colour is half transparent, also in the
     legend.
     """
-    return f"@{COLOURS.get(mode, OTHER_MODE)}{' pale' if precision.lower() == 'fp32' else ''}"
+    colour = f"@{COLOURS.get(mode, OTHER_MODE)}"
+    return f"{colour} pale" if precision.lower() == "fp32" else colour
 
 
-def row_colour(row: Row) -> str:
+def compiled_colour(entry: Entry) -> str:
     """Name the colour of a trial's compiled arm, or of eager where that is all it ran."""
-    return choose_colour(formatting.text(row["mode"]), formatting.text(row["precision"]))
+    return choose_colour(show_axis(entry, "mode"), show_axis(entry, "precision"))
 
 
-def eager_colour(row: Row) -> str:
-    """Name the colour of a trial's eager arm."""
-    return choose_colour("eager", formatting.text(row["precision"]))
-
-
-def list_shades(rows: Iterable[Row]) -> list[tuple[str, int]]:
+def list_shades(entries: Iterable[Entry]) -> list[tuple[str, int]]:
     """List the modes of a report, with eager, and the numbers of their colours in page.css."""
-    modes = {formatting.text(row["mode"]) for row in rows}
-    ordered = (
-        sorted(modes | {"eager"}, key=lambda mode: (formatting.rank_mode(mode), mode))
-        if modes
-        else []
-    )
+    modes = {show_axis(entry, "mode") for entry in entries}
+    if not modes:
+        return []
+    ordered = sorted(modes | {"eager"}, key=lambda mode: (rank_mode(mode), mode))
     return [(mode, COLOURS.get(mode, OTHER_MODE)) for mode in ordered]
+
+
+def list_kinds(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
+    """List the precision of each trial and, where trials have several modes, its mode."""
+    axes = ("precision", *find_varying(entries, ("mode",)))
+    return [tuple(map(partial(show_axis, entry), axes)) for entry in entries]
+
+
+def name_first(names: Sequence[str]) -> str:
+    """Name the first two series of a drawing."""
+    more = ", …" if len(names) > 2 else ""
+    return f"{', '.join(names[:2])}{more}"
 
 
 def pick(styles: Sequence[str], index: int) -> str:
@@ -110,13 +133,7 @@ def pick(styles: Sequence[str], index: int) -> str:
     return styles[index % len(styles)]
 
 
-def positive(row: Row, name: str) -> float | None:
-    """Return a number that a logarithmic axis can show."""
-    value = formatting.finite(row, name)
-    return value if value and value > 0 else None
-
-
-def group(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     """Group items by a key, in the order in which the keys appear."""
     groups: dict[K, list[T]] = {}
     for item in items:
@@ -124,30 +141,35 @@ def group(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return groups
 
 
-def find_naming_axes(rows: Sequence[Row], without: str = "") -> list[str]:
-    """Find the axes in which the rows differ, except `without`; the batch size counts if a model
-    has several.
+def find_naming_axes(entries: Sequence[Entry], without: str = "") -> list[str]:
+    """Find the axes in which trials differ, except `without`; the batch size counts if a model has
+    several.
     """
-    axes = formatting.find_varying(rows, ("precision", "mode", *formatting.TRIAL_AXES))
-    one_size = len({(row["model"], row["batch_size"]) for row in rows}) == len(
-        {row["model"] for row in rows}
-    )
-    return [name for name in axes if name != without and not (one_size and name == "batch_size")]
+    axes = find_varying(entries, NAMING_AXES)
+    models = {show_axis(entry, "model") for entry in entries}
+    sized = {(show_axis(entry, "model"), entry.record.known_batch_size) for entry in entries}
+    left_out = {without}
+    if len(sized) == len(models):
+        left_out.add("batch_size")
+    return [name for name in axes if name not in left_out]
 
 
-def name_row(row: Row, axes: Iterable[str]) -> str:
-    """Name a row by its model and its values of `axes`, e.g. `resnet50 amp default b32`."""
-    values = {name: formatting.text(row[name]) for name in ("model", *axes)}
-    return " ".join(
-        f"b{value}" if name == "batch_size" else value for name, value in values.items() if value
-    )
+def name_entry(entry: Entry, axes: Iterable[str]) -> str:
+    """Name a trial by its model and its values of `axes`, e.g. `resnet50 amp default b32`."""
+    parts = [show_axis(entry, "model")]
+    for name in axes:
+        value = show_axis(entry, name)
+        if value:
+            parts.append(f"b{value}" if name == "batch_size" else value)
+    return " ".join(parts)
 
 
 def points(name: str, xs: Numbers, ys: Numbers, marker: Mapping[str, Any], **more: Any) -> Trace:
     """Describe a trace of points, or of lines where `mode` says so."""
-    shared = {"type": "scatter", "mode": "markers", "hoverinfo": "text"}
     return {
-        **shared,
+        "type": "scatter",
+        "mode": "markers",
+        "hoverinfo": "text",
         "name": label(name),
         "x": xs,
         "y": ys,
@@ -160,36 +182,61 @@ def bars(
     name: str, xs: Numbers, ys: Numbers, marker: Mapping[str, Any], values: Numbers, **more: Any
 ) -> Trace:
     """Describe a trace of bars with `values` written on the bars."""
-    shared = {"type": "bar", "hoverinfo": "text", "marker": marker}
-    texts = [formatting.ratio(value) for value in values]
-    return {**shared, "name": label(name, 60), "x": xs, "y": ys, "text": texts, **more}
+    return {
+        "type": "bar",
+        "hoverinfo": "text",
+        "marker": marker,
+        "name": label(name, 60),
+        "x": xs,
+        "y": ys,
+        "text": list(map(ratio, values)),
+        **more,
+    }
 
 
-def fill(shade: str | Sequence[str], pattern: str = "") -> dict[str, Any]:
+def estimate_bars(
+    name: str,
+    places: Numbers,
+    estimates: Sequence[Estimate | None],
+    marker: Mapping[str, Any],
+    hover: Sequence[str],
+) -> Trace:
+    """Describe a trace of bars with their intervals, a gap for each estimate that is missing."""
+    heights: list[float | None] = []
+    ends = []
+    for estimate in estimates:
+        middle = estimate.ratio if estimate else 0.0
+        bounds = estimate.interval() if estimate else None
+        heights.append(middle or None)
+        ends.append((bounds.low, middle, bounds.high) if bounds else (middle, middle, middle))
+    style = {"textposition": "outside", "cliponaxis": False, "hovertext": hover}
+    return bars(name, places, heights, marker, heights, error_y=error_bars(ends), **style)
+
+
+def fill(shades: Sequence[str], pattern: str = "") -> dict[str, Any]:
     """Describe the inside of bars: one colour for all or one for each, hatched where there is a
     pattern.
     """
-    return {"color": shade} | (
-        {"pattern": {"shape": pattern, "fillmode": "replace"}} if pattern else {}
-    )
+    inside: dict[str, Any] = {"color": shades[0] if len(set(shades)) == 1 else shades}
+    if pattern:
+        inside |= {"pattern": {"shape": pattern, "fillmode": "replace"}}
+    return inside
 
 
-def error_bars(middles: Sequence[float], ends: Sequence[tuple[float, float]]) -> dict[str, Any]:
-    """Describe error bars from the low to the high end of each interval."""
-    pairs = list(zip(middles, ends, strict=True))
-    above, below = (
-        [high - middle for middle, (_, high) in pairs],
-        [middle - low for middle, (low, _) in pairs],
-    )
-    return {"array": above, "arrayminus": below, "visible": any(low < high for low, high in ends)}
+def error_bars(ends: Sequence[tuple[float, float, float]]) -> dict[str, Any]:
+    """Describe error bars by the low end, the middle and the high end of each interval."""
+    return {
+        "array": [high - middle for _, middle, high in ends],
+        "arrayminus": [middle - low for low, middle, _ in ends],
+        "visible": any(low < high for low, _, high in ends),
+    }
 
 
 def names_axis(names: Sequence[str]) -> dict[str, Any]:
     """Describe an axis with a name at 0, 1, 2 and so on."""
-    texts = [label(name, MAX_CHARACTERS) for name in names]
     return {
         "tickvals": list(range(len(names))),
-        "ticktext": texts,
+        "ticktext": [label(name, MAX_CHARACTERS) for name in names],
         "automargin": True,
         "showgrid": False,
     }
@@ -223,15 +270,15 @@ def seconds_axis(title: str, values: Iterable[float]) -> dict[str, Any]:
     logs = [math.log10(value) for value in values]
     low, high = min(logs) - 0.08, max(logs) + 0.08
     factors = (1, 2, 5) if high - low < 2.5 else (1,)
-    every = (factor * 10.0**power for power in range(-7, 6) for factor in factors)
-    ticks = [tick for tick in every if low <= math.log10(tick) <= high]
-    return _log_axis(
-        title,
-        low,
-        high,
-        ticks,
-        [f"{tick:,g} s" if tick >= 1 else f"{1e3 * tick:g} ms" for tick in ticks],
-    )
+    ticks: list[float] = []
+    for power in range(-7, 6):
+        every = [factor * 10.0**power for factor in factors]
+        ticks += [tick for tick in every if low <= math.log10(tick) <= high]
+    return _log_axis(title, low, high, ticks, list(map(_show_seconds, ticks)))
+
+
+def _show_seconds(seconds: float) -> str:
+    return f"{seconds:,g} s" if seconds >= 1 else f"{1e3 * seconds:g} ms"
 
 
 def _log_axis(
@@ -249,14 +296,6 @@ def _log_axis(
 def zero_axis(title: str) -> dict[str, Any]:
     """Describe an axis that shows 0."""
     return {"title": {"text": title}, "rangemode": "tozero"}
-
-
-def lay_out(
-    height: int, xaxis: Mapping[str, Any], yaxis: Mapping[str, Any], line: str = "", **more: Any
-) -> Layout:
-    """Describe a figure with two axes, and a line where the axis `line` is 1."""
-    shapes = {"shapes": [reference_line(line)]} if line else {}
-    return {"height": height, "xaxis": xaxis, "yaxis": yaxis, **shapes, **more}
 
 
 def reference_line(axis: str, at: float = 1, **style: Any) -> dict[str, Any]:

@@ -1,42 +1,46 @@
 """Tables as the page shows them: cells of text, numbers to sort by, what a row opens to, where its
 files are.
 
-`text_columns` in `report/tables/` declares the columns. Texts are plain here; the page never takes
-them for HTML.
+The specs in `report/tables/` declare the columns. Texts are plain here; the page never takes them
+for HTML.
 """
 
 from __future__ import annotations
 
+import functools
 import os
 import re
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from sweeper.analysis.meanings import STATUSES
 from sweeper.analysis.metrics import METRICS
 from sweeper.core.files import MAX_FILE_BYTES, open_inside
-from sweeper.core.record import ARMS, Accuracy, Attempt, Diagnostics, ScriptRun
+from sweeper.core.record import ARMS, Accuracy, Attempt, GraphBreak, ScriptRun
 from sweeper.core.text import printable
 from sweeper.loading.entries import Blocks, Entry
-from sweeper.report.contents import Report
-from sweeper.report.formatting import figure, find_varying, finite, sentence, text
-from sweeper.report.spec import Fold, TableSpec
-from sweeper.report.table import PAGE, Row, TextColumn, Value, plain
-from sweeper.report.tables import causes
-from sweeper.report.tables.speedups import name_sweep
+from sweeper.loading.environment import read_attention
+from sweeper.report.answers.causes import explain
+from sweeper.report.answers.findings import Findings
+from sweeper.report.answers.speedups import is_ok
+from sweeper.report.answers.trials import name_sweep
+from sweeper.report.columns import cell
+from sweeper.report.columns.column import PAGE, Column, differs
+from sweeper.report.columns.formats import count, figure, join, percent, sentence
+from sweeper.report.tables.spec import TableSpec
+from sweeper.report.tables.trials import metric_column
 
-FILTERS = ("sweep", "status", "mode", "precision", "family")
-# titles that stand under the name of a row where the page is narrow
-ASIDE = ("sweep", "family", "status", "phase")
+T = TypeVar("T")
+
 MAX_MESSAGE_CHARACTERS = 2000
 MAX_PLACES = 10  # graph breaks and skips that a row opens to
 MAX_LOG_BYTES, MAX_LOG_LINES = 6000, 40  # of the end of a log
 MAX_LOGS = 500  # whose ends are in the page
-_ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # colours of terminals
+ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # colours of terminals
+SWEEP = "sweep"  # a filter of a page that has several
 
 
 @dataclass(frozen=True)
@@ -45,94 +49,76 @@ class Listing:
 
     id: str
     title: str
+    word: str  # in the contents bar
+    place: int  # on the page, from the top
     data: Mapping[str, Any]
-    note: str = ""
+    note: str
 
 
-def make_listing(
-    spec: TableSpec, report: Report, rows: Sequence[Row], out: Path, more: Sequence[TextColumn] = ()
-) -> Listing:
-    """The rows of a table for the page that lies in `out`, with `more` columns at the end."""
-    shown, details = spec.arrange(rows), _describe_trials(spec, report, rows, out)
-    if spec.fold:
-        folds = spec.fold(shown)
-        shown = [fold.row for fold in folds]
-        details = {
-            id(fold.row): _describe_fold(number, fold) for number, fold in enumerate(folds, 1)
+def make_listing(spec: TableSpec[T], findings: Findings, out: Path) -> Listing | None:
+    """Make the rows of a table for the page that lies in `out`; None for a table without rows."""
+    items = spec.items(findings)
+    shown = spec.arrange(items)
+    if not shown:
+        return None
+    columns = spec.shown(shown, findings, PAGE)
+    filters = []
+    for column in spec.columns():
+        if column.is_filter and (column.name != SWEEP or differs(column, shown)):
+            filters.append(column)
+    figures = list(map(metric_column, METRICS))
+    has_several_sweeps = len({entry.folder.parent for entry in findings.entries}) > 1
+    rows = []
+    for number, item in enumerate(shown, 1):
+        row: dict[str, Any] = {
+            "cells": [column.show(item) for column in columns],
+            "numbers": [column.number(item) for column in columns],
+            "filters": [cell.show(column.value(item)) for column in filters],
         }
-    columns = [*spec.columns_for(PAGE, shown, report.tables["speedups"].rows), *more]
-    columns = [
-        column
-        for column in columns
-        if column is columns[0] or any(text(column.text(row)) for row in shown)
-    ]
-    filters = [name for name in FILTERS if shown and name in shown[0] and not spec.fold]
-    filters = [name for name in filters if name != "sweep" or find_varying(shown, [name])]
-    listed = []
-    for row in shown:
-        cells = [text(column.text(row)) for column in columns]
-        numbers = [column.number(row) if column.number else None for column in columns]
-        values = [text(row[name]) for name in filters]
-        listed.append(
-            {"cells": cells, "numbers": numbers, "filters": values} | details.get(id(row), {})
-        )
-    heads = [_describe_column(column, is_first=column is columns[0]) for column in columns]
-    notes = [
-        *map(sentence, (spec.lead(rows), *spec.notes(rows))),
-        spec.explain(report.findings, rows),
-    ]
-    data = {"columns": heads, "filters": filters, "rows": listed}
-    return Listing(spec.name, spec.title, data, " ".join(filter(None, notes)))
+        rows.append(row)
+        entry, details = spec.entry(item), spec.parts(item)
+        row_id = str(number)
+        links: list[list[str]] = []
+        if entry is not None:
+            log, why = "", ""
+            if spec.shows_log and number <= MAX_LOGS:
+                log = read_end_of_log(entry)
+            if spec.shows_causes and is_ok(entry):
+                why = "\n".join(explain(entry, findings.causes_of.get(entry, ())))
+            details = [
+                ("why not faster", why),
+                *_describe_record(entry),
+                ("end of the log", log),
+                *((column.name, column.show(entry)) for column in figures),
+            ]
+            sweep = name_sweep(entry) if has_several_sweeps else ""
+            row_id = join((entry.record.trial_id, sweep), "@")
+            links = _link_files(entry, _find_address(entry.folder.parent, out))
+        if details:
+            shown_details = [[name, text] for name, text in details if text]
+            row |= {"id": row_id, "details": shown_details, "links": links}
+    heads = [_describe_column(column, column is columns[0]) for column in columns]
+    data = {"columns": heads, "filters": [column.name for column in filters], "rows": rows}
+    notes = [sentence(line) for line in (spec.lead(items), *spec.notes(items))]
+    note = join((*notes, spec.explain(findings, items)), " ")
+    return Listing(spec.name, spec.title, spec.word or spec.title, spec.place, data, note)
 
 
-def _describe_column(column: TextColumn, is_first: bool) -> dict[str, Any]:
-    aside = (column.is_name or column.title in ASIDE) and not is_first
+def _describe_column(column: Column[T], is_first: bool) -> dict[str, Any]:
+    """Describe a column; a name that is not the first stands under it where the page is narrow."""
+    aside = column.is_name and not is_first
     return {
         "title": column.title,
-        "number": column.number is not None,
+        "number": column.is_number,
         "hint": column.meaning,
         "aside": aside,
     }
 
 
-def _describe_fold(number: int, fold: Fold) -> dict[str, Any]:
-    return {"id": str(number), "details": [list(part) for part in fold.parts], "links": []}
-
-
-def _describe_trials(
-    spec: TableSpec, report: Report, rows: Sequence[Row], out: Path
-) -> dict[int, dict[str, Any]]:
-    """What each row opens to, by the row's identity: pairs of a name and a text, and links to the
-    trial's files.
-    """
-    if spec.entries is None:
-        return {}
-    entries = spec.entries(report.findings)
-    folders = {entry.folder.parent for entry in entries}
-    addresses = {folder: quote(Path(os.path.relpath(folder, out)).as_posix()) for folder in folders}
-    losses: dict[tuple[Value, Value], list[Row]] = defaultdict(list)
-    for row in report.tables["causes"].rows:
-        losses[row["sweep"], row["trial_id"]].append(row)
-    found: dict[int, dict[str, Any]] = {}
-    for row, entry in zip(rows, entries, strict=True):
-        log = read_end_of_log(entry) if spec.shows_log and len(found) < MAX_LOGS else ""
-        why: list[str] = []
-        if spec.name == "speedups" and row["status"] == "ok":
-            why = causes.explain(row, losses[row["sweep"], row["trial_id"]])
-        details = [
-            ("why not faster", "\n".join(why)),
-            *_describe_record(entry),
-            ("end of the log", log),
-            *_describe_figures(row),
-        ]
-        links = _link_files(entry, addresses[entry.folder.parent])
-        named = name_sweep(entry.folder.parent) if len(folders) > 1 else ""
-        found[id(row)] = {
-            "id": "@".join(filter(None, (entry.record.trial_id, named))),
-            "details": [[name, value] for name, value in details if value],
-            "links": links,
-        }
-    return found
+@functools.cache
+def _find_address(folder: Path, out: Path) -> str:
+    """Find the address of a folder, relative to the page."""
+    return quote(Path(os.path.relpath(folder, out)).as_posix())
 
 
 def read_end_of_log(entry: Entry) -> str:
@@ -147,60 +133,53 @@ def read_end_of_log(entry: Entry) -> str:
             size = log.seek(0, os.SEEK_END)
             log.seek(max(0, size - MAX_LOG_BYTES))
             text = log.read().decode("utf-8", "replace")
-    # records are often kept without logs, and may name what is none of their trial's
+    # Records are often kept without logs, and may name what is none of their trial's.
     except OSError:
         return ""
-    lines = [
-        printable_line for line in text.splitlines() if (printable_line := _clean(line)).strip()
-    ]
+    lines = [line for line in map(_clean, text.splitlines()) if line.strip()]
     return "\n".join(lines[-MAX_LOG_LINES:])
 
 
-def _find_inside(entry: Entry, name: str | None) -> Path | None:
-    """Find what a record names in its trial's folder; None for anything else, since records may be
-    somebody else's.
-    """
-    path = (entry.folder / name).resolve() if name else None
-    return path if path and path.exists() and path.is_relative_to(entry.folder.resolve()) else None
+def _is_inside(entry: Entry, name: str) -> bool:
+    """Whether what a record names is in its trial's folder: records may be somebody else's."""
+    path = (entry.folder / name).resolve()
+    return path.exists() and path.is_relative_to(entry.folder.resolve())
 
 
 def _clean(line: str) -> str:
     """Drop colours and control characters of a line, and keep how far it is indented."""
-    plain_line = _ESCAPES.sub("", line.expandtabs(4)).rstrip()
-    return " " * (len(plain_line) - len(plain_line.lstrip(" "))) + printable(plain_line)
+    plain_line = ESCAPES.sub("", line.expandtabs(4)).rstrip()
+    indent = len(plain_line) - len(plain_line.lstrip(" "))
+    return " " * indent + printable(plain_line)
 
 
 def _describe_record(entry: Entry) -> list[tuple[str, str]]:
     record, found = entry.record, entry.record.diagnostics
+    smaller = ""
+    if record.smaller_batch_size:
+        smaller = f"{record.trial.batch_size} ran out of memory"
     breaks = found.graph_breaks[:MAX_PLACES] if found else ()
-    times = ("time" if item.count == 1 else "times" for item in breaks)
-    places = [
-        f"{item.count} {unit}: {item.reason} ({item.where or 'no place'})"
-        for item, unit in zip(breaks, times, strict=True)
-    ]
     return [
         ("message", (record.message or "")[:MAX_MESSAGE_CHARACTERS]),
         ("status", _explain_status(record.status)),
         ("ended while", record.phase or ""),
         ("flags", ", ".join(entry.flags)),
         ("accuracy", _describe_accuracy(entry.worst) if entry.worst else ""),
-        (
-            "attention kernels",
-            _describe_attention(found) if found and "attention_differs" in entry.flags else "",
-        ),
+        ("attention kernels", _describe_attention(entry)),
         ("trial", record.trial_id),
-        (
-            "batch size",
-            f"{record.trial.batch_size} ran out of memory" if record.smaller_batch_size else "",
-        ),
-        ("graphs", plain(found.graphs) if found else ""),
-        ("kernels that Inductor wrote", plain(found.kernels) if found else ""),
-        ("graph breaks", "\n".join(places)),
+        ("batch size", smaller),
+        ("graphs", cell.plain(found.graphs) if found else ""),
+        ("kernels that Inductor wrote", cell.plain(found.kernels) if found else ""),
+        ("graph breaks", "\n".join(map(_describe_break, breaks))),
         ("blocks", _describe_blocks(entry.blocks)),
         ("shapes of inputs", _describe_shapes(entry.result.seen_of_script)),
         ("CUDA graphs skipped", "\n".join(record.cudagraph_skips[:MAX_PLACES])),
         ("earlier attempts", "\n".join(map(_describe_attempt, record.attempts))),
     ]
+
+
+def _describe_break(item: GraphBreak) -> str:
+    return f"{count(item.count, 'time')}: {item.reason} ({item.where or 'no place'})"
 
 
 def _explain_status(status: str) -> str:
@@ -215,29 +194,33 @@ def _describe_accuracy(worst: Accuracy) -> str:
     """Describe the check of the tensor that came nearest to its bound, first why there is no
     verdict.
     """
-    parts = [f"no verdict: {worst.unverified}"] if worst.unverified else []
+    unverified = f"no verdict: {worst.unverified}" if worst.unverified else ""
+    compared = ""
     if worst.compiled_error is not None and worst.bound is not None:
         error, bound = f"{worst.compiled_error:.3g}", f"{worst.bound:.3g}"
-        parts.append(f"{worst.worst}: error {error}, allowed {bound}, against {worst.reference}")
-    return "; ".join(parts)
+        compared = f"{worst.worst}: error {error}, allowed {bound}, against {worst.reference}"
+    return join((unverified, compared))
 
 
-def _describe_attention(found: Diagnostics) -> str:
+def _describe_attention(entry: Entry) -> str:
     """Name the attention kernels of both arms, e.g. `eager flash, compiled none of cuDNN, flash,
     memory-efficient`.
     """
-    ran = ((arm, found.settings.get(f"attention_ran_{arm}")) for arm in ARMS)
-    return ", ".join(
-        f"{arm} {kinds or 'none of cuDNN, flash, memory-efficient'}" for arm, kinds in ran
-    )
+    if "attention_differs" not in entry.flags or entry.record.diagnostics is None:
+        return ""
+    parts = []
+    for arm in ARMS:
+        kinds = read_attention(entry.record, arm)
+        parts.append(f"{arm} {kinds or 'none of cuDNN, flash, memory-efficient'}")
+    return ", ".join(parts)
 
 
 def _describe_blocks(blocks: Blocks) -> str:
     """Describe the fastest and the slowest block, e.g. `eager 20.1 to 20.4 ms per step`."""
-    return "\n".join(
-        f"{arm} {figure(1e3 * fastest)} to {figure(1e3 * slowest)} ms per step"
-        for arm, (fastest, slowest) in blocks.step_s.items()
-    )
+    lines = []
+    for arm, (fastest, slowest) in blocks.step_s.items():
+        lines.append(f"{arm} {figure(1e3 * fastest)} to {figure(1e3 * slowest)} ms per step")
+    return "\n".join(lines)
 
 
 def _describe_shapes(script: ScriptRun | None) -> str:
@@ -246,35 +229,27 @@ def _describe_shapes(script: ScriptRun | None) -> str:
         return ""
     counts = [item.count for item in script.sizes]
     share = max(counts) / max(sum(counts), 1)
-    return f"{script.num_shapes:,}, the most frequent size in {100 * share:.0f} % of calls"
+    return f"{script.num_shapes:,}, the most frequent size in {percent(share)} of calls"
 
 
 def _describe_attempt(attempt: Attempt) -> str:
     """Describe an attempt, e.g. `crashed while compiling: killed by SIGKILL`."""
     phase = f" while {attempt.phase}" if attempt.phase else ""
     first_line = next(iter((attempt.message or "").splitlines()), "")
-    return f"{attempt.status}{phase}{f': {first_line}' if first_line else ''}"
-
-
-def _describe_figures(row: Row) -> Iterator[tuple[str, str]]:
-    """Every metric that the row has, under the name of its column in speedups.csv."""
-    for metric in METRICS:
-        name = metric.csv_name
-        if row.get(name) is not None:
-            yield name, figure(finite(row, name)) if metric.kind is float else text(row[name])
+    return join((f"{attempt.status}{phase}", first_line), ": ")
 
 
 def _link_files(entry: Entry, address: str) -> list[list[str]]:
     """Addresses relative to the page; none for a trial whose files are elsewhere."""
     if not entry.folder.is_dir():
         return []
-    record, folder = (
-        entry.record,
-        f"{'' if address == '.' else f'{address}/'}{quote(entry.folder.name)}",
-    )
+    name = quote(entry.folder.name)
+    folder = name if address == "." else f"{address}/{name}"
     found = [["folder", f"{folder}/"], ["record.json", f"{folder}/record.json"]]
-    if record.log and _find_inside(entry, record.log):
+    record = entry.record
+    if record.log and _is_inside(entry, record.log):
         found.append(["log", f"{folder}/{quote(record.log)}"])
-    if (seen := record.inspection) and seen.folder and _find_inside(entry, seen.folder):
+    seen = record.inspection
+    if seen and seen.folder and _is_inside(entry, seen.folder):
         found.append(["what the compiler did", f"{folder}/{quote(seen.folder)}/summary.md"])
     return found

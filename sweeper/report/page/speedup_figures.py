@@ -5,19 +5,52 @@ Families have AMP and fp32 beside each other, and what was published for PyTorch
 
 from __future__ import annotations
 
-import itertools
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 from sweeper.analysis.flags import UNVERIFIED, leave_out_housekeeping
-from sweeper.report import formatting
-from sweeper.report.formatting import text
-from sweeper.report.page import figure_base as base
-from sweeper.report.page.published import Published
-from sweeper.report.table import Row
-from sweeper.report.tables.groups import ALL
-from sweeper.report.tables.speedups import shows_range, speedup_or_status
-from sweeper.report.tables.summary import count_models
+from sweeper.loading.entries import Entry
+from sweeper.report.answers.groups import ALL, AMP, FP32, Group, Mean
+from sweeper.report.answers.model_points import Key
+from sweeper.report.answers.speedups import (
+    is_ok,
+    show_device_speedup,
+    show_speedup,
+    shows_range,
+)
+from sweeper.report.answers.trials import find_varying, name_trial, show_axis
+from sweeper.report.columns.formats import estimated, shorten
+from sweeper.report.page.figure_base import (
+    DASHES,
+    PATTERNS,
+    SYMBOLS,
+    Drawing,
+    Figure,
+    Layout,
+    Trace,
+    bars,
+    choose_colour,
+    compiled_colour,
+    error_bars,
+    estimate_bars,
+    fill,
+    find_naming_axes,
+    group_by,
+    label,
+    list_kinds,
+    name_entry,
+    name_first,
+    names_axis,
+    pick,
+    points,
+    ratio_axis,
+    reference_line,
+    stack,
+    zero_axis,
+)
+from sweeper.report.published import Published, References, find_published
 
 MAX_BARS = 60  # of the forest as it opens
 MAX_BARS_PER_GROUP = 200
@@ -26,8 +59,8 @@ MAX_MODELS = 100  # to choose from in the figure of backends
 MAX_LINES = 300  # of the figure of batch sizes
 MAX_CHOICES = 12
 FAMILIES = (
-    "Geometric means of speedups over the models of a family, with 95 % intervals for these "
-    "models where known."
+    "Geometric means of speedups over the models of a family, with 95 % intervals for these models "
+    "where known."
 )
 MAX_KEYS = 4  # groups of the summary that stand beside each other in one figure of families
 MAX_SERIES = 6
@@ -40,354 +73,345 @@ MARKS = {
     SINGLE: "circle-open",
     NOT_VERIFIED: "x-thin-open",
 }
-PRECISIONS = {"AMP": "geomean_amp", "fp32": "geomean_fp32"}
 
 
-def select_measured(rows: Sequence[Row]) -> list[Row]:
-    """Select the rows with a speedup that can be drawn, the fastest first."""
-    measured = (row for row in rows if row["status"] == "ok" and base.positive(row, "speedup"))
+def select_measured(entries: Sequence[Entry]) -> list[Entry]:
+    """Select the trials with a speedup that can be drawn, the fastest first."""
+    measured = [entry for entry in entries if is_ok(entry) and entry.result.speedup]
     return sorted(measured, key=speedup, reverse=True)
 
 
-def speedup(row: Row) -> float:
-    """Return the speedup of a row that `select_measured` selected."""
-    value = base.positive(row, "speedup")
-    assert value is not None
-    return value
+def speedup(entry: Entry) -> float:
+    """Return the speedup of a trial that `select_measured` selected."""
+    assert entry.result.speedup is not None
+    return entry.result.speedup
 
 
-def describe_trial(row: Row) -> str:
+def describe_trial(entry: Entry, *more: str) -> str:
     """Describe the trial of a point, for a reader who hovers over the point."""
-    flags = ", ".join(leave_out_housekeeping(formatting.flags(row)))
-    device = formatting.estimate(row, "device_speedup")
-    batch = f", batch {size}" if (size := text(row["batch_size"])) else ""
-    return base.join_lines(
-        base.label(f"{formatting.trial_name(row, ('backend', 'variant'))}{batch}"),
-        base.label(f"speedup {speedup_or_status(row)}"),
-        base.label(f"device speedup {device}") if device else "",
-        base.label(f"flags: {flags}", 90) if flags else "",
-    )
+    flags = ", ".join(leave_out_housekeeping(entry.flags))
+    device, size = show_device_speedup(entry), show_axis(entry, "batch_size")
+    name = name_trial(entry, ("backend", "variant"))
+    lines = [f"{name}, batch {size}" if size else name, f"speedup {show_speedup(entry)}"]
+    if device:
+        lines.append(f"device speedup {device}")
+    if flags:
+        lines.append(shorten(f"flags: {flags}", 90))
+    return stack(*lines, *more)
 
 
-def draw_forest(rows: Sequence[Row]) -> base.Figure:
+def draw_forest(entries: Sequence[Entry]) -> Figure:
     """Draw every speedup with its interval, sorted."""
-    title, measured = "Speedups, sorted", select_measured(rows)
+    title, measured = "Speedups, sorted", select_measured(entries)
     if not measured:
-        return base.Figure("forest", title, missing="no trial has a speedup")
-    count = len(measured)
-    whole = f"all {count}" if count <= MAX_BARS_EVER else f"the {MAX_BARS_EVER} fastest of {count}"
-    choices = [_forest("all" if count <= MAX_BARS else whole, measured[:MAX_BARS_EVER])]
-    if count > MAX_BARS:
-        choices = [_both_ends("", measured, MAX_BARS), *_forests_by_group(measured), *choices]
+        return Figure("forest", title, missing="no trial has a speedup")
+    number = len(measured)
+    drawings = []
+    whole = "all"
+    if number > MAX_BARS:
+        drawings = [_both_ends("", measured, MAX_BARS), *_forests_by_group(measured)]
+        whole = f"all {number}"
+    if number > MAX_BARS_EVER:
+        whole = f"the {MAX_BARS_EVER} fastest of {number}"
+    drawings.append(_forest(whole, measured[:MAX_BARS_EVER]))
     caption = (
-        "Eager / compiled step time by wall clock, on a logarithmic axis; right of 1, "
-        "compiling is faster."
+        "Eager / compiled step time by wall clock, on a logarithmic axis; right of 1, compiling is "
+        "faster."
     )
-    return base.Figure("forest", title, caption, choices)
+    return Figure("forest", title, caption, drawings)
 
 
-def _forests_by_group(rows: Sequence[Row]) -> list[base.Choice]:
+def _forests_by_group(entries: Sequence[Entry]) -> list[Drawing]:
     """Draw a forest per precision, mode and backend, where there are several but not many."""
-    axes = formatting.find_varying(rows, ("precision", "mode", "backend"))
-    groups = base.group(rows, lambda row: " ".join(text(row[name]) for name in axes))
+    axes = find_varying(entries, ("precision", "mode", "backend"))
+    groups = group_by(entries, lambda entry: " ".join(show_axis(entry, name) for name in axes))
     if not 1 < len(groups) <= MAX_CHOICES:
         return []
     return [
-        _both_ends(f"{name}: ", rows, MAX_BARS_PER_GROUP) for name, rows in sorted(groups.items())
+        _both_ends(f"{name}: ", found, MAX_BARS_PER_GROUP) for name, found in sorted(groups.items())
     ]
 
 
-def _both_ends(prefix: str, rows: Sequence[Row], max_rows: int) -> base.Choice:
-    """Draw all rows, or of more than `max_rows` the fastest and the slowest with a dotted line
+def _both_ends(prefix: str, entries: Sequence[Entry], max_entries: int) -> Drawing:
+    """Draw all trials, or of more than `max_entries` the fastest and the slowest with a dotted line
     between them.
     """
-    if len(rows) <= max_rows:
-        return _forest(f"{prefix}{len(rows)}", rows)
-    half = max_rows // 2
-    choice = _forest(
-        f"{prefix}{half} fastest, {half} slowest of {len(rows)}", [*rows[:half], *rows[-half:]]
-    )
-    choice.layout["shapes"].append(base.reference_line("y", half - 0.5, dash="dot"))
-    return choice
+    if len(entries) <= max_entries:
+        return _forest(f"{prefix}{len(entries)}", entries)
+    half = max_entries // 2
+    name = f"{prefix}{half} fastest, {half} slowest of {len(entries)}"
+    line = reference_line("y", half - 0.5, dash="dot")
+    return _forest(name, [*entries[:half], *entries[-half:]], line)
 
 
-def _forest(name: str, rows: Sequence[Row]) -> base.Choice:
-    axes = base.find_naming_axes(rows)
-    kinds = base.group(range(len(rows)), lambda at: _name_kind(rows[at]))
-    groups = base.group(range(len(rows)), lambda at: (_name_kind(rows[at]), _mark(rows[at])))
-    several = len({text(row["mode"]) for row in rows}) > 1
+def _forest(name: str, entries: Sequence[Entry], *lines: Mapping[str, Any]) -> Drawing:
+    axes = find_naming_axes(entries)
+    marks = list(MARKS)
+    kinds = list_kinds(entries)
+    groups: dict[tuple[tuple[str, ...], int], list[int]] = defaultdict(list)
+    for place, entry in enumerate(entries):
+        groups[kinds[place], marks.index(_mark(entry))].append(place)
     traces = []
-    for (precision, mode), mark in (
-        kind for kind in itertools.product(sorted(kinds), MARKS) if kind in groups
-    ):
-        at, shade = groups[(precision, mode), mark], base.choose_colour(mode, precision)
-        title = f"{precision}, {mode}, {mark}" if several else f"{precision}, {mark}"
-        traces.append(_speedups(title, [rows[i] for i in at], "x", at, shade, MARKS[mark]))
-    xaxis = {
-        **base.ratio_axis("speedup", [end for row in rows for end in _ends(row)]),
-        "side": "top",
-    }
-    yaxis = {
-        **base.names_axis([base.name_row(row, axes) for row in rows]),
-        "range": [len(rows) - 0.5, -0.5],
-    }
-    return base.Choice(name, traces, base.lay_out(110 + 17 * len(rows), xaxis, yaxis, line="x"))
+    for (kind, rank), places in sorted(groups.items()):
+        mark = marks[rank]
+        shown = [entries[place] for place in places]
+        title, shade = ", ".join((*kind, mark)), compiled_colour(shown[0])
+        traces.append(_speedups(title, shown, "x", places, shade, MARKS[mark]))
+    xaxis = {**ratio_axis("speedup", _list_ends(entries)), "side": "top"}
+    names = names_axis([name_entry(entry, axes) for entry in entries])
+    yaxis = {**names, "range": [len(entries) - 0.5, -0.5]}
+    height = 110 + 17 * len(entries)
+    return Drawing(name, traces, Layout(height, xaxis, yaxis, (reference_line("x"), *lines)))
 
 
 def _speedups(
     name: str,
-    rows: Sequence[Row],
+    entries: Sequence[Entry],
     axis: str,
     others: Sequence[float | None],
     shade: str,
-    symbol: str = "circle",
-) -> base.Trace:
+    symbol: str,
+    **more: Any,
+) -> Trace:
     """Describe points with their intervals along `axis`, and `others` along the other axis."""
-    speedups = [speedup(row) for row in rows]
+    speedups = list(map(speedup, entries))
     xs, ys = (speedups, others) if axis == "x" else (others, speedups)
     marker = {"color": shade, "symbol": symbol, "line": {"color": shade, "width": 1.6}}
-    whiskers = {f"error_{axis}": base.error_bars(speedups, [_ends(row) for row in rows])}
-    return base.points(name, xs, ys, marker, text=[describe_trial(row) for row in rows], **whiskers)
+    whiskers = {f"error_{axis}": error_bars(list(map(_ends, entries)))}
+    texts = list(map(describe_trial, entries))
+    return points(name, xs, ys, marker, text=texts, **whiskers, **more)
 
 
-def _name_kind(row: Row) -> tuple[str, str]:
-    return text(row["precision"]), text(row["mode"])
+def _mark(entry: Entry) -> str:
+    if UNVERIFIED in entry.flags:
+        return NOT_VERIFIED
+    if shows_range(entry):
+        return RANGE
+    return SINGLE if entry.result.speedup_low is None else INTERVAL
 
 
-def _mark(row: Row) -> str:
-    return NOT_VERIFIED if UNVERIFIED in formatting.flags(row) else _name_error_bar(row)
+def _ends(entry: Entry) -> tuple[float, float, float]:
+    """Return the speedup between the ends of its error bar, which are the speedup itself where
+    there is none.
+    """
+    middle, result = speedup(entry), entry.result
+    low, high = result.speedup_low, result.speedup_high
+    if shows_range(entry):
+        low, high = result.speedup_min, result.speedup_max
+    if not low or not high:
+        return middle, middle, middle
+    return min(low, middle), middle, max(high, middle)
 
 
-def _name_error_bar(row: Row) -> str:
-    return (
-        RANGE if shows_range(row) else INTERVAL if formatting.interval(row, "speedup") else SINGLE
-    )
+def _list_ends(entries: Sequence[Entry]) -> list[float]:
+    return list(chain.from_iterable(map(_ends, entries)))
 
 
-def _ends(row: Row) -> tuple[float, float]:
-    """Return the ends of the error bar, which are the speedup itself where there is none."""
-    middle = speedup(row)
-    bounds = {INTERVAL: ("speedup_low", "speedup_high"), RANGE: ("speedup_min", "speedup_max")}.get(
-        _name_error_bar(row)
-    )
-    low, high = (base.positive(row, name) for name in bounds) if bounds else (None, None)
-    return (min(low, middle), max(high, middle)) if low and high else (middle, middle)
-
-
-def draw_backends(rows: Sequence[Row]) -> base.Figure:
+def draw_backends(entries: Sequence[Entry]) -> Figure:
     """Draw the backends side by side: all models together where there are few, else a choice per
     model.
     """
-    title, compiled = "Backends", [row for row in rows if row["backend"]]
+    title = "Backends"
+    compiled = [entry for entry in entries if show_axis(entry, "backend")]
     measured = select_measured(compiled)
-    if len({text(row["backend"]) for row in compiled}) < 2:
-        return base.Figure("backends", title, missing="fewer than two backends were tried")
+    if len({show_axis(entry, "backend") for entry in compiled}) < 2:
+        return Figure("backends", title, missing="fewer than two backends were tried")
     if not measured:
-        return base.Figure("backends", title, missing="no backend gave a speedup")
-    failed = sorted(
-        {
-            f"{text(row['backend'])} ({text(row['status'])})"
-            for row in compiled
-            if row["status"] != "ok"
-        }
-    )
-    caption = (
-        f"Speedup over eager. Not ok: {', '.join(failed)}." if failed else "Speedup over eager."
-    )
-    axes = base.find_naming_axes(measured, without="backend")
-    series = base.group(measured, lambda row: base.name_row(row, axes))
+        return Figure("backends", title, missing="no backend gave a speedup")
+    failed = set()
+    for entry in compiled:
+        if not is_ok(entry):
+            failed.add(f"{show_axis(entry, 'backend')} ({entry.record.status})")
+    caption = "Speedup over eager."
+    if failed:
+        caption += f" Not ok: {', '.join(sorted(failed))}."
+    axes = find_naming_axes(measured, without="backend")
+    series = group_by(measured, lambda entry: name_entry(entry, axes))
     if len(series) <= MAX_SERIES:
-        return base.Figure("backends", title, caption, [_backend_bars("all", series)])
+        return Figure("backends", title, caption, [_backend_bars("all", series)])
     shown = _longest(series, MAX_MODELS)
     if len(shown) < len(series):
         caption += (
-            f" {len(shown)} of {len(series)} to choose from: those in which most backends "
-            "gave a speedup."
+            f" {len(shown)} of {len(series)} to choose from: those in which most backends gave a "
+            "speedup."
         )
-    return base.Figure(
-        "backends", title, caption, [_backend_bars(name, {name: series[name]}) for name in shown]
-    )
+    drawings = [_backend_bars(name, {name: series[name]}) for name in shown]
+    return Figure("backends", title, caption, drawings)
 
 
-def _longest(series: Mapping[str, Sequence[Row]], max_series: int) -> list[str]:
-    """Name the series with the most rows, in alphabetical order."""
+def _longest(series: Mapping[str, Sequence[Entry]], max_series: int) -> list[str]:
+    """Name the series with the most trials, in alphabetical order."""
     return sorted(sorted(series, key=lambda name: (-len(series[name]), name))[:max_series])
 
 
-def _backend_bars(name: str, series: Mapping[str, Sequence[Row]]) -> base.Choice:
+def _backend_bars(name: str, series: Mapping[str, Sequence[Entry]]) -> Drawing:
     """Draw a bar per backend and series; the backend with the highest speedup stands on top."""
-    by_backend = base.group(
-        (row for rows in series.values() for row in rows), lambda row: text(row["backend"])
-    )
-    order = sorted(by_backend, key=lambda backend: max(map(speedup, by_backend[backend])))
+    best: dict[str, float] = {}
+    for entries in series.values():
+        for entry in entries:
+            backend = show_axis(entry, "backend")
+            best[backend] = max(best.get(backend, 0.0), speedup(entry))
+    order = sorted(best, key=lambda backend: best[backend])
     traces = []
-    for index, (title, rows) in enumerate(series.items()):
-        speedups, at = (
-            [speedup(row) for row in rows],
-            [order.index(text(row["backend"])) for row in rows],
-        )
+    for index, (title, entries) in enumerate(series.items()):
+        speedups = list(map(speedup, entries))
+        places = [order.index(show_axis(entry, "backend")) for entry in entries]
+        shades = list(map(compiled_colour, entries))
         style = {
             "orientation": "h",
             "textposition": "auto",
-            "hovertext": [describe_trial(row) for row in rows],
+            "hovertext": list(map(describe_trial, entries)),
         }
-        shades = list(map(base.row_colour, rows))
-        marker = base.fill(
-            shades[0] if len(set(shades)) == 1 else shades, base.pick(base.PATTERNS, index)
-        )
-        traces.append(base.bars(title, speedups, at, marker, speedups, **style))
-    height, xaxis = 110 + len(order) * (18 + 14 * len(series)), base.zero_axis("speedup")
-    return base.Choice(
-        name, traces, base.lay_out(height, xaxis, base.names_axis(order), line="x", barmode="group")
-    )
+        marker = fill(shades, pick(PATTERNS, index))
+        traces.append(bars(title, speedups, places, marker, speedups, **style))
+    height = 110 + len(order) * (18 + 14 * len(series))
+    lines, more = [reference_line("x")], {"barmode": "group"}
+    layout = Layout(height, zero_axis("speedup"), names_axis(order), lines, more)
+    return Drawing(name, traces, layout)
 
 
-def draw_batch_sizes(rows: Sequence[Row]) -> base.Figure:
+def draw_batch_sizes(entries: Sequence[Entry]) -> Figure:
     """Draw speedup against batch size, with a line per model and setting that was measured at
     several sizes.
     """
-    title, measured = "Speedup against batch size", select_measured(rows)
-    axes = base.find_naming_axes(measured, without="batch_size")
-    series = base.group(measured, lambda row: base.name_row(row, axes))
-    series = {
-        name: line for name, line in series.items() if len({row["batch_size"] for row in line}) > 1
-    }
+    title, measured = "Speedup against batch size", select_measured(entries)
+    axes = find_naming_axes(measured, without="batch_size")
+    series = {}
+    for name, line in group_by(measured, lambda entry: name_entry(entry, axes)).items():
+        if len(set(map(_batch_size, line))) > 1:
+            series[name] = line
     if not series:
-        return base.Figure("batch-sizes", title, missing="no model has speedups at two batch sizes")
+        return Figure("batch-sizes", title, missing="no model has speedups at two batch sizes")
     shown = _longest(series, MAX_LINES)
     caption = "Shows at which batch size compiling gives most."
     if len(shown) < len(series):
         caption += f" {len(shown)} of {len(series)} lines: those of most sizes."
-    parts = (shown[start : start + MAX_SERIES] for start in range(0, len(shown), MAX_SERIES))
-    choices = [_batch_lines({name: series[name] for name in part}) for part in parts]
-    return base.Figure("batch-sizes", title, caption, choices)
+    drawings = []
+    for start in range(0, len(shown), MAX_SERIES):
+        part = shown[start : start + MAX_SERIES]
+        drawings.append(_batch_lines({name: series[name] for name in part}))
+    return Figure("batch-sizes", title, caption, drawings)
 
 
-def _batch_lines(series: Mapping[str, Sequence[Row]]) -> base.Choice:
-    rows = [row for line in series.values() for row in line]
+def _batch_size(entry: Entry) -> int:
+    return entry.record.known_batch_size or 0
+
+
+def _batch_lines(series: Mapping[str, Sequence[Entry]]) -> Drawing:
     traces = []
+    sizes: set[int] = set()
+    ends: list[float] = []
     for index, (name, line) in enumerate(series.items()):
-        ordered = sorted(line, key=lambda row: formatting.finite(row, "batch_size") or 0)
-        sizes = [formatting.finite(row, "batch_size") for row in ordered]
-        style = {
-            "mode": "lines+markers",
-            "line": {"width": 1.8, "dash": base.pick(base.DASHES, index)},
-        }
-        shade, symbol = base.row_colour(ordered[0]), base.pick(base.SYMBOLS, index)
-        traces.append({**_speedups(name, ordered, "y", sizes, shade, symbol), **style})
-    ticks = sorted(
-        {size for row in rows if (size := formatting.finite(row, "batch_size")) is not None}
-    )
-    sizes_axis = {"type": "log", "tickvals": ticks, "ticktext": [f"{size:g}" for size in ticks]}
-    yaxis = base.ratio_axis("speedup", [end for row in rows for end in _ends(row)])
-    layout = base.lay_out(420, {"title": {"text": "batch size"}, **sizes_axis}, yaxis, line="y")
-    return base.Choice(
-        ", ".join(list(series)[:2]) + (", …" if len(series) > 2 else ""), traces, layout
-    )
-
-
-def draw_families(
-    rows: Sequence[Row], references: Mapping[str, Published], differences: str = ""
-) -> base.Figure:
-    """Draw geometric means in AMP and fp32 per family; `references` are published speedups by
-    family.
-
-    `differences` is a sentence on what ran otherwise for these.
-    """
-    keys = {key: list(group) for key, group in itertools.groupby(rows, formatting.key) if key}
-    drawn = {
-        key: rows
-        for key, rows in keys.items()
-        if any(row["geomean_amp"] or row["geomean_fp32"] for row in rows)
+        ordered = sorted(line, key=_batch_size)
+        of_line = list(map(_batch_size, ordered))
+        style = {"width": 1.8, "dash": pick(DASHES, index)}
+        shade, symbol = compiled_colour(ordered[0]), pick(SYMBOLS, index)
+        more = {"mode": "lines+markers", "line": style}
+        traces.append(_speedups(name, ordered, "y", of_line, shade, symbol, **more))
+        sizes.update(of_line)
+        ends += _list_ends(ordered)
+    ticks = sorted(sizes)
+    xaxis = {
+        "title": {"text": "batch size"},
+        "type": "log",
+        "tickvals": ticks,
+        "ticktext": [f"{size:g}" for size in ticks],
     }
+    layout = Layout(420, xaxis, ratio_axis("speedup", ends), [reference_line("y")])
+    return Drawing(name_first(list(series)), traces, layout)
+
+
+def draw_families(groups: Sequence[Group], references: References) -> Figure:
+    """Draw geometric means in AMP and fp32 per family."""
+    drawn = {}
+    for key, found in group_by(groups, lambda group: group.key).items():
+        if any(AMP.estimate(group) or FP32.estimate(group) for group in found):
+            drawn[key] = found
     if not drawn:
         missing = "no geometric mean: no trial in a precision with a weight has a verified speedup"
-        return base.Figure("families", "Families", missing=missing)
+        return Figure("families", "Families", missing=missing)
     caption = FAMILIES
-    if references:
-        caption += f" Dotted: what was published for PyTorch 2.0. {differences}"
+    if references.shown:
+        caption += f" Dotted: what was published for PyTorch 2.0. {references.sentence}"
     if len(drawn) <= MAX_KEYS:
-        return base.Figure(
-            "families", "Families", caption, [_family_bars("all", drawn, references)]
-        )
-    # The last row of a key is that of `all`.
-    ordered = sorted(
-        drawn.items(), key=lambda item: -(formatting.finite(item[1][-1], "geomean_amp") or 0.0)
-    )
-    choices = [_family_bars(key, {key: group}, references) for key, group in ordered]
-    return base.Figure("families", "Families", caption, choices)
+        return Figure("families", "Families", caption, [_family_bars("all", drawn)])
+
+    def rank(key: Key) -> float:
+        # The last group of a key is that of `all`.
+        found = AMP.estimate(drawn[key][-1])
+        return -(found.ratio if found else 0.0)
+
+    drawings = [_family_bars(str(key), {key: drawn[key]}) for key in sorted(drawn, key=rank)]
+    return Figure("families", "Families", caption, drawings)
 
 
-def _family_bars(
-    name: str, keys: Mapping[str, Sequence[Row]], references: Mapping[str, Published]
-) -> base.Choice:
-    families = {text(row["family"]) for rows in keys.values() for row in rows}
+def _family_bars(name: str, by_key: Mapping[Key, Sequence[Group]]) -> Drawing:
+    every = list(chain.from_iterable(by_key.values()))
+    families = {group.family for group in every}
     order = sorted(families, key=lambda family: (family == ALL, family))
     traces = []
-    modes = [text(rows[0]["mode"]) for rows in keys.values()]
-    for index, (key, rows) in enumerate(keys.items()):
+    modes: list[str] = []
+    for key, groups in by_key.items():
         # of several keys with one mode
-        pattern = base.pick(base.PATTERNS, modes[:index].count(modes[index]))
-        for precision, geomean in PRECISIONS.items():
-            if any(formatting.finite(row, geomean) is not None for row in rows):
-                several = len(keys) > 1
-                title = f"{precision}, {_shorten_key(key, keys)}" if several else precision
-                marker = base.fill(base.choose_colour(modes[index], precision), pattern)
-                places = [order.index(text(row["family"])) for row in rows]
-                traces.append(_geomeans(title, rows, places, geomean, marker))
-    shown = {at: references[family] for at, family in enumerate(order) if family in references}
-    traces += [_dotted_lines(shown)] if shown else []
-    ticks = [base.label(family, 20) for family in order]
-    for at, item in shown.items():  # in three lines, which fit under a group of bars
-        value, _, source = item.label.partition(" (")
-        ticks[at] = base.join_lines(ticks[at], base.label(value), base.label(f"({source}"))
+        pattern = pick(PATTERNS, modes.count(key.mode))
+        modes.append(key.mode)
+        for mean in (AMP, FP32):
+            if any(mean.estimate(group) for group in groups):
+                title = mean.title
+                if len(by_key) > 1:
+                    title = f"{mean.title}, {_shorten_key(key, list(by_key))}"
+                marker = fill([choose_colour(key.mode, mean.title)], pattern)
+                traces.append(_geomeans(title, groups, order, mean, marker))
+    published = {}
+    for group in every:
+        if found := find_published(group):
+            published[order.index(group.family)] = found
+    if published:
+        traces.append(_dotted_lines(published))
+    ticks = [label(family, 20) for family in order]
+    for at, item in published.items():  # in three lines, which fit under a group of bars
+        source = f"({item.device}, {item.year})"
+        ticks[at] = stack(shorten(order[at], 20), item.value, source)
     places, ends = list(range(len(order))), [-0.6, len(order) - 0.4]
     xaxis = {"tickvals": places, "ticktext": ticks, "range": ends, "tickangle": 0}
-    layout = base.lay_out(
-        400, xaxis, base.zero_axis("speedup"), line="y", barmode="group", bargap=0.25
-    )
-    return base.Choice(name, traces, layout)
+    lines, more = [reference_line("y")], {"barmode": "group", "bargap": 0.25}
+    return Drawing(name, traces, Layout(400, xaxis, zero_axis("speedup"), lines, more))
 
 
-def _shorten_key(key: str, keys: Mapping[str, object]) -> str:
+def _shorten_key(key: Key, keys: Sequence[Key]) -> str:
     """Keep the parts of a key in which it differs from the other keys."""
-    common = set.intersection(*(set(item.split(", ")) for item in keys))
-    return ", ".join(part for part in key.split(", ") if part not in common) or key
+    common = set(keys[0].parts).intersection(*(other.parts for other in keys[1:]))
+    return ", ".join(part for part in key.parts if part not in common) or str(key)
 
 
 def _geomeans(
-    name: str, rows: Sequence[Row], at: Sequence[int], geomean: str, marker: Mapping[str, Any]
-) -> base.Trace:
-    heights = [formatting.finite(row, geomean) for row in rows]
-    ends = [
-        (formatting.finite(row, f"{geomean}_low"), formatting.finite(row, f"{geomean}_high"))
-        for row in rows
-    ]
-    known = [
-        (low or height or 0.0, high or height or 0.0)
-        for (low, high), height in zip(ends, heights, strict=True)
-    ]
-    titles = [base.label(f"{text(row['family'])}, {name}") for row in rows]
-    means = [
-        base.label(f"{formatting.estimate(row, geomean)} over {count_models(row, geomean)}")
-        for row in rows
-    ]
-    hover = [base.join_lines(title, mean) for title, mean in zip(titles, means, strict=True)]
-    style = {"textposition": "outside", "cliponaxis": False, "hovertext": hover}
-    style["error_y"] = base.error_bars([height or 0.0 for height in heights], known)
-    return base.bars(name, at, heights, marker, heights, **style)
+    name: str,
+    groups: Sequence[Group],
+    order: Sequence[str],
+    mean: Mean,
+    marker: Mapping[str, Any],
+) -> Trace:
+    estimates = list(map(mean.estimate, groups))
+    hover = []
+    for group, estimate in zip(groups, estimates, strict=True):
+        described = f"{estimated(estimate)} over {mean.describe_models(group)}"
+        hover.append(stack(f"{group.family}, {name}", described))
+    places = [order.index(group.family) for group in groups]
+    return estimate_bars(name, places, estimates, marker, hover)
 
 
-def _dotted_lines(references: Mapping[int, Published]) -> base.Trace:
+def _dotted_lines(published: Mapping[int, Published]) -> Trace:
     """Describe a dotted line across the bars of each family, in the middle of the published
     range.
     """
-    xs = [x for at in references for x in (at - 0.42, at + 0.42, None)]
-    middles = [(item.low + item.high) / 2 for item in references.values()]
-    ys = [y for middle in middles for y in (middle, middle, None)]
-    texts = [
-        base.label(f"published: {item.label}") for item in references.values() for _ in range(3)
-    ]
-    devices = ", ".join(dict.fromkeys(f"{item.device} {item.year}" for item in references.values()))
+    xs: list[float | None] = []
+    ys: list[float | None] = []
+    texts = []
+    for at, item in published.items():
+        middle = (item.low + item.high) / 2
+        xs += [at - 0.42, at + 0.42, None]
+        ys += [middle, middle, None]
+        texts += [label(f"published: {item.label}")] * 3
+    devices = ", ".join(dict.fromkeys(f"{item.device} {item.year}" for item in published.values()))
     line = {"dash": "dot", "width": 2.2, "color": "@ink"}
-    return base.points(f"published ({devices})", xs, ys, {}, mode="lines", line=line, text=texts)
+    return points(f"published ({devices})", xs, ys, {}, mode="lines", line=line, text=texts)

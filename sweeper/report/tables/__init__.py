@@ -1,3 +1,3 @@
 """The tables of a report, each with its columns, its rows and its `SPEC`, which
-`report/registry.py` lists.
+`report/tables/registry.py` lists.
 """

@@ -9,104 +9,102 @@ that has one of those, precisions without a weight and mode=eager.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from sweeper.loading.entries import Entry
-from sweeper.report.findings import Findings
-from sweeper.report.formatting import TRIAL_AXES, axis_columns, sort_rows, text, text_column
-from sweeper.report.spec import TableSpec
-from sweeper.report.table import MARKDOWN, PAGE, TERMINAL, Column, Row, Table, TextColumn
-from sweeper.report.tables import speedups
+from sweeper.report.answers.findings import Findings
+from sweeper.report.answers.trials import sort_trials
+from sweeper.report.columns.cell import show
+from sweeper.report.columns.column import MARKDOWN, PAGE, TERMINAL, Column
+from sweeper.report.columns.formats import count, join_lines
+from sweeper.report.tables.spec import TableSpec
+from sweeper.report.tables.trials import file_columns, trial_columns
 
-_TRIAL = (
-    "trial_id",
-    "model",
-    "family",
-    "workload",
-    "mode",
-    "backend",
-    "precision",
-    "batch_size",
-    "variant",
-    "status",
+
+@dataclass(frozen=True)
+class FailedTrial:
+    """A trial that is not ok, and whether pass rates count it."""
+
+    entry: Entry
+    in_pass_rate: bool
+
+    @property
+    def message(self) -> str | None:
+        return join_lines(self.entry.record.message or "") or None
+
+    @property
+    def first_line(self) -> str:
+        """The first line of the message, as people see it."""
+        lines = (self.entry.record.message or "").splitlines()
+        return show(next(iter(lines), ""))
+
+    @property
+    def log(self) -> str | None:
+        if not self.entry.record.log:
+            return None
+        return (self.entry.folder / self.entry.record.log).as_posix()
+
+
+COLUMNS: tuple[Column[FailedTrial], ...] = (
+    *trial_columns(
+        ("model", "workload", "backend", "batch_size", "variant", "sweep", "precision", "mode"),
+    ),
+    *file_columns(("trial_id", "family")),
+    Column(
+        "status",
+        lambda failed: failed.entry.record.status,
+        title="status",
+        is_name=True,
+        is_filter=True,
+    ),
+    Column("phase", lambda failed: failed.entry.record.phase, title="phase", is_name=True),
+    Column("message", lambda failed: failed.message, title="message", media=(MARKDOWN, TERMINAL)),
+    Column("", lambda failed: failed.first_line, title="message", media=(PAGE,)),
+    # Rows of the page open to the end of the log, and to all of the message.
+    Column("log", lambda failed: failed.log, title="log", media=(MARKDOWN, TERMINAL)),
+    Column("in_pass_rate", lambda failed: failed.in_pass_rate, bool),
 )
 
 
-def failures(findings: Findings) -> Table:
-    judged = {
-        entry
-        for group in findings.groups
-        for unit in group.judged
-        for entry in unit.entries.values()
-    }
-    columns: tuple[Column[Entry], ...] = (
-        *speedups.select_columns(_TRIAL, lambda entry: entry),
-        Column("phase", lambda entry: entry.record.phase),
-        Column(
-            "message", lambda entry: " | ".join((entry.record.message or "").splitlines()) or None
-        ),
-        Column(
-            "log",
-            lambda entry: (
-                (entry.folder / entry.record.log).as_posix() if entry.record.log else None
-            ),
-        ),
-        Column("in_pass_rate", lambda entry: entry in judged, bool),
-        *speedups.select_columns(("sweep",), lambda entry: entry),
-    )
-    return Table.make(columns, select_failed(findings))
+class FailuresTable(TableSpec[FailedTrial]):
+    name = "failures"
+    title = "Failures"
+    place = 10
+    has_every_axis = True
+    shows_log = True
+    max_terminal_rows = 20
 
+    def items(self, findings: Findings) -> Sequence[FailedTrial]:
+        judged: set[Entry] = set()
+        for group in findings.groups:
+            for point in group.judged:
+                judged.update(point.entries.values())
+        return [FailedTrial(entry, entry in judged) for entry in findings.failed]
 
-def select_failed(findings: Findings) -> list[Entry]:
-    return [entry for entry in findings.entries if entry.record.status != "ok"]
+    def columns(self) -> Sequence[Column[FailedTrial]]:
+        return COLUMNS
 
+    def arrange(self, items: Sequence[FailedTrial]) -> Sequence[FailedTrial]:
+        by_entry = {failed.entry: failed for failed in items}
+        return [by_entry[entry] for entry in sort_trials(by_entry)]
 
-def _text_columns(rows: Sequence[Row], trials: Sequence[Row]) -> list[TextColumn]:
-    names = (text_column(name, is_name=True) for name in ("precision", "mode"))
-    said = map(text_column, ("status", "phase"))
-    message = text_column("message", media=(MARKDOWN, TERMINAL))
-    first_line = TextColumn(
-        "message", lambda row: text(row["message"]).partition(" | ")[0], media=(PAGE,)
-    )
-    # rows of the page open to its end, and to all of the message
-    log = text_column("log", media=(MARKDOWN, TERMINAL))
-    return [
-        text_column("model"),
-        *axis_columns(trials or rows, TRIAL_AXES),
-        *names,
-        *said,
-        message,
-        first_line,
-        log,
-    ]
+    def explain(self, findings: Findings, items: Sequence[FailedTrial]) -> str:
+        left_out = sum(not failed.in_pass_rate for failed in items)
+        verb, counted = "are", "all of them"
+        if len(items) == 1:
+            verb, counted = "is", "it"
+        rates = f"count {counted}"
+        if left_out == len(items):
+            rates = f"leave {counted} out"
+        elif left_out:
+            rates = f"leave {left_out} of them out"
+        return f"{count(len(items), 'trial')} {verb} not ok; pass rates {rates}."
 
+    def line(self, item: FailedTrial) -> tuple[str, str]:
+        record = item.entry.record
+        phase = f" while {show(record.phase)}" if record.phase else ""
+        message = f": {show(item.message)}" if item.message else ""
+        return record.status, f"{phase}{message}"
 
-def _explain(_findings: Findings, rows: Sequence[Row]) -> str:
-    left_out = sum(row["in_pass_rate"] is not True for row in rows)
-    verb = "trial is" if len(rows) == 1 else "trials are"
-    all_ = "it" if len(rows) == 1 else "all of them"
-    counted = (
-        f"leave {all_ if left_out == len(rows) else f'{left_out} of them'} out"
-        if left_out
-        else f"count {all_}"
-    )
-    return f"{len(rows)} {verb} not ok; pass rates {counted}."
-
-
-def _describe(row: Row) -> tuple[str, str]:
-    phase = f" while {text(row['phase'])}" if row["phase"] else ""
-    message = f": {text(row['message'])}" if row["message"] else ""
-    return text(row["status"]), phase + message
-
-
-SPEC = TableSpec(
-    "failures",
-    "Failures",
-    failures,
-    _text_columns,
-    arrange=sort_rows,
-    explain=_explain,
-    as_line=_describe,
-    entries=select_failed,
-    shows_log=True,
-    max_terminal_rows=20,
-)
+    def entry(self, item: FailedTrial) -> Entry:
+        return item.entry

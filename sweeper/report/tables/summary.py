@@ -7,6 +7,7 @@ in no mean.
 
 | column | meaning |
 |---|---|
+| `family workload mode backend variant` | what the row is for |
 | `models` | units tried; without those that fail before the compiler runs, `unavailable`, \
 `interrupted` |
 | `passed pass_rate` | units that are verified in each of amp and fp32 that the sweep asked for; \
@@ -25,264 +26,239 @@ would run eager |
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
 
-from sweeper.analysis.stats import AMP_SHARE, FP32_SHARE
-from sweeper.report import formatting
-from sweeper.report.findings import Findings
-from sweeper.report.formatting import (
-    KEY,
-    estimate,
-    interval,
-    key,
-    number,
-    number_column,
-    ratio,
-    text,
-    text_column,
-)
-from sweeper.report.spec import Headline, TableSpec
-from sweeper.report.table import (
+from sweeper.report.answers.findings import Findings
+from sweeper.report.answers.groups import AMP, DEVICE, FP32, WEIGHTED, Group, Mean
+from sweeper.report.answers.model_points import Key
+from sweeper.report.columns.column import (
     MARKDOWN,
     PAGE,
     TERMINAL,
     Column,
-    Row,
-    Table,
-    TextColumn,
     estimate_columns,
+    interval_columns,
+    lift,
 )
-from sweeper.report.tables.groups import ALL, Group
+from sweeper.report.columns.formats import estimated, interval, join, ratio, shorten_names
+from sweeper.report.published import Published, find_published, find_references
+from sweeper.report.tables.spec import Headline, TableSpec
 
-WEIGHTING = f"weighted {AMP_SHARE:g} AMP + {FP32_SHARE:g} fp32"
+WEIGHTING = f"weighted {WEIGHTED.meaning}"
 MODELS_TO_PREDICT = 6  # a new one: of four, the interval reaches from a fifth to sixteen
 CLIPPED = "preset=pt2"  # its figures were made so
 
 
-COLUMNS: tuple[Column[Group], ...] = (
-    Column("family", lambda group: group.family),
-    Column("workload", lambda group: group.key.workload),
-    Column("mode", lambda group: group.key.mode),
-    Column("backend", lambda group: group.key.backend),
-    Column("variant", lambda group: group.key.variant),
-    Column("models", lambda group: len(group.judged), int),
-    Column("passed", lambda group: len(group.passed), int),
-    Column(
-        "pass_rate",
-        lambda group: len(group.passed) / len(group.judged) if group.judged else None,
-        float,
-    ),
-    Column("models_amp", lambda group: len(group.estimates("amp")), int),
-    *estimate_columns("geomean_amp", lambda group: group.geomean("amp")),
-    Column("models_fp32", lambda group: len(group.estimates("fp32")), int),
-    *estimate_columns("geomean_fp32", lambda group: group.geomean("fp32")),
-    Column("models_weighted", lambda group: len(group.both), int),
-    *estimate_columns("weighted", lambda group: group.weighted),
-    *estimate_columns("weighted_new_model", lambda group: group.weighted_new_model)[1:],
-    Column("weighted_failures_as_one", lambda group: group.weighted_failures_as_one, float),
-    Column("weighted_clipped", lambda group: group.weighted_clipped, float),
-)
-# Values that people see of a row, and that summary.csv does not have.
-SHOWN: tuple[Column[Group], ...] = (
-    Column("unverified", lambda group: len(group.unverified), int),
-    Column("models_device", lambda group: len(group.device), int),
-    *estimate_columns("weighted_device", lambda group: group.weighted_device),
-    Column("models_without_doubt", lambda group: len(group.sure.both), int),
-    Column(
-        "models_amp_without_doubt", lambda group: len(group.sure_in["amp"].estimates("amp")), int
-    ),
-    Column(
-        "models_fp32_without_doubt", lambda group: len(group.sure_in["fp32"].estimates("fp32")), int
-    ),
-    Column("models_device_without_doubt", lambda group: len(group.sure_by_device.device), int),
-)
-# The mean by what people see of it: weighted, or in one precision.
-MEANS = {"AMP": "geomean_amp", "fp32": "geomean_fp32", "weighted": "weighted"}
-# The values that count the models of a mean, and those of them that have no doubt flag.
-COUNTS = {
-    "weighted": ("models_weighted", "models_without_doubt"),
-    "geomean_amp": ("models_amp", "models_amp_without_doubt"),
-    "geomean_fp32": ("models_fp32", "models_fp32_without_doubt"),
-    "weighted_device": ("models_device", "models_device_without_doubt"),
-}
-
-
-def summary(rows: Iterable[Group]) -> Table:
-    """Make the table of these groups; its rows also have the values of `SHOWN`."""
-    kinds = {column.name: column.kind for column in COLUMNS}
-    return Table(tuple(kinds), Table.make((*COLUMNS, *SHOWN), rows).rows, kinds)
-
-
-def text_columns(rows: Sequence[Row], _trials: Sequence[Row]) -> list[TextColumn]:
-    return [
-        text_column("family", folds=True),
-        *(
-            text_column(name, folds=name == "variant")
-            for name in formatting.find_varying(rows, KEY)
-        ),
-        TextColumn("passed", lambda row: f"{row['passed']} of {row['models']}"),
-        *(column for title, name in MEANS.items() for column in _mean_text_columns(title, name)),
-        *(
-            [TextColumn("a new model", show_new_model, media=(PAGE,))]
-            if any(map(show_new_model, rows))
-            else []
-        ),
-        number_column("slowdowns as 1.0", "weighted_clipped", media=(PAGE,)),
-    ]
-
-
-def _mean_text_columns(title: str, name: str) -> list[TextColumn]:
-    """Make the column of a mean; a terminal has no room for the number without doubt."""
-
-    def show(row: Row) -> str:
-        return f"{found} ({row[COUNTS[name][0]]})" if (found := estimate(row, name)) else ""
-
-    return [
-        number_column(title, name, show, media=(TERMINAL,)),
-        number_column(title, name, lambda row: _show_in_cell(row, name), media=(PAGE, MARKDOWN)),
-    ]
-
-
-def _show_in_cell(row: Row, name: str) -> str:
+def show_mean(mean: Mean, group: Group) -> str:
     """Show a mean, e.g. `1.44 [1.40, 1.48] (42, 2 without doubt)`."""
-    found = estimate(row, name)
+    found = estimated(mean.estimate(group))
     if not found:
         return ""
-    return f"{found} ({row[COUNTS[name][0]]}, {_count_sure(row, name)} without doubt)"
+    number, sure = mean.count(group), mean.count_sure(group)
+    named = "all" if sure == number else str(sure or "none")
+    return f"{found} ({number}, {named} without doubt)"
 
 
-def count_models(row: Row, name: str) -> str:
-    """Count the models of a mean, e.g. `42 models, 2 without doubt`, `1 model, none without
-    doubt`.
+def show_new_model(group: Group) -> str:
+    """Show the prediction for one more model; of few it is so wide that it says nothing, and stays
+    in summary.csv.
     """
-    count = row[COUNTS[name][0]]
-    models = "1 model" if count == 1 else f"{count} models"
-    return f"{models}, {_count_sure(row, name)} without doubt"
+    found = group.weighted_new_model
+    bounds = found.interval() if found else None
+    if bounds is None or len(group.both) < MODELS_TO_PREDICT:
+        return ""
+    return interval(bounds.low, bounds.high)
 
 
-def _count_sure(row: Row, name: str) -> str:
-    """Count the models of a mean that are without doubt: `2`, `all` or `none`."""
-    count, sure = (row[column] for column in COUNTS[name])
-    if not sure:
-        return "none"
-    return "all" if sure == count else text(sure)
+def _mean_columns(name: str, mean: Mean) -> list[Column[Group]]:
+    """Make the columns of a mean; a terminal has no room for how many models are without doubt."""
 
+    def show_in_terminal(group: Group) -> str:
+        found = estimated(mean.estimate(group))
+        return f"{found} ({mean.count(group)})" if found else ""
 
-def arrange(rows: Sequence[Row]) -> list[Row]:
-    """Keep rows that say something: some model was judged, and `all` is more than one family."""
-    judged = [row for row in rows if row["models"]]
-    families = Counter(key(row) for row in judged if row["family"] != ALL)
-    return [row for row in judged if row["family"] != ALL or families[key(row)] != 1]
-
-
-def headlines(rows: Sequence[Row]) -> list[Headline]:
-    """Show the weighted mean of each row of the family `all`; rows without one share a line per
-    reason.
-    """
-    judged = [row for row in rows if row["family"] == ALL and row["models"]]
-    without: dict[str, list[str]] = {}
-    for row in judged:
-        if row["weighted"] is None:
-            without.setdefault(headline(row), []).append(key(row))
-    return [
-        *(Headline(headline(row), key(row), True) for row in judged if row["weighted"] is not None),
-        *(
-            Headline(line, formatting.shorten_names(keys, between="; "), False)
-            for line, keys in without.items()
-        ),
-    ]
-
-
-def _notes(rows: Sequence[Row]) -> list[str]:
-    """Name the groups in which no model was judged."""
-    keys = [key(row) for row in rows if row["family"] == ALL and not row["models"]]
-    return [f"no model was judged, see the failures: {'; '.join(keys)}"] if keys else []
-
-
-def _list_sure(rows: Sequence[Row]) -> list[str]:
-    """Make a line for each key with the number of models without doubt in each precision; equal
-    lines are one.
-    """
-    keys: dict[str, list[str]] = {}
-    for row in rows:
-        means = (
-            (title, name)
-            for title, name in MEANS.items()
-            if name != "weighted" and row[name] is not None
-        )
-        sure = ", ".join(
-            f"{title} {_count_sure(row, name)} of {row[COUNTS[name][0]]}" for title, name in means
-        )
-        if row["family"] == ALL and sure:
-            keys.setdefault(sure, []).append(key(row))
-    return [
-        f"models without doubt: {sure} ({formatting.shorten_names(names, between='; ')})"
-        for sure, names in keys.items()
-    ]
-
-
-def _explain(findings: Findings, _rows: Sequence[Row]) -> str:
-    return (
-        "Geometric means of speedups; in brackets the 95 % interval for these models, in "
-        "parentheses how many models. "
-        "A model without doubt has no flag that says that its speedup may be off. A trial with "
-        "the flag "
-        "accuracy_unverified is in no mean and has not passed: its result has no verdict, or was "
-        "wrong in an earlier "
-        "attempt. A new model: "
-        "where one more of the same kind would lie."
-        + (f" AMP: {findings.amp}." if findings.amp else "")
+    columns = estimate_columns(
+        name,
+        mean.estimate,
+        title=mean.title,
+        text=lambda group: show_mean(mean, group),
+        media=(PAGE, MARKDOWN),
     )
+    return [
+        Column(f"models_{name.removeprefix('geomean_')}", mean.count, int),
+        *columns,
+        replace(columns[0], name="", text=show_in_terminal, media=(TERMINAL,)),
+    ]
 
 
-def headline(row: Row) -> str:
+COLUMNS: tuple[Column[Group], ...] = (
+    Column("family", lambda group: group.family, title="family", folds=True, is_filter=True),
+    Column("workload", lambda group: group.key.workload, title="workload", is_axis=True),
+    Column("mode", lambda group: group.key.mode, title="mode", is_axis=True, is_filter=True),
+    Column("backend", lambda group: group.key.backend, title="backend", is_axis=True),
+    Column("variant", lambda group: group.key.variant, title="variant", is_axis=True, folds=True),
+    Column("models", lambda group: len(group.judged), int),
+    Column(
+        "passed",
+        lambda group: len(group.passed),
+        int,
+        title="passed",
+        text=lambda group: f"{len(group.passed)} of {len(group.judged)}",
+    ),
+    Column("pass_rate", lambda group: group.pass_rate, float),
+    *_mean_columns("geomean_amp", AMP),
+    *_mean_columns("geomean_fp32", FP32),
+    *_mean_columns("weighted", WEIGHTED),
+    *interval_columns(
+        "weighted_new_model",
+        lambda group: group.weighted_new_model.interval() if group.weighted_new_model else None,
+    ),
+    Column("", show_new_model, title="a new model", media=(PAGE,)),
+    *estimate_columns(
+        "",
+        DEVICE.estimate,
+        title=DEVICE.title,
+        text=lambda group: show_mean(DEVICE, group),
+        media=(PAGE,),
+    )[:1],
+    Column("weighted_failures_as_one", lambda group: group.weighted_failures_as_one, float),
+    Column(
+        "weighted_clipped",
+        lambda group: group.weighted_clipped,
+        float,
+        title="slowdowns as 1.0",
+        media=(PAGE,),
+    ),
+    lift(
+        Column[Published]("", lambda found: found.label, title="published", media=(PAGE,)),
+        find_published,
+    ),
+)
+
+
+class SummaryTable(TableSpec[Group]):
+    name = "summary"
+    title = "Summary"
+    place = 90
+    is_last_in_terminal = True
+
+    def items(self, findings: Findings) -> Sequence[Group]:
+        return findings.groups
+
+    def columns(self) -> Sequence[Column[Group]]:
+        return COLUMNS
+
+    def arrange(self, items: Sequence[Group]) -> Sequence[Group]:
+        """Keep rows that say something: some model was judged, and `all` is more than one
+        family.
+        """
+        judged = [group for group in items if group.judged]
+        families = Counter(group.key for group in judged if not group.is_whole)
+        return [group for group in judged if not group.is_whole or families[group.key] != 1]
+
+    def headlines(self, items: Sequence[Group]) -> Sequence[Headline]:
+        """Show the weighted mean of each row of the family `all`; rows without one share a line per
+        reason.
+        """
+        lines = []
+        without: dict[str, list[str]] = defaultdict(list)
+        for group in items:
+            if not group.is_whole or not group.judged:
+                continue
+            if group.weighted is None:
+                without[headline(group)].append(str(group.key))
+            else:
+                lines.append(Headline(headline(group), str(group.key), True))
+        for line, keys in without.items():
+            lines.append(Headline(line, shorten_names(keys, between="; "), False))
+        return lines
+
+    def notes(self, items: Sequence[Group]) -> Sequence[str]:
+        """Name the groups in which no model was judged."""
+        keys = [str(group.key) for group in items if group.is_whole and not group.judged]
+        return [f"no model was judged, see the failures: {'; '.join(keys)}"] if keys else []
+
+    def terminal_notes(self, items: Sequence[Group]) -> Sequence[str]:
+        """Make a line for each key with how many models are without doubt; equal lines are one."""
+        keys: dict[str, list[Key]] = defaultdict(list)
+        for group in items:
+            sure = join((_count_sure(AMP, group), _count_sure(FP32, group)), ", ")
+            if group.is_whole and sure:
+                keys[sure].append(group.key)
+        lines = []
+        for sure, found in keys.items():
+            names = shorten_names(list(map(str, found)), between="; ")
+            lines.append(f"models without doubt: {sure} ({names})")
+        return lines
+
+    def explain(self, findings: Findings, items: Sequence[Group]) -> str:
+        amp = f" AMP: {findings.amp}." if findings.amp else ""
+        return (
+            "Geometric means of speedups; in brackets the 95 % interval for these models, in "
+            "parentheses how many models, and how many of them have no flag that says that a "
+            "speedup may be off. A trial with the flag accuracy_unverified is in no mean and has "
+            "not passed: its result could not be judged, or was wrong in an earlier attempt. A new "
+            f"model: where one more of the same kind would lie.{amp}"
+        )
+
+    def for_page(self) -> SummaryTable:
+        return SummaryOfPage()
+
+
+class SummaryOfPage(SummaryTable):
+    """The summary with the means of suites at its end."""
+
+    def items(self, findings: Findings) -> Sequence[Group]:
+        return [*findings.groups, *findings.suites]
+
+    def explain(self, findings: Findings, items: Sequence[Group]) -> str:
+        published = find_references(findings).sentence
+        return join((super().explain(findings, items), published), " ")
+
+
+def _count_sure(mean: Mean, group: Group) -> str:
+    """Show e.g. `AMP 2 of 42`, `AMP none of 42`, `AMP all 42`; empty without a mean."""
+    number, sure = mean.count(group), mean.count_sure(group)
+    if mean.estimate(group) is None:
+        return ""
+    if sure == number:
+        return f"{mean.title} all {number}"
+    return f"{mean.title} {sure or 'none'} of {number}"
+
+
+def headline(group: Group) -> str:
     """Show the weighted mean and how sure it is.
 
     E.g. `weighted 0.75 AMP + 0.25 fp32: 1.43 over 3 models, 2 without doubt; these models [1.40,
     1.46]`.
     """
-    if row["weighted"] is None:
-        lacking = [weight for weight in ("amp", "fp32") if not row[f"models_{weight}"]]
-        where = f"a precision of weight {' or '.join(lacking)}" if lacking else "both precisions"
-        wanted = "ok and verified" if row["unverified"] else "ok"
-        line = f"{WEIGHTING}: none, no model is {wanted} in {where}"
-    else:
-        line = f"{WEIGHTING}: {ratio(number(row, 'weighted'))} over {count_models(row, 'weighted')}"
-    named = {
-        "these models": interval(row, "weighted"),
-        "a new model": show_new_model(row),
-        "by device time": show_device_mean(row),
-    }
-    if CLIPPED in text(row["variant"]):
-        named["as in 2022, slowdowns raised to 1.0,"] = ratio(number(row, "weighted_clipped"))
-    return "; ".join([line, *(f"{name} {found}" for name, found in named.items() if found)])
+    weighted = group.weighted
+    if weighted is None:
+        return f"{WEIGHTING}: none, {_explain_no_mean(group)}"
+    parts = [f"{WEIGHTING}: {ratio(weighted.ratio)} over {WEIGHTED.describe_models(group)}"]
+    if bounds := weighted.interval():
+        parts.append(f"these models {interval(bounds.low, bounds.high)}")
+    parts += list_other_means(group)
+    if CLIPPED in group.key.variant:
+        clipped = ratio(group.weighted_clipped)
+        parts.append(f"as in 2022, slowdowns raised to 1.0, {clipped}")
+    return "; ".join(parts)
 
 
-def show_new_model(row: Row) -> str:
-    """Show the prediction for one more model; of few it is so wide that it says nothing, and stays
-    in summary.csv.
-    """
-    known = (number(row, "models_weighted") or 0) >= MODELS_TO_PREDICT
-    return interval(row, "weighted_new_model") if known else ""
+def list_other_means(group: Group) -> list[str]:
+    """Show the prediction for one more model, and the mean by device time, where they are known."""
+    lines = []
+    if new := show_new_model(group):
+        lines.append(f"a new model {new}")
+    if device := estimated(group.weighted_device):
+        lines.append(f"{DEVICE.title} {device} over {DEVICE.describe_models(group)}")
+    return lines
 
 
-def show_device_mean(row: Row) -> str:
-    """Show the weighted mean of device speedups, e.g. `1.52 [1.51, 1.52] over 42 models, all
-    without doubt`.
-    """
-    found = estimate(row, "weighted_device")
-    return f"{found} over {count_models(row, 'weighted_device')}" if found else ""
-
-
-SPEC = TableSpec(
-    "summary",
-    "Summary",
-    lambda findings: summary(findings.groups),
-    text_columns,
-    arrange=arrange,
-    headlines=headlines,
-    notes=_notes,
-    terminal_notes=_list_sure,
-    explain=_explain,
-)
+def _explain_no_mean(group: Group) -> str:
+    lacking = [mean.title.lower() for mean in (AMP, FP32) if not mean.count(group)]
+    where = f"a precision of weight {' or '.join(lacking)}" if lacking else "both precisions"
+    wanted = "ok and verified" if group.unverified else "ok"
+    return f"no model is {wanted} in {where}"

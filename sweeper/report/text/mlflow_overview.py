@@ -7,27 +7,42 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from sweeper.analysis.stats import Estimate
 from sweeper.loading.cross_trial import add_cross_trial_findings
 from sweeper.loading.entries import load
-from sweeper.report import formatting
-from sweeper.report.findings import Findings
-from sweeper.report.table import MARKDOWN, Row
-from sweeper.report.tables.groups import ALL
-from sweeper.report.tables.summary import SPEC, headline, summary
+from sweeper.report.answers.findings import Findings
+from sweeper.report.answers.groups import AMP, FP32, Group
+from sweeper.report.columns.column import MARKDOWN
+from sweeper.report.columns.formats import count, join
+from sweeper.report.tables.summary import SummaryTable, headline
 from sweeper.report.text import markdown
 from sweeper.tracking.runs import MAX_TAG_CHARACTERS, Overview
 
-FIGURES = (
-    "weighted",
-    "weighted_device",
-    "geomean_amp",
-    "geomean_fp32",
-    "pass_rate",
-)
 MAX_NAME_CHARACTERS = 100  # of what tells rows apart; MLflow takes 250 for a whole name
+
+
+def _ratio(estimate: Estimate | None) -> float | None:
+    if estimate:
+        return estimate.ratio
+    return None
+
+
+FIGURES: Mapping[str, Callable[[Group], float | None]] = {
+    "weighted": lambda group: _ratio(group.weighted),
+    "weighted_device": lambda group: _ratio(group.weighted_device),
+    "geomean_amp": lambda group: _ratio(AMP.estimate(group)),
+    "geomean_fp32": lambda group: _ratio(FP32.estimate(group)),
+    "pass_rate": lambda group: group.pass_rate,
+}
+KEY: Mapping[str, Callable[[Group], str | None]] = {
+    "workload": lambda group: group.key.workload,
+    "mode": lambda group: group.key.mode,
+    "backend": lambda group: group.key.backend,
+    "variant": lambda group: group.key.variant,
+}
 
 
 def load_overview(folder: Path) -> Overview:
@@ -37,68 +52,68 @@ def load_overview(folder: Path) -> Overview:
 
 def overview(findings: Findings) -> Overview:
     """Make key figures of the summary, and a description with the statuses of all trials."""
-    rows = summary(findings.groups).rows
-    overall = [row for row in rows if row["family"] == ALL]
-    counts = _count_statuses([entry.record.status for entry in findings.entries])
-    foot = f"{counts} AMP: {markdown.escape(findings.amp)}." if findings.amp else counts
-    return Overview(metrics(overall), _describe(rows, overall, foot))
+    whole = [group for group in findings.groups if group.is_whole]
+    statuses = [entry.record.status for entry in findings.entries]
+    failed = Counter(status for status in sorted(statuses) if status != "ok")
+    line = f"{statuses.count('ok')} of {count(len(statuses), 'trial')} ok"
+    named = ", ".join(f"{status} {number}" for status, number in failed.items())
+    amp = f"AMP: {markdown.escape(findings.amp)}." if findings.amp else ""
+    foot = join((f"{join((line, named))}.", amp), " ")
+    return Overview(metrics(whole), _describe(findings, whole, foot))
 
 
-def metrics(overall: Sequence[Row]) -> Mapping[str, float]:
-    """Name the key figures of each row of the family `all`, e.g. `weighted_default`; of a single
-    row also `weighted`.
+def metrics(groups: Sequence[Group]) -> Mapping[str, float]:
+    """Name the key figures of each whole group, e.g. `weighted_default`; of a single one also
+    `weighted`.
 
     A figure that does not exist has no metric.
     """
-    named = dict(zip(_make_suffixes(overall), overall, strict=True))
-    if len(overall) == 1:
-        named[""] = overall[0]
-    found = {
-        f"{figure}{suffix}": formatting.finite(row, figure)
-        for suffix, row in named.items()
-        for figure in FIGURES
-    }
-    return {name: value for name, value in found.items() if value is not None}
+    named = list(zip(_make_suffixes(groups), groups, strict=True))
+    if len(groups) == 1:
+        named.append(("", groups[0]))
+    found = {}
+    for suffix, group in named:
+        for figure, read in FIGURES.items():
+            value = read(group)
+            if value is not None:
+                found[f"{figure}{suffix}"] = value
+    return found
 
 
-def _make_suffixes(overall: Sequence[Row]) -> list[str]:
-    """Make `_reduce-overhead` of the mode and whatever else differs between rows, in characters
+def _make_suffixes(groups: Sequence[Group]) -> list[str]:
+    """Make `_reduce-overhead` of the mode and whatever else differs between groups, in characters
     that MLflow takes.
     """
-    varying = {"mode", *formatting.find_varying(overall, formatting.KEY)}
-    names = [name for name in formatting.KEY if name in varying]
-    texts = ["_".join(formatting.text(row[name]) or "base" for name in names) for row in overall]
+    differing = []
+    for name, read in KEY.items():
+        if name == "mode" or len({read(group) for group in groups}) > 1:
+            differing.append(read)
+    texts = []
+    for group in groups:
+        texts.append("_".join(read(group) or "base" for read in differing))
     plain = [re.sub(r"[^\w.-]+", "_", text)[:MAX_NAME_CHARACTERS] for text in texts]
-    return [
-        f"_{name}"
-        if plain.count(name) == 1
-        else f"_{name}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-        for name, text in zip(plain, texts, strict=True)
-    ]
+    suffixes = []
+    for name, text in zip(plain, texts, strict=True):
+        digest = ""
+        if plain.count(name) > 1:
+            digest = f"_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+        suffixes.append(f"_{name}{digest}")
+    return suffixes
 
 
-def _describe(rows: Sequence[Row], overall: Sequence[Row], foot: str) -> str:
+def _describe(findings: Findings, whole: Sequence[Group], foot: str) -> str:
     """Write headlines, `foot` and a table; where that is too long, families go first, then the last
     lines.
     """
-    headlines = [
-        f"**{markdown.escape(headline(row))}** ({markdown.escape(formatting.key(row))})"
-        for row in overall
-    ]
-    for shown in (rows, overall):
-        table = markdown.table(SPEC.columns_for(MARKDOWN, shown, ()), shown) if shown else ""
-        text = "\n\n".join(part for part in (*headlines, foot, table) if part)
+    spec = SummaryTable()
+    lines = []
+    for group in whole:
+        lines.append(f"**{markdown.escape(headline(group))}** ({markdown.escape(str(group.key))})")
+    text = ""
+    for shown in (findings.groups, whole):
+        columns = spec.shown(shown, findings, MARKDOWN)
+        table = markdown.table(columns, shown) if shown else ""
+        text = join((*lines, foot, table), markdown.PARAGRAPH)
         if len(text) <= MAX_TAG_CHARACTERS:
             return text
     return "\n".join([*text[: MAX_TAG_CHARACTERS - 2].splitlines()[:-1], "…"])
-
-
-def _count_statuses(statuses: Sequence[str]) -> str:
-    """Count trials, e.g. `29 of 32 trials ok; oom 2, timeout 1.`"""
-    failed = Counter(status for status in sorted(statuses) if status != "ok")
-    line = f"{statuses.count('ok')} of {len(statuses)} trial{'' if len(statuses) == 1 else 's'} ok"
-    return (
-        f"{line}; {', '.join(f'{status} {count}' for status, count in failed.items())}."
-        if failed
-        else f"{line}."
-    )

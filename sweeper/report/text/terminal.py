@@ -5,8 +5,9 @@ summary last.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from rich import box
 from rich.cells import cell_len
@@ -14,200 +15,205 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from sweeper.report.contents import Report
-from sweeper.report.formatting import (
-    TRIAL_AXES,
-    find_varying,
-    finite,
-    ratio,
-    text,
-    text_column,
-    trial_name,
-)
-from sweeper.report.registry import TABLES
-from sweeper.report.spec import TableSpec
-from sweeper.report.table import TERMINAL, Row, Table, TextColumn, Value
-from sweeper.report.tables.recommendations import classify
-from sweeper.report.verdict import Verdict, has_doubts
+from sweeper.report.answers.decision import Choice
+from sweeper.report.answers.findings import Findings
+from sweeper.report.answers.trials import find_varying, name_trial, show_axis
+from sweeper.report.columns.column import TERMINAL, Column
+from sweeper.report.columns.formats import count, prefix, ratio
+from sweeper.report.tables.registry import TABLES
+from sweeper.report.tables.spec import TableSpec
+from sweeper.report.text.report import Report
+from sweeper.report.text.verdict import Verdict
+
+T = TypeVar("T")
 
 # characters; a number that was cut would be another number, so those keep their width
 MIN_FOLDED = 12
-MAX_ROWS = 60  # of a table; the files have all
 MAX_BEST = 16  # models whose best mode is shown
 MAX_LINES = 8  # of the verdict, as a terminal breaks them; what to type next takes up to four more
+DOUBTED = " ?"
 
 
 def print_verdict(report: Report, console: Console) -> None:
     """Print the best modes, and a verdict of at most `MAX_LINES` lines."""
-    _print_best(report.tables["recommendations"].rows, console)
+    _print_best(report.findings.choices, console)
     console.print()
     parts = list(_write_verdict(report.verdict))
-    heights = [[_count_lines(lines, console.width) for lines in choices] for choices in parts]
+    needed = [min(_count_lines(text, console) for text in texts) for texts in parts]
     left = MAX_LINES
-    for number, choices in enumerate(parts):
-        # in few lines, the others have room too
-        free = left - sum(min(later) for later in heights[number + 1 :])
-        fitting = [index for index, height in enumerate(heights[number]) if height <= free]
-        fitting += [index for index, height in enumerate(heights[number]) if height <= left]
-        if fitting:
-            left -= heights[number][fitting[0]]
-            console.print(
-                "\n".join(choices[fitting[0]]), soft_wrap=True, markup=False, highlight=False
-            )
+    for number, texts in enumerate(parts):
+        # In few lines, so that the others have room too.
+        free = left - sum(needed[number + 1 :])
+        fitting = [text for text in texts if _count_lines(text, console) <= left]
+        chosen = [text for text in fitting if _count_lines(text, console) <= free] or fitting
+        if chosen:
+            left -= _count_lines(chosen[0], console)
+            print_plain(chosen[0], console)
 
 
-def _count_lines(lines: Sequence[str], width: int) -> int:
-    """Count the lines that a terminal of this width makes of these."""
-    return sum(math.ceil(cell_len(line) / width) for line in lines)
+def _count_lines(text: str, console: Console) -> int:
+    """Count the lines that a terminal makes of a text."""
+    return sum(math.ceil(cell_len(line) / console.width) for line in text.split("\n"))
 
 
-def _write_verdict(verdict: Verdict) -> Iterator[Sequence[Sequence[str]]]:
-    """Yield what may be said, what matters most first: each as lines, and as fewer lines for where
-    these do not fit.
+def _write_verdict(verdict: Verdict) -> Iterator[Sequence[str]]:
+    """Yield what may be said, what matters most first: each as a text, and as a shorter one for
+    where that does not fit.
     """
     for sentence in verdict.sentences:
-        yield [[sentence]]
+        yield [sentence]
     if verdict.failed:
-        named, log = "", []
-        for first in verdict.failures[:1]:
-            named = f"; first {': '.join(filter(None, (first.trial, first.message)))}"
-            log = [f"  log: {first.log}"] if first.log else []
-        yield [[f"{verdict.failed}{named}", *log], [verdict.failed, *log]]
+        first = prefix("; first ", verdict.first_failed)
+        log = prefix("\n  log: ", verdict.log)
+        yield [f"{verdict.failed}{first}{log}", f"{verdict.failed}{log}"]
     if verdict.again:
         lines = []
+        models: set[str] = set()
+        where = "named in report.md"
         for item in verdict.again:
-            lines += [
-                f"worth another run: {item.line}",
-                *([f"  {item.command}"] if item.command else []),
-            ]
-        count = len({model for item in verdict.again for model in item.models})
-        where = (
-            "with commands in report.md"
-            if any(item.command for item in verdict.again)
-            else "named in report.md"
-        )
-        yield [lines, [f"worth another run: {count} model{'' if count == 1 else 's'}, {where}"]]
+            lines.append(f"worth another run: {item.line}")
+            models.update(item.models)
+            if item.command:
+                lines.append(f"  {item.command}")
+                where = "with commands in report.md"
+        yield ["\n".join(lines), f"worth another run: {count(len(models), 'model')}, {where}"]
 
 
-def _print_best(rows: Sequence[Row], console: Console) -> None:
+def _print_best(choices: Sequence[Choice], console: Console) -> None:
     """Print a row for each model with its answer in each precision, the largest speedup first; of
     one model nothing.
     """
-    if len(rows) < 2:
+    if len(choices) < 2:
         return
-    precisions = list(dict.fromkeys(text(row["precision"]) for row in rows))
-    names = ["model", *find_varying(rows, ("suite", "workload", "batch_size", "variant"))]
-    best: dict[tuple[str, ...], dict[str, Value]] = {}
-    for row in sorted(rows, key=lambda row: -(finite(row, "speedup") or 0.0)):
-        key = tuple(text(row[name]) for name in names)
-        best.setdefault(key, dict(zip(names, key, strict=True)))[f"in {text(row['precision'])}"] = (
-            _show_answer(row)
-        )
-    blank: Row = {f"in {precision}": "" for precision in precisions}
-    columns = [text_column(name, folds=True) for name in names]
-    columns += [
-        replace(text_column(f"in {precision}", folds=True), title=precision)
-        for precision in precisions
-    ]
-    shown = [{**blank, **row} for row in best.values()][:MAX_BEST]
-    print_table(columns, shown, console)
-    hidden = len(best) - MAX_BEST
-    is_flagged = any(text(row[name]).endswith(" ?") for row in shown for name in blank)
-    print_line("? : flagged, see the report" if is_flagged else "", console)
-    print_line(f"and {hidden} more in report.md" if hidden > 0 else "", console)
+    first = [choice.entries[0] for choice in choices]
+    axes = ["model", *find_varying(first, ("suite", "workload", "batch_size", "variant"))]
+    precisions = list(dict.fromkeys(choice.trial.labels.precision for choice in choices))
+    best: dict[tuple[str, ...], dict[str, str]] = defaultdict(dict)
+    for choice in sorted(choices, key=lambda choice: -choice.gain):
+        names = tuple(show_axis(choice.entries[0], axis) for axis in axes)
+        best[names][choice.trial.labels.precision] = _show_answer(choice)
+    rows = []
+    for names, answers in best.items():
+        rows.append((*names, *(answers.get(precision, "") for precision in precisions)))
+    titles = (*(axis.replace("_", " ") for axis in axes), *precisions)
+    shown = rows[:MAX_BEST]
+    print_table(list(map(_make_column, range(len(titles)), titles)), shown, console)
+    if any(cell.endswith(DOUBTED) for row in shown for cell in row[len(axes) :]):
+        print_line("? : flagged, see the report", console)
+    if len(rows) > MAX_BEST:
+        print_line(f"and {len(rows) - MAX_BEST} more in report.md", console)
 
 
-def _show_answer(row: Row) -> str:
+def _make_column(place: int, title: str) -> Column[Sequence[str]]:
+    return Column("", lambda row: row[place], title=title, folds=True)
+
+
+def _show_answer(choice: Choice) -> str:
     """Show e.g. `reduce-overhead 2.67x`, with ` ?` where a doubt flag is on it; a status where
     nothing was compared.
     """
-    if row["recommended"] is None:
-        return text(row["reason"]).rpartition(": ")[2]
-    if row["mode"] is None:
-        return classify(row)
-    return (
-        f"{text(row['recommended'])} "
-        f"{ratio(finite(row, 'speedup'))}x{' ?' if has_doubts(row) else ''}"
-    )
+    if choice.recommended is None:
+        return ", ".join(choice.outcomes)
+    if choice.chosen is None:
+        return choice.answer
+    doubted = DOUBTED if choice.doubts else ""
+    return f"{choice.recommended} {ratio(choice.speedup)}x{doubted}"
 
 
-def print_tables(tables: Mapping[str, Table], console: Console) -> None:
-    """Print the tables of the registry; `tables` has them by name."""
-    trials = tables["speedups"].rows
-    first, *others = TABLES
-    for spec in (*others, first):  # what stands last is what people see
-        _print_section(spec, tables[spec.name].rows, trials, console)
+def print_tables(findings: Findings, console: Console) -> None:
+    """Print the tables of the registry, the one that people want to see last."""
+    for spec in sorted(TABLES, key=lambda spec: spec.is_last_in_terminal):
+        _print_section(spec, findings, console)
 
 
-def _print_section(
-    spec: TableSpec, rows: Sequence[Row], trials: Sequence[Row], console: Console
-) -> None:
-    if not rows:
-        print_line(escape(spec.lead(rows)), console)
+def _print_section(spec: TableSpec[T], findings: Findings, console: Console) -> None:
+    items = spec.items(findings)
+    lead = escape(spec.lead(items))
+    if not items:
+        print_line(lead, console)
         return
-    shown, limit = spec.arrange(rows), spec.max_terminal_rows or MAX_ROWS
-    hidden = len(shown) - limit
-    if shown:
+    arranged = spec.arrange(items)
+    shown = arranged[: spec.max_terminal_rows]
+    if arranged:
         console.print(f"\n[bold]{escape(spec.title.lower())}[/]", soft_wrap=True, highlight=False)
-    print_line(escape(spec.lead(rows)), console)
-    if spec.as_line:
-        axes = find_varying(trials or rows, TRIAL_AXES)
-        for row in shown[:limit]:
-            problem, rest = spec.as_line(row)
-            print_line(
-                f"{escape(trial_name(row, axes))}: [red]{escape(problem)}[/]{escape(rest)}", console
-            )
-    elif shown:
-        _print_in_parts(spec.columns_for(TERMINAL, shown, trials), shown[:limit], console)
-    if hidden > 0:
-        print_line(f"and {hidden} more in {spec.name}.csv", console)
-    for line in spec.headlines(rows):
-        style = "bold green" if line.is_good else "bold"
-        print_line(f"{escape(line.rows)}: [{style}]{escape(line.text)}[/]", console)
-    for note in (*spec.notes(rows), *spec.terminal_notes(rows)):
+    print_line(lead, console)
+    in_lines = False
+    for item in shown:
+        line, entry = spec.line(item), spec.entry(item)
+        if line and entry:
+            problem, rest = map(escape, line)
+            name = escape(name_trial(entry, findings.axes))
+            print_line(f"{name}: [red]{problem}[/]{rest}", console)
+            in_lines = True
+    if arranged and not in_lines:
+        _print_in_parts(spec.shown(arranged, findings, TERMINAL), shown, console)
+    if len(arranged) > len(shown):
+        print_line(f"and {len(arranged) - len(shown)} more in {spec.name}.csv", console)
+    for headline in spec.headlines(items):
+        style = "bold green" if headline.is_good else "bold"
+        print_line(f"{escape(headline.rows)}: [{style}]{escape(headline.text)}[/]", console)
+    for note in (*spec.notes(items), *spec.terminal_notes(items)):
         print_line(escape(note), console)
 
 
-def _print_in_parts(columns: Sequence[TextColumn], rows: Sequence[Row], console: Console) -> None:
+def _print_in_parts(columns: Sequence[Column[T]], items: Sequence[T], console: Console) -> None:
     """Print all columns as one table, or costs in a second one where the terminal is too narrow."""
-    costs = [column for column in columns if column.is_cost]
-    if not costs or sum(_min_width(column, rows) + 1 for column in columns) - 1 <= console.width:
-        print_table(columns, rows, console)
+    costs: list[Column[T]] = []
+    others: list[Column[T]] = []
+    named = []
+    width = -1
+    for column in columns:
+        width += _min_width(column, items) + 1
+        (costs if column.is_cost else others).append(column)
+        if column.is_name or column.is_cost:
+            named.append(column)
+    if not costs or width <= console.width:
+        print_table(columns, items, console)
         return
-    print_table([column for column in columns if not column.is_cost], rows, console)
-    known = [row for row in rows if any(text(column.text(row)) for column in costs)]
+    print_table(others, items, console)
+    known = [item for item in items if any(column.show(item) for column in costs)]
     console.print("\n[bold]costs[/]", highlight=False)
-    print_table([column for column in columns if column.is_name or column.is_cost], known, console)
+    print_table(named, known, console)
 
 
-def print_table(columns: Sequence[TextColumn], rows: Sequence[Row], console: Console) -> None:
+def print_table(columns: Sequence[Column[T]], items: Sequence[T], console: Console) -> None:
     """Print rows; a name that repeats in the first column is shown once."""
     table = RichTable(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     for column in columns:
         table.add_column(
-            "\n".join(_split_title(column)),
+            _break_title(column),
             overflow="fold",
             justify="right" if column.align_right else "left",
-            min_width=_min_width(column, rows),
+            min_width=_min_width(column, items),
         )
     above = None
-    for first, *others in ([text(column.text(row)) for column in columns] for row in rows):
+    for item in items:
+        first, *others = [column.show(item) for column in columns]
         table.add_row("" if first == above else escape(first), *map(escape, others))
         above = first
     console.print(table, soft_wrap=False, crop=False)
 
 
-def _split_title(column: TextColumn) -> list[str]:
-    return column.title.split() if column.align_right else [column.title]
+def _break_title(column: Column[T]) -> str:
+    if column.align_right:
+        return "\n".join(column.title.split())
+    return column.title
 
 
-def _min_width(column: TextColumn, rows: Sequence[Row]) -> int:
+def _min_width(column: Column[T], items: Sequence[T]) -> int:
     """Count the characters that a column needs: as many as its widest cell has, or fewer where it
     may be folded.
     """
-    cells = (text(column.text(row)) for row in rows)
-    widest = max(map(cell_len, (*_split_title(column), *cells)))
-    return min(widest, MIN_FOLDED) if column.folds else widest
+    cells = [*_break_title(column).split("\n"), *map(column.show, items)]
+    widest = max(map(cell_len, cells))
+    if column.folds:
+        return min(widest, MIN_FOLDED)
+    return widest
+
+
+def print_plain(line: str, console: Console) -> None:
+    """Print a line as it is, without breaking it."""
+    console.print(line, soft_wrap=True, markup=False, highlight=False)
 
 
 def print_line(line: str, console: Console) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 from sweeper.core.files import write_text
@@ -16,7 +15,7 @@ from sweeper.worker.compilation import artifacts
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import describe_error
 from sweeper.worker.inspection import trace
-from sweeper.worker.inspection.summary import CapturedGraph, Findings, write_summary
+from sweeper.worker.inspection.summary import Inspected, write_summary
 from sweeper.worker.session import EAGER_STEPS, Notes, Part, Task, begin, build
 
 REPORT = "tlparse"  # the folder of its report
@@ -67,32 +66,22 @@ def _write_files(
     notes.add(**artifacts.read_fingerprints())
     folder.mkdir(parents=True, exist_ok=True)
     no_report = trace.write_report(traced, folder / REPORT)
-    findings = Findings(
+    found = Inspected(
         trial=job.trial,
         versions=notes.environment["versions"],
         diagnostics=notes.counters.report({}),
-        graphs=tuple(_read_graphs()),
-        parts=tuple(trace.read_parts(folder / REPORT)),
         code_fingerprint=notes.process.code_fingerprint,
         timed_fingerprint=timed_fingerprint,
+        recompilations=_list_recompilations(),
         not_compiled=None if failure else notes.counters.explain_not_compiled(),
         failure=failure,
         no_report=no_report,
     )
-    write_text(folder / "summary.md", write_summary(findings))
+    write_text(folder / "summary.md", write_summary(found))
 
 
-def _read_graphs() -> Iterator[CapturedGraph]:
-    """Read the graphs that Dynamo captured; a lazy backward pass is none of its own."""
+def _list_recompilations() -> list[str]:
     from torch._dynamo.utils import get_compilation_metrics
 
-    for item in get_compilation_metrics():
-        if item.co_name and item.graph_op_count:
-            place = f"{item.co_filename}:{item.co_firstlineno}"
-            yield CapturedGraph(
-                str(item.compile_id),
-                item.co_name,
-                place,
-                item.graph_op_count,
-                item.recompile_reason,
-            )
+    metrics = [item for item in get_compilation_metrics() if item.recompile_reason]
+    return [f"{item.compile_id} since {item.recompile_reason}" for item in metrics]

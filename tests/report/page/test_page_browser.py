@@ -17,7 +17,7 @@ from records import make_process, make_record, write_sweep
 from sweeper.analysis.flags import FLAGS as MEANINGS
 from sweeper.core.record import PerArm, Record
 from sweeper.report.build import write_report
-from sweeper.report.formatting import sentence
+from sweeper.report.columns.formats import sentence
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
@@ -64,9 +64,7 @@ def _with_all(record: Record) -> Record:
         "host_step_s": PerArm(0.01, 0.005),
         "device_step_s": PerArm(0.02, 0.01),
     }
-    processes = (
-        replace(process, first_steps_s=(5.0, 0.01), **known) for process in record.processes
-    )
+    processes = (replace(process, **known) for process in record.processes)
     return replace(record, processes=tuple(processes))
 
 
@@ -362,10 +360,9 @@ def test_on_paper_every_row_is_there(browser: Chrome, tmp_path: Path) -> None:
 def test_figures_of_processes_that_differ_are_drawn(browser: Chrome, tmp_path: Path) -> None:
     """Whiskers, ranges and several processes at once."""
     waits = [
-        replace(make_process(speedup, index=i), device_time_s=PerArm(1e-3, 1e-3))
+        replace(make_process(speedup, index=i), device_step_s=PerArm(1e-3, 1e-3))
         for i, speedup in enumerate((3.0, 3.3))
     ]
-    waits = [replace(process, device_kernels=PerArm(10, 10)) for process in waits]
     made = [
         replace(make_record("waits"), processes=tuple(waits)),
         make_record(speedups=(2.0, 2.1, 2.2)),

@@ -1,3 +1,5 @@
+"""The files of speedups and of failures, and how their cells are written."""
+
 from __future__ import annotations
 
 import csv
@@ -6,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from records import GIB, make_process, make_record, make_trial, write_sweep
@@ -13,21 +16,14 @@ from tables import differences
 
 from sweeper.analysis.derive import find_worst_accuracy
 from sweeper.core.record import Accuracy, Attempt, Latencies, Latency, PerArm, Process, Record
-from sweeper.loading.entries import load
+from sweeper.loading.entries import Entry, load
+from sweeper.report.answers.findings import Findings
 from sweeper.report.build import write_report
-from sweeper.report.table import (
-    MARKDOWN,
-    PAGE,
-    TERMINAL,
-    Column,
-    Row,
-    Table,
-    Value,
-    cell,
-    plain,
-    quote,
-)
-from sweeper.report.tables.speedups import SPEC, columns, speedups
+from sweeper.report.columns.cell import Value, guard, plain
+from sweeper.report.columns.column import MARKDOWN, PAGE, TERMINAL, Column, write_csv
+from sweeper.report.tables.registry import TABLES
+from sweeper.report.tables.spec import TableSpec
+from sweeper.report.tables.speedups import SpeedupsTable
 
 
 def checked(error: float | None, *, passed: bool = True, worst: str = "loss") -> Accuracy:
@@ -110,31 +106,10 @@ def test_speedups_equal_the_table_worked_out_by_hand(tmp_path: Path) -> None:
     assert differences((tmp_path / "out/speedups.csv").read_text(), "speedups.csv") == []
 
 
-def test_the_columns_of_the_contract_come_first_and_in_order() -> None:
-    contract = (
-        "trial_id model family suite library workload mode backend precision batch_size variant "
-        "status flags interval "
-        "speedup speedup_low speedup_high processes draws device_speedup host_bound_fraction "
-        "eager_step_ms "
-        "compiled_step_ms samples_per_s compile_cold_s compile_warm_s break_even_steps "
-        "break_even_warm_steps "
-        "eager_peak_memory_mib compiled_peak_memory_mib graph_breaks recompiles message"
-    )
-    names = " ".join(column.name for column in columns())
-    assert names.startswith(f"{contract} ")
-    assert names.endswith(
-        " eager_energy_j compiled_energy_j accuracy_randomness accuracy_elements attempts dropout "
-        "text strongest_eager "
-        "speedup_over_strongest_eager speedup_over_strongest_eager_low "
-        "speedup_over_strongest_eager_high "
-        "eager_device_step_ms "
-        "compiled_device_step_ms"
-        " eager_host_step_ms compiled_host_step_ms eager_host_share compiled_host_share "
-        "speedup_host_2x_faster"
-        " speedup_host_2x_slower device_time_missing memory_missing loop_speedup loop_speedup_low "
-        "loop_speedup_high"
-        " eager_loop_step_ms compiled_loop_step_ms eager_loader_share compiled_loader_share"
-    )
+@pytest.mark.parametrize("spec", TABLES, ids=lambda spec: spec.name)
+def test_no_two_columns_of_a_file_have_one_name(spec: TableSpec[Any]) -> None:
+    names = [column.name for column in spec.columns() if column.name]
+    assert len(names) == len(set(names))
 
 
 def test_people_see_the_share_of_the_host_where_it_is_known(tmp_path: Path) -> None:
@@ -143,21 +118,21 @@ def test_people_see_the_share_of_the_host_where_it_is_known(tmp_path: Path) -> N
     )
     records = [measured(), replace(make_record("b"), processes=(one_arm,)), make_record("c")]
     entries = load([write_sweep(tmp_path, records)]).entries
-    rows = speedups(entries).rows
+    unknown = [entry for entry in entries if entry.record.trial.labels.model == "c"]
 
-    def shown(medium: str, rows: Sequence[Row]) -> dict[str, Value]:
-        columns = SPEC.columns_for(medium, rows, rows)
+    def shown(medium: str, items: Sequence[Entry]) -> dict[str, str]:
+        columns = SpeedupsTable().shown(items, Findings(items), medium)
+        found = [column for column in columns if column.title == "host share"]
         return {
-            str(row["model"]): column.text(row)
-            for column in columns
-            if column.title == "host share"
-            for row in rows
+            entry.record.trial.labels.model: column.show(entry)
+            for column in found
+            for entry in items
         }
 
-    assert shown(PAGE, rows) == {"resnet50": "0.50 / 0.70", "b": "? / 0.40", "c": ""}
-    assert shown(MARKDOWN, rows) == shown(PAGE, rows)
-    assert shown(PAGE, [row for row in rows if row["model"] == "c"]) == {}
-    assert shown(TERMINAL, rows) == {}
+    assert shown(PAGE, entries) == {"resnet50": "0.50 / 0.70", "b": "? / 0.40", "c": ""}
+    assert shown(MARKDOWN, entries) == shown(PAGE, entries)
+    assert shown(PAGE, unknown) == {}
+    assert shown(TERMINAL, entries) == {}
 
 
 @pytest.mark.parametrize(
@@ -233,8 +208,8 @@ def test_whole_numbers_stay_whole_when_a_column_has_gaps(tmp_path: Path) -> None
     ],
 )
 def test_no_text_cell_is_a_formula(start: str) -> None:
-    assert cell(f"{start}HYPERLINK(1)") == f"'{start}HYPERLINK(1)"
-    assert cell((f"{start}1", "b")) == f"'{start}1;b"
+    assert guard(f"{start}HYPERLINK(1)") == f"'{start}HYPERLINK(1)"
+    assert guard((f"{start}1", "b")) == f"'{start}1;b"
 
 
 def test_no_cell_of_a_report_is_a_formula(tmp_path: Path) -> None:
@@ -272,16 +247,18 @@ def test_no_cell_of_a_report_is_a_formula(tmp_path: Path) -> None:
     ],
 )
 def test_cells(value: Value, expected: str) -> None:
-    assert cell(value) == plain(value) == expected
+    assert guard(value) == plain(value) == expected
 
 
 @pytest.mark.parametrize(
     "text", ["plain", "a,b", 'a "quoted" b', "two\nlines", "bare\rreturn", "a\r\nb", " "]
 )
 def test_csv_can_be_read_back(text: str) -> None:
-    assert list(csv.reader(io.StringIO(f"{quote(text)},end\n", newline=""))) == [[text, "end"]]
+    columns = (Column[str]("text", lambda text: text), Column[str]("end", lambda _: "end"))
+    written = write_csv(columns, [text])
+    assert list(csv.reader(io.StringIO(written, newline=""))) == [["text", "end"], [text, "end"]]
 
 
 def test_a_new_column_is_one_declaration() -> None:
-    columns = (Column[int]("n", lambda n: n), Column[int]("half", lambda n: n / 2))
-    assert Table.make(columns, [1, 2]).csv() == "n,half\n1,0.5\n2,1.0\n"
+    columns = (Column[int]("n", lambda n: n, int), Column[int]("half", lambda n: n / 2, float))
+    assert write_csv(columns, [1, 2]) == "n,half\n1,0.5\n2,1.0\n"

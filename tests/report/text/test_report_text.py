@@ -12,8 +12,10 @@ from records import make_process, make_record, make_trial, write_sweep
 from rich.console import Console
 
 from sweeper.core.record import Inspection, Latencies, Latency, PerArm, Record
-from sweeper.report import formatting
 from sweeper.report.build import print_report, write_report
+from sweeper.report.columns import formats
+from sweeper.report.tables.spec import TableSpec
+from sweeper.report.tables.speedups import SpeedupsTable
 
 MEMORY = PerArm(eager=3.0 * 2**30, compiled=2.0 * 2**30)
 
@@ -126,9 +128,8 @@ def test_the_weighted_mean_has_a_line_of_its_own(tmp_path: Path) -> None:
 def unsure() -> list[Record]:
     """Seven models: the last is not verified, two more have a doubt.
 
-    (1.5^4 * x^2)^(1/6) = 2 for x = 8 / 1.5^2 = 3.5556; with the last (2^6 * 9)^(1/7) = 2.4802. A
-    new model: s of the logs is 0.4457, times (7/6)^(1/2) and t(5) = 2.5706 is 1.2375; 2 *
-    exp(+-1.2375) = 0.58 and 6.89.
+    (1.5^4 * x^2)^(1/6) = 2 for x = 8 / 1.5^2 = 3.5556. A new model: s of the logs is 0.4457, times
+    (7/6)^(1/2) and t(5) = 2.5706 is 1.2375; 2 * exp(+-1.2375) = 0.58 and 6.89.
     """
     speedups = {"e": 32 / 9, "f": 32 / 9, "g": 9.0}
     doubts = {"f": ("unsteady",), "e": ("host_bound",), "g": ("accuracy_unverified",)}
@@ -147,11 +148,50 @@ def unsure() -> list[Record]:
 def test_every_mean_says_how_many_of_its_models_are_sure(tmp_path: Path) -> None:
     line = "weighted 0.75 AMP + 0.25 fp32: 2.00 over 6 models, 4 without doubt; a new model"
     text, markdown = shown(tmp_path, *unsure()), document(tmp_path / "document", *unsure())
-    assert f"train, default, inductor: {line} [0.58, 6.89]" in text
+    assert f"train, default, inductor: {line} [0.58, 6.89]\n" in text
     assert f"**{line} \\[0.58, 6.89\\]**" in markdown
-    assert "models without doubt: AMP 4 of 6, fp32 4 of 6 (train, default, inductor)" in text
+    assert "models without doubt: AMP 4 of 6, fp32 4 of 6 (train, default, inductor)\n" in text
     assert re.search(r"cnn +6 of 7 +2.00 \(6\) +2.00 \(6\) +2.00 \(6\)", text)
     assert "| cnn | 6 of 7 |" + 3 * " 2.00 (6, 4 without doubt) |" in markdown
+
+
+def test_groups_without_a_judged_model_are_in_the_file_and_a_line(tmp_path: Path) -> None:
+    missing = [
+        make_record("vgg16", mode=mode, status="unavailable")
+        for mode in ("reduce-overhead", "max-autotune")
+    ]
+    report = write_report([write_sweep(tmp_path, [make_record(), *missing])], tmp_path / "out")
+    text = (tmp_path / "out/report.md").read_text()
+    assert [len(group.judged) for group in report.findings.groups] == [1, 1, 0, 0, 0, 0]
+    assert "0 of 0" not in text
+    line = (
+        "No model was judged, see the failures: train, reduce-overhead, inductor; train, "
+        "max-autotune, inductor"
+    )
+    assert line in text
+
+
+def test_modes_without_a_weighted_mean_share_a_line(tmp_path: Path) -> None:
+    modes = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+    write_report(
+        [write_sweep(tmp_path, [make_record(mode=mode) for mode in modes])], tmp_path / "out"
+    )
+    text = (tmp_path / "out/report.md").read_text()
+    assert text.count("no model is ok in a precision of weight fp32") == 1
+    assert (
+        "(train, default, inductor; train, reduce-overhead, inductor; train, max-autotune, "
+        "inductor and 1 more)" in text
+    )
+
+
+def test_the_row_of_all_models_is_left_out_beside_one_family(tmp_path: Path) -> None:
+    one = [make_record(model) for model in ("resnet50", "vgg16")]
+    write_report([write_sweep(tmp_path, one, "one")], tmp_path / "one")
+    write_report(
+        [write_sweep(tmp_path, [*one, make_record("bert", family="nlp")], "two")], tmp_path / "two"
+    )
+    assert "| all |" not in (tmp_path / "one/report.md").read_text()
+    assert "| all |" in (tmp_path / "two/report.md").read_text()
 
 
 def test_what_is_not_verified_is_named_beside_means_and_recommendations(tmp_path: Path) -> None:
@@ -301,7 +341,7 @@ def test_names_are_not_markup(tmp_path: Path) -> None:
 def test_a_long_table_is_cut_on_the_terminal_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeper.report.text.terminal.MAX_ROWS", 2)
+    monkeypatch.setattr(SpeedupsTable, "max_terminal_rows", 2)
     text = shown(tmp_path, *(make_record(f"m{i}") for i in range(5)))
     assert "and 3 more" in text
     assert "| m4 |" in (tmp_path / "out/report.md").read_text()
@@ -310,7 +350,7 @@ def test_a_long_table_is_cut_on_the_terminal_alone(
 def test_a_very_long_table_is_cut_in_the_document_and_names_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sweeper.report.text.markdown.MAX_ROWS", 2)
+    monkeypatch.setattr(TableSpec, "max_markdown_rows", 2)
     failed = [make_record(f"f{i}", status="oom") for i in range(3)]
     shown(tmp_path, *(make_record(f"m{i}") for i in range(5)), *failed)
     text = (tmp_path / "out/report.md").read_text()
@@ -417,7 +457,7 @@ def test_different_versions_are_all_named(tmp_path: Path) -> None:
     ],
 )
 def test_figures_have_three_digits_and_no_exponent(value: float | None, text: str) -> None:
-    assert formatting.figure(value) == text
+    assert formats.figure(value) == text
 
 
 def host_bound(

@@ -35,9 +35,7 @@ def inspect(run_module: Run, folder: Path, name: str, backend: str) -> tuple[Out
     return outcome, folder / "seen"
 
 
-def test_launches_the_line_of_a_break_and_the_report_are_kept(
-    run_module: Run, tmp_path: Path
-) -> None:
+def test_the_line_of_a_break_and_the_report_are_kept(run_module: Run, tmp_path: Path) -> None:
     outcome, seen = inspect(run_module, tmp_path, "backward_in_a_thread", "inductor")
     assert outcome.status == "ok", outcome.message
     assert (seen / "tlparse" / "index.html").exists()
@@ -49,19 +47,6 @@ def test_launches_the_line_of_a_break_and_the_report_are_kept(
         f"other code than was timed: fingerprint {outcome.process.code_fingerprint} here, 0123 "
         "there" in summary
     )
-    forward, backward = [
-        row.split("|")[4:-1]
-        for row in summary.splitlines()
-        if "ward |" in row and "factories" in row
-    ]
-    assert [cell.strip() for cell in forward] == ["forward", "6", "1", "2"]
-    assert backward[0].strip() == "backward"
-    assert int(backward[1]) >= 3
-    assert (
-        "forward: kernels `cpp_fused_exp_sin` (1); library calls `extern_kernels.addmm` (2)"
-        in summary
-    )
-    assert "backward: kernels `cpp_fused_cos" in summary
     number = (SUPPORT / "factories.py").read_text().splitlines().index(
         '            print(end="")'
     ) + 1

@@ -9,15 +9,9 @@ import pytest
 from records import make_trial
 
 from sweeper.core.record import Diagnostics, GraphBreak
-from sweeper.worker.inspection.summary import (
-    CapturedGraph,
-    Findings,
-    source_line,
-    write_summary,
-)
-from sweeper.worker.inspection.trace import CompiledPart
+from sweeper.worker.inspection.summary import Inspected, source_line, write_summary
 
-SIGHT = Findings(
+SIGHT = Inspected(
     make_trial(device="cpu"),
     {"torch": "2.13.0"},
     Diagnostics(1, recompiles=0),
@@ -58,26 +52,9 @@ def test_recompilation_shows_the_guard_that_failed_last() -> None:
         "0/1: self.calls == 4    # self.calls += 1 (HINT: long)\nUser stack trace:\n0/0: "
         "self.calls == 3"
     )
-    graph = CapturedGraph("0/2", "forward", "/a/model.py:3", 2, reasons)
-    text = write_summary(replace(SIGHT, graphs=[graph] * 12))
+    text = write_summary(replace(SIGHT, recompilations=[f"0/2 since {reasons}"] * 12))
     assert "- 0/2 since 0/1: self.calls == 4 # self.calls += 1\n" in text
     assert "and 2 others" in text
-
-
-def test_graph_has_a_row_for_each_part_and_one_where_there_is_no_code() -> None:
-    graphs = [
-        CapturedGraph("0/0", "forward", "/a/model.py:3", 2),
-        CapturedGraph("1/0", "g", "/a/model.py:9", 5),
-    ]
-    kernels, calls = {"cpp_fused_add": 2, "cpp_fused_mul": 3}, {"extern_kernels.mm": 1}
-    part = CompiledPart("0/0", "backward", 9, kernels, calls)
-    text = write_summary(replace(SIGHT, graphs=graphs, parts=[part]))
-    assert "| 0/0 | `forward at /a/model.py:3` | 2 | backward | 9 | 5 | 1 |\n" in text
-    assert "| 1/0 | `g at /a/model.py:9` | 5 |  |  |  |  |\n" in text
-    assert (
-        "- 0/0 backward: kernels `cpp_fused_mul` (3), `cpp_fused_add` (2); "
-        "library calls `extern_kernels.mm` (1)\n" in text
-    )
 
 
 @pytest.mark.parametrize(

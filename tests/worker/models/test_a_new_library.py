@@ -53,7 +53,7 @@ def build(trial, device):
     return build_classifier(module, trial.model, 8, 5, trial.batch_size, device)
 """
 # Suites of other people's benchmarks that are called like libraries.
-NAMES_OF_SUITES = "report/page/published.py"
+NAMES_OF_SUITES = "report/published.py"
 
 
 @pytest.fixture(autouse=True)

@@ -56,7 +56,7 @@ def test_a_module_is_heard_of_before_its_first_call_for_training(
 ) -> None:
     net, values = Net(), torch.ones(2, 4)
     line = test_a_module_is_heard_of_before_its_first_call_for_training.__code__.co_firstlineno
-    _, heard = wait_for(name("Net", line + 9))
+    _, heard = wait_for(name("Net", line + 11))
     seen = []
     with torch.no_grad():
         net(values)
@@ -72,7 +72,7 @@ def test_two_modules_that_one_line_calls_are_heard_of_once_each(
 ) -> None:
     nets, values = [Net(), Net()], torch.ones(2, 4)
     line = test_two_modules_that_one_line_calls_are_heard_of_once_each.__code__.co_firstlineno
-    _, heard = wait_for(*[name("Net", line + 5)] * 2)
+    _, heard = wait_for(*[name("Net", line + 7)] * 2)
     for net in [nets[0], *nets]:
         net(values)
     assert heard == nets

@@ -17,9 +17,8 @@ from sweeper.core.protocol import Outcome
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial
 from sweeper.loading.entries import Entry
-from sweeper.report.findings import Findings
-from sweeper.report.tables import recommendations
-from sweeper.report.tables.scripts import SPEC, conclude, list_findings
+from sweeper.report.answers.findings import Findings
+from sweeper.report.answers.scripts import ScriptAnswer, conclude
 
 
 def make_entry(trial: Trial, outcome: Outcome) -> Entry:
@@ -31,7 +30,7 @@ def make_entry(trial: Trial, outcome: Outcome) -> Entry:
 
 def find(trial: Trial, outcome: Outcome) -> str:
     """What the report says of the script, and the message of a failure."""
-    return "; ".join([*list_findings(make_entry(trial, outcome)), outcome.message or ""])
+    return "; ".join([*ScriptAnswer(make_entry(trial, outcome)).findings, outcome.message or ""])
 
 
 def test_a_compiled_form_that_nobody_calls_is_found(tmp_path: Path) -> None:
@@ -55,7 +54,7 @@ TRAPS = {
     "slow_loader": ("ok", "the loop waits for its loader (no workers) for"),
     "changing_shapes": ("ok", "shapes of inputs: pad to"),
     "graph_break": ("ok", "graph breaks at graph_break.py:17"),
-    "own_compile": ("ok", 'torch.compile Net at own_compile.py:20 with {"dynamic": false}'),
+    "own_compile": ("ok", 'torch.compile Net at own_compile.py:22 with {"dynamic": false}'),
     "trainer": ("ok", "shapes of inputs"),
     "with_accelerate": ("ok", "2 batches per step"),
     "with_lightning": ("ok", ""),  # see MODULES
@@ -101,8 +100,7 @@ def test_texts_that_are_padded_to_the_longest_are_named_with_sizes_to_pad_to(
     sizes = ", ".join(map(str, script.pad_to))
     assert f"{script.num_shapes} shapes of inputs: pad to {sizes}" in find(trial, outcome)
     entry = make_entry(trial, outcome)
-    findings = Findings([entry])
-    (said,) = conclude(SPEC.make(findings).rows, recommendations.SPEC.make(findings).rows)
+    (said,) = conclude(Findings([entry]).choices)
     assert re.match(r"script padded_text.py: .+; step \d\.\d\dx, loop \d\.\d\dx", said), said
     assert entry.result.loop_speedup != entry.result.speedup
 

@@ -1,4 +1,4 @@
-"""The table of causes: what costs time, the dearest first."""
+"""Causes of lost time: what costs time, the dearest first."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from records import make_record, write_sweep
 from sweeper.core.backends import NO_CUDA_GRAPHS
 from sweeper.core.record import Diagnostics, GraphBreak, PerArm, Record
 from sweeper.loading.entries import load
-from sweeper.report.tables.causes import causes
+from sweeper.report.answers.causes import Cause, find_causes
 
 
 def with_diagnostics(record: Record, **changes: object) -> Record:
     return replace(record, diagnostics=replace(Diagnostics(graphs=1), **changes))  # type: ignore[arg-type]
+
+
+def summarize(cause: Cause) -> tuple[str, str, int | None, float | None]:
+    return cause.entry.record.trial.labels.model, cause.name, cause.count, cause.lost_s
 
 
 def test_causes_are_ordered_by_what_they_cost(tmp_path: Path) -> None:
@@ -32,20 +36,17 @@ def test_causes_are_ordered_by_what_they_cost(tmp_path: Path) -> None:
         make_record("skips", flags=("throttled",)), cudagraph_skips=("mutated inputs",) * 2
     )
     folder = write_sweep(tmp_path, [skipped, replace(waiting, processes=tuple(busy))])
-    table = causes(load([folder]).entries)
-    found = [
-        (row["model"], row["cause"], row["count"], row["lost_ms_per_step"]) for row in table.rows
-    ]
-    assert found == [
-        ("waits", "host_bound", None, pytest.approx(2.8)),
+    found = find_causes(load([folder]).entries)
+    assert list(map(summarize, found)) == [
+        ("waits", "host_bound", None, pytest.approx(0.0028)),
         ("waits", "graph_break", 7, None),
         ("waits", "recompile", 3, None),
         ("skips", "cudagraph_skip", 2, None),
         ("waits", "graph_break", 2, None),
         ("skips", "throttled", None, None),
     ]
-    assert table.rows[0]["lost_fraction"] == pytest.approx(0.28)
-    assert table.rows[1]["detail"] == "print at model.py:3"
+    assert found[0].lost_fraction == pytest.approx(0.28)
+    assert found[1].detail == "print at model.py:3"
 
 
 @pytest.mark.parametrize(
@@ -57,5 +58,5 @@ def test_a_cuda_graph_that_was_skipped_on_a_cpu_has_that_as_its_reason(
 ) -> None:
     skipped = make_record(device=device, mode="reduce-overhead")
     skipped = with_diagnostics(skipped, cudagraph_skips=("1 graph, no reason given",))
-    (row,) = causes(load([write_sweep(tmp_path, [skipped])]).entries).rows
-    assert (row["cause"], row["reason"]) == ("cudagraph_skip", reason)
+    (cause,) = find_causes(load([write_sweep(tmp_path, [skipped])]).entries)
+    assert (cause.name, cause.reason) == ("cudagraph_skip", reason)

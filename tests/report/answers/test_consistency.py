@@ -12,8 +12,7 @@ from records import make_record, write_sweep
 from sweeper.core.record import Diagnostics, Latencies, Latency, Record
 from sweeper.loading.entries import load
 from sweeper.report.__main__ import main
-from sweeper.report.build import write_report
-from sweeper.report.text.consistency import find_mixtures
+from sweeper.report.answers.consistency import find_mixtures
 
 
 def with_environment(record: Record, torch: str = "2.13.0", gpu: str = "NVIDIA H200") -> Record:
@@ -126,42 +125,3 @@ def test_bad_records_are_lines_and_exit_1_and_the_rest_is_reported(
         assert any(f"/{model}-" in line and reason in line for line in said), model
     with (sweep / "report/speedups.csv").open() as file:
         assert [row["model"] for row in csv.DictReader(file)] == ["good"]
-
-
-def test_groups_without_a_judged_model_are_in_the_file_and_a_line(tmp_path: Path) -> None:
-    missing = [
-        make_record("vgg16", mode=mode, status="unavailable")
-        for mode in ("reduce-overhead", "max-autotune")
-    ]
-    report = write_report([write_sweep(tmp_path, [make_record(), *missing])], tmp_path / "out")
-    text = (tmp_path / "out/report.md").read_text()
-    assert [row["models"] for row in report.tables["summary"].rows] == [1, 1, 0, 0, 0, 0]
-    assert "0 of 0" not in text
-    line = (
-        "No model was judged, see the failures: train, reduce-overhead, inductor; train, "
-        "max-autotune, inductor"
-    )
-    assert line in text
-
-
-def test_modes_without_a_weighted_mean_share_a_line(tmp_path: Path) -> None:
-    modes = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
-    write_report(
-        [write_sweep(tmp_path, [make_record(mode=mode) for mode in modes])], tmp_path / "out"
-    )
-    text = (tmp_path / "out/report.md").read_text()
-    assert text.count("no model is ok in a precision of weight fp32") == 1
-    assert (
-        "(train, default, inductor; train, reduce-overhead, inductor; train, max-autotune, "
-        "inductor and 1 more)" in text
-    )
-
-
-def test_the_row_of_all_models_is_left_out_beside_one_family(tmp_path: Path) -> None:
-    one = [make_record(model) for model in ("resnet50", "vgg16")]
-    write_report([write_sweep(tmp_path, one, "one")], tmp_path / "one")
-    write_report(
-        [write_sweep(tmp_path, [*one, make_record("bert", family="nlp")], "two")], tmp_path / "two"
-    )
-    assert "| all |" not in (tmp_path / "one/report.md").read_text()
-    assert "| all |" in (tmp_path / "two/report.md").read_text()

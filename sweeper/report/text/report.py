@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from sweeper.report.findings import Findings
-from sweeper.report.table import Table
-from sweeper.report.verdict import Verdict
-
-PRECEDENCE = "same trial twice"  # the fact of several sweeps that says whose trials count
+from sweeper.report.answers.findings import Findings
+from sweeper.report.answers.provenance import Provenance
+from sweeper.report.text.verdict import Verdict
 
 
 @dataclass(frozen=True)
 class Report:
     """Everything that is known of some sweeps. `problems` name trials that could not be read."""
 
-    facts: tuple[str, ...]
     findings: Findings
-    tables: Mapping[str, Table]  # of the registry, by name
+    provenance: Provenance
     notes: tuple[str, ...]  # what a reader should know beside the tables
     problems: tuple[str, ...]
-    paths: tuple[Path, ...] = ()  # what was written
+    paths: tuple[Path, ...] = ()  # of the files that were written
     verdict: Verdict = field(default_factory=Verdict)

@@ -12,9 +12,10 @@ from rich.console import Console
 from sweeper.core.record import Diagnostics, Record, Round
 from sweeper.core.serialization import Json
 from sweeper.loading.entries import load
+from sweeper.loading.invocations import read_manifest
 from sweeper.loading.sources import SweepFolder
+from sweeper.report.answers.provenance import describe, name_amp_format
 from sweeper.report.build import print_report, write_report
-from sweeper.report.text.provenance import describe, name_amp_format
 
 SETTINGS: dict[str, Json] = {
     "autocast": None,
@@ -37,8 +38,12 @@ def with_environment(
 
 
 def facts(runs: Path, *records: Record) -> list[str]:
-    folder = write_sweep(runs, records)
-    return describe([SweepFolder(folder)], load([folder]).entries)
+    return describe_facts(write_sweep(runs, records))
+
+
+def describe_facts(folder: Path) -> list[str]:
+    provenance = describe([read_manifest(SweepFolder(folder))], load([folder]).entries)
+    return [fact.line for fact in provenance.facts]
 
 
 def fact(runs: Path, name: str, *records: Record) -> str | None:
@@ -106,7 +111,7 @@ def test_rounds_are_said_as_they_were(
     (folder / "sweep.json").write_text(
         json.dumps({"invocations": [{"settings": {"measure": m}} for m in measures]})
     )
-    assert f"measured: {text}" in describe([SweepFolder(folder)], load([folder]).entries)
+    assert f"measured: {text}" in describe_facts(folder)
 
 
 def test_a_setting_with_one_value_is_said_once(tmp_path: Path) -> None:

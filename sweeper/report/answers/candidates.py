@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from sweeper.analysis.flags import DOUBTS
 from sweeper.analysis.stats import Estimate, difference
@@ -23,7 +24,7 @@ CAUSES_OF_DOUBT = (
     frozenset({"clock_mismatch", "throttled"}),
     frozenset({"recompiled", "several_artifacts", "unequal_settings"}),
 )
-# What these flags say is said of the rounds, in which no loop is timed.
+# These flags describe the rounds. A loop is not timed in rounds.
 OF_ROUNDS = frozenset({"host_bound", "unsteady", "eager_moved", "clock_mismatch", "throttled"})
 MAX_SPAN = 2.0  # upper / lower end of an interval: beyond it the figure says little
 # Step times of a single process repeat within 1.3 % where the device does not wait for the host, on
@@ -55,17 +56,20 @@ class Times:
         """The ends of the interval, or of the range of the processes; None where neither is
         known.
         """
-        return (
-            self.range_of_processes
-            if self.low is None or self.high is None
-            else (self.low, self.high)
-        )
+        if self.low is None or self.high is None:
+            return self.range_of_processes
+        return self.low, self.high
 
-    def saved_s(self, compile_s: float, steps: int, speedup: float) -> float:
+    def saved_s(self, compile_s: float, steps: int, speedup: float | None) -> float | None:
         """Return the seconds that compiling saves over so many steps, at this speedup; below 0 it
         loses.
         """
-        return steps * self.eager.ratio * (1 - 1 / speedup) - compile_s
+        if speedup is None:
+            return None
+        saved_s = steps * self.eager.ratio * (1 - 1 / speedup) - compile_s
+        if math.isfinite(saved_s):
+            return saved_s
+        return None
 
 
 @dataclass(frozen=True)
@@ -91,16 +95,19 @@ class Candidate:
     @property
     def compile_s(self) -> float | None:
         """Seconds of compiling with an empty cache."""
-        return self.entry.result.readings.get("compile_cold_s")
+        return self.entry.result.compile_cold_s
 
     @property
-    def compile_warm_s(self) -> float | None:
-        """Seconds of compiling with the cache of an earlier process."""
-        return self.entry.result.readings.get("compile_warm_s")
+    def memory_ratio(self) -> float | None:
+        """Eager / compiled peak: above 1, compiling saves."""
+        eager = self.entry.result.eager_peak_memory_bytes
+        if eager and self.peak_bytes:
+            return eager / self.peak_bytes
+        return None
 
     @property
     def peak_bytes(self) -> float | None:
-        return self.entry.result.readings.get("compiled_peak_memory_bytes")
+        return self.entry.result.compiled_peak_memory_bytes
 
     @property
     def waits(self) -> bool:
@@ -110,34 +117,28 @@ class Candidate:
     @property
     def margin(self) -> float:
         """The share by which it must be faster than eager where no test is possible."""
-        return HOST_NOISE if self.waits or self.eager_waits else NOISE
+        if self.waits or self.eager_waits:
+            return HOST_NOISE
+        return NOISE
 
     @property
     def unknown(self) -> str:
-        """Say why nobody knows its speedup; empty where it is known."""
+        """Say why its speedup is not known; empty where it is known."""
         low, high = self.times.ends or (1.0, 1.0)
         if high / low >= MAX_SPAN:
             return f"its speedup lies anywhere from {low:.2f} to {high:.2f}"
-        found = [sorted(cause.intersection(self.doubts)) for cause in CAUSES_OF_DOUBT]
-        if sum(map(bool, found)) > 1:
-            return f"doubts meet: {', '.join(sorted(flag for flags in found for flag in flags))}"
-        return (
-            f"its steps gain nothing ({self.entry.result.speedup:.2f})"
-            if self.gains_by_chance
-            else ""
-        )
-
-    @property
-    def gains_by_chance(self) -> bool:
-        """Whether a loop gains though its steps do not."""
+        met = [cause.intersection(self.doubts) for cause in CAUSES_OF_DOUBT]
+        if sum(map(bool, met)) > 1:
+            return f"doubts meet: {', '.join(sorted(frozenset().union(*met)))}"
         step = self.entry.result.speedup
-        return (
-            self.times.of_loop and step is not None and step <= 1 and self.own_speedup > 1 + NOISE
-        )
+        loop_gains = self.times.of_loop and self.own_speedup > 1 + NOISE
+        if loop_gains and step is not None and step <= 1:
+            return f"its steps gain nothing ({step:.2f})"
+        return ""
 
     @property
     def may_pay(self) -> bool:
-        """Whether nobody knows its speedup, and it may lie above eager's."""
+        """Whether its speedup is not known, and may lie above eager's."""
         return bool(self.unknown) and (self.times.ends is None or self.times.ends[1] > 1 + NOISE)
 
     @property
@@ -145,12 +146,12 @@ class Candidate:
         """The doubt flags of what decides; where it has its own eager step, that others moved does
         not matter.
         """
-        beside = (
-            OF_ROUNDS
-            if self.times.of_loop
-            else frozenset({"eager_moved"} if self.is_paired else ())
-        )
-        return tuple(flag for flag in self.entry.flags if flag in DOUBTS and flag not in beside)
+        counting = set(DOUBTS)
+        if self.times.of_loop:
+            counting -= OF_ROUNDS
+        elif self.is_paired:
+            counting.discard("eager_moved")
+        return tuple(flag for flag in self.entry.flags if flag in counting)
 
     @property
     def gains_from_graphs(self) -> bool:
@@ -162,10 +163,8 @@ class Candidate:
 
     @property
     def described_speedup(self) -> str:
-        return (
-            f"{self.own_speedup:.2f} times eager's "
-            f"speed{' in its loop' if self.times.of_loop else ''}"
-        )
+        where = " in its loop" if self.times.of_loop else ""
+        return f"{self.own_speedup:.2f} times eager's speed{where}"
 
     @property
     def own_speedup(self) -> float:
@@ -183,11 +182,9 @@ class Candidate:
 
     def total_s(self, steps: int | None) -> float | None:
         """Seconds of a job of `steps` steps, compiling included."""
-        return (
-            None
-            if steps is None or self.compile_s is None
-            else self.compile_s + steps * self.times.compiled.ratio
-        )
+        if steps is None or self.compile_s is None:
+            return None
+        return self.compile_s + steps * self.times.compiled.ratio
 
     def total_share(self, steps: int) -> float:
         """The same as a share of these steps in eager, which compares modes whose eager steps do
@@ -198,16 +195,36 @@ class Candidate:
 
 def name_mode(entry: Entry) -> str:
     """Return what to type: the mode, or the backend where the backend has no modes."""
-    trial = entry.record.trial
+    trial = entry.trial
     if trial.backend in ("inductor", None):
         return trial.mode
-    return str(trial.backend) if trial.mode == "default" else f"{trial.mode} with {trial.backend}"
+    if trial.mode == "default":
+        return str(trial.backend)
+    return f"{trial.mode} with {trial.backend}"
+
+
+class ModeOption(NamedTuple):
+    """A mode as a command takes it."""
+
+    mode: str
+    backend: str | None  # None: Inductor
+
+    @property
+    def name(self) -> str:
+        if self.backend:
+            return f"{self.mode} {self.backend}"
+        return self.mode
+
+
+def find_option(entry: Entry) -> ModeOption:
+    trial = entry.trial
+    return ModeOption(trial.mode, None if trial.backend == "inductor" else trial.backend)
 
 
 def find_times(entry: Entry) -> Times | None:
     """Find what decides of a trial: of a script its loop, where that was timed."""
     result = entry.result
-    eager_s = result.readings.get("eager_loop_step_s")
+    eager_s = result.eager_loop_step_s
     if result.loop_estimate and eager_s:
         eager = Estimate(math.log(eager_s))
         compiled = Estimate(eager.log - result.loop_estimate.log)
@@ -224,33 +241,22 @@ def find_times(entry: Entry) -> Times | None:
 def compare_with_all(found: Mapping[Entry, Times], eager: Estimate) -> list[Candidate]:
     """Compare each compiled step with the eager step over all trials."""
     eager_waits = any(map(_eager_waits, found))
-    return [
-        Candidate(
-            entry,
-            times,
-            eager,
-            eager_waits,
-            speedup=difference(eager, times.compiled),
-            pace=replace(times.compiled, log=-times.compiled.log),
-        )
-        for entry, times in found.items()
-    ]
+    candidates = []
+    for entry, times in found.items():
+        speedup = difference(eager, times.compiled)
+        pace = replace(times.compiled, log=-times.compiled.log)
+        candidates.append(Candidate(entry, times, eager, eager_waits, speedup, pace))
+    return candidates
 
 
 def compare_with_own(found: Mapping[Entry, Times]) -> list[Candidate]:
     """Compare each compiled step with the eager step of its own trial."""
-    return [
-        Candidate(
-            entry,
-            times,
-            times.eager,
-            _eager_waits(entry),
-            times.speedup,
-            times.speedup,
-            is_paired=True,
-        )
-        for entry, times in found.items()
-    ]
+    candidates = []
+    for entry, times in found.items():
+        waits = _eager_waits(entry)
+        own = Candidate(entry, times, times.eager, waits, times.speedup, times.speedup, True)
+        candidates.append(own)
+    return candidates
 
 
 def _eager_waits(entry: Entry) -> bool:

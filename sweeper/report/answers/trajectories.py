@@ -8,9 +8,14 @@ from collections.abc import Iterator
 
 from sweeper.core.record import Trajectory
 from sweeper.core.serialization import Json
-from sweeper.report.formatting import figure
+from sweeper.report.columns.formats import figure
 
 SAME, DIFFERS, UNKNOWN = "same", "differs", "unknown"
+SAID = {
+    SAME: "trains as in eager",
+    DIFFERS: "does not train as in eager",
+    UNKNOWN: "whether it trains as in eager is not known",
+}
 KINDS = {
     "typical": "or more in half of the steps",
     "often": "or more in one of twenty steps",
@@ -22,10 +27,19 @@ LEAST = 1e-5  # share that is told from nothing
 
 
 def name_verdict(trajectory: Trajectory | None) -> str | None:
-    """`same`, `differs` or `unknown`; None where nobody asked."""
+    """Return `same`, `differs` or `unknown`; None where the steps were not compared."""
     if trajectory is None:
         return None
-    return UNKNOWN if trajectory.passed is None else SAME if trajectory.passed else DIFFERS
+    if trajectory.passed is None:
+        return UNKNOWN
+    if trajectory.passed:
+        return SAME
+    return DIFFERS
+
+
+def say(trajectory: Trajectory | None) -> str:
+    """Say the verdict in a few words; empty where the steps were not compared."""
+    return SAID.get(name_verdict(trajectory) or "", "")
 
 
 def describe(trajectory: Trajectory | None, asked: Json = None) -> Iterator[str]:
@@ -40,17 +54,17 @@ def describe(trajectory: Trajectory | None, asked: Json = None) -> Iterator[str]
     elif trajectory.passed:
         yield f"it trains as in eager: no fault was found in {steps} steps"
     else:
-        yield f"it does not train as in eager: {_describe_difference(trajectory)}, in {steps} steps"
-
-
-def _describe_difference(trajectory: Trajectory) -> str:
-    how = KINDS.get(str(trajectory.kind), "")
-    if trajectory.value is None or trajectory.limit is None:
-        return f"the compiled {trajectory.worst} is not finite {how}"
-    whose = "eager" if trajectory.reference == "eager" else "eager without autocast"
-    off = f"differs from that of {whose} by {_percent(trajectory.value)} {how}"
-    return f"the compiled {trajectory.worst} {off} (the limit is {_percent(trajectory.limit)})"
+        how = KINDS.get(trajectory.kind or "", "")
+        off = f"is not finite {how}"
+        if trajectory.value is not None and trajectory.limit is not None:
+            whose = "eager" if trajectory.reference == "eager" else "eager without autocast"
+            value, limit = _percent(trajectory.value), _percent(trajectory.limit)
+            off = f"differs from that of {whose} by {value} {how} (the limit is {limit})"
+        wrong = f"the compiled {trajectory.worst} {off}"
+        yield f"it does not train as in eager: {wrong}, in {steps} steps"
 
 
 def _percent(share: float) -> str:
-    return f"{figure(100 * share)} %" if share >= LEAST else f"less than {100 * LEAST:g} %"
+    if share >= LEAST:
+        return f"{figure(100 * share)} %"
+    return f"less than {100 * LEAST:g} %"

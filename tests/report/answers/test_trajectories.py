@@ -1,4 +1,4 @@
-"""What a report says of a training that was compared step by step."""
+"""Whether a script trains compiled as it trains in eager, in words."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from records import make_script
 from reports import report_on
 
 from sweeper.core.record import Trajectory
-from sweeper.report.tables.scripts import conclude
-from sweeper.report.tables.trajectories import describe, name_verdict
+from sweeper.report.answers.scripts import conclude
+from sweeper.report.answers.trajectories import describe, name_verdict
 
 SAME = Trajectory(300, True, steps=300)
 DIFFERS = replace(
@@ -76,7 +76,7 @@ def test_the_verdict_is_in_the_line_of_the_script(
     tmp_path: Path, trajectory: Trajectory | None, said: str
 ) -> None:
     report = report_on(tmp_path, [make_script("train.py", {}, trajectory=trajectory)])
-    (line,) = conclude(report.tables["scripts"].rows, report.tables["recommendations"].rows)
+    (line,) = conclude(report.findings.choices)
     assert line.endswith(said)
 
 

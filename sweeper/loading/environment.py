@@ -1,0 +1,131 @@
+"""The environment and settings of a record as typed values: where a trial ran, and how."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sweeper.core.record import Record
+from sweeper.core.serialization import get_mapping
+
+Facts = Mapping[str, Mapping[str, str]]  # texts by group and name
+LIBRARIES = ""  # the group of their versions, which need no other name
+# Ends of environment variables that differ from trial to trial and say nothing about how it ran.
+PER_TRIAL = ("_CACHE_DIR", "CUDA_VISIBLE_DEVICES")
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where a trial ran; what its record does not say is None or empty."""
+
+    device: str | None
+    driver: str | None
+    power_limit_w: float | None
+    uuid: str | None  # of the GPU
+    versions: Mapping[str, str]  # of packages, CUDA and Python
+    commit: str | None
+    inductor_config: tuple[str, ...]  # settings that are not at their defaults
+
+    @property
+    def torch(self) -> str | None:
+        return self.versions.get("torch")
+
+
+def read_environment(record: Record) -> Environment:
+    """Read the environment of a record, whatever shape it has."""
+    environment = get_mapping(record.environment)
+    device = get_mapping(environment, "device")
+    versions = get_mapping(environment, "versions")
+    power_limit_w = device.get("power_limit_w")
+    inductor_config = environment.get("inductor_config")
+    return Environment(
+        _read_text(device, "name"),
+        _read_text(device, "driver"),
+        power_limit_w if isinstance(power_limit_w, int | float) else None,
+        _read_text(device, "uuid"),
+        {str(package): str(version) for package, version in versions.items()},
+        _read_text(environment, "commit"),
+        tuple(map(str, inductor_config)) if isinstance(inductor_config, list) else (),
+    )
+
+
+def _read_text(found: Mapping[str, Any], name: str) -> str | None:
+    value = found.get(name)
+    return None if value is None or value == "" else str(value)
+
+
+def read_version_facts(record: Record) -> Facts:
+    """Read the versions of libraries, CUDA and Python, and that of the GPU's driver."""
+    environment = get_mapping(record.environment)
+    return {
+        LIBRARIES: show_facts(get_mapping(environment, "versions")),
+        "GPU": _select_known(get_mapping(environment, "device"), "driver"),
+    }
+
+
+def read_other_facts(record: Record) -> Facts:
+    """Read how a trial ran, without its device and its versions."""
+    environment = get_mapping(record.environment)
+    variables = show_facts(get_mapping(environment, "variables"))
+    names = [name for name in ("inductor_config", "commit", "system") if name in environment]
+    return {
+        "GPU": _select_known(get_mapping(environment, "device"), "power_limit_w"),
+        "CPU": show_facts(get_mapping(environment, "cpu")),
+        "variable": {
+            name: value for name, value in variables.items() if not name.endswith(PER_TRIAL)
+        },
+        "setting": show_facts(read_settings_of_torch(record)),
+        "record": show_facts({name: environment[name] for name in names}),
+    }
+
+
+def _select_known(found: Mapping[str, Any], name: str) -> dict[str, str]:
+    value = found.get(name)
+    return {} if value is None else {name: show_fact(value)}
+
+
+def show_facts(group: Mapping[str, Any]) -> dict[str, str]:
+    return {str(name): show_fact(value) for name, value in group.items()}
+
+
+def show_fact(value: object) -> str:
+    """Show text as it is, and any other value as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def read_settings_of_torch(record: Record) -> Mapping[str, Any]:
+    """Read the settings that were equal in both arms, by name."""
+    return record.diagnostics.settings if record.diagnostics else {}
+
+
+@dataclass(frozen=True)
+class NumberFormat:
+    """The number format of a step as it came out."""
+
+    autocast: str | None  # None: no autocast
+    grad_scaler: bool
+
+
+def read_number_format(record: Record) -> NumberFormat | None:
+    """Read the number format of a step; None where the record does not say."""
+    settings = read_settings_of_torch(record)
+    if "autocast" not in settings:
+        return None
+    autocast = settings["autocast"]
+    return NumberFormat(str(autocast) if autocast else None, bool(settings.get("grad_scaler")))
+
+
+def read_text_form(record: Record) -> str | None:
+    """Read the form of the texts that the model got; None for a model without texts."""
+    if not record.trial.has_texts:
+        return None
+    found = read_settings_of_torch(record).get("text")
+    return None if found is None else str(found)
+
+
+def read_attention(record: Record, arm: str) -> str | None:
+    """Read the kinds of attention kernels that an arm ran."""
+    found = read_settings_of_torch(record).get(f"attention_ran_{arm}")
+    return str(found) if found else None

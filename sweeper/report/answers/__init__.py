@@ -1,0 +1,1 @@
+"""Answers: what a report says, as values, before it becomes a table or a sentence."""

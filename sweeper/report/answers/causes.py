@@ -1,0 +1,130 @@
+"""Causes: where time goes that compiling could have saved.
+
+Only what the device waits for the host in the compiled arm has a price here: its share of waiting
+times its step time. Graph breaks, skipped CUDA graphs and a busy host lie behind that waiting, so
+their own shares cannot be told.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from sweeper.analysis.flags import FLAGS
+from sweeper.analysis.meanings import CAUSES
+from sweeper.core.backends import CONTROLS
+from sweeper.core.libraries import SCRIPT
+from sweeper.loading.entries import Entry
+from sweeper.report.answers.candidates import NOISE
+from sweeper.report.answers.decision import GRAPH_MODES
+from sweeper.report.columns.formats import count, figure, percent, prefix, ratio
+
+WAITS = "the device waits for the host"
+GRAPHS = "mode=reduce-overhead launches its kernels all at once"
+LARGER_BATCH = "a larger batch gives the device more to do"
+RECOMPILE = "recompile"
+HAVE_PLACES = {"graph_break": "graph break", "cudagraph_skip": "skipped CUDA graph"}
+
+
+@dataclass(frozen=True)
+class Cause:
+    """One reason of one trial for time lost."""
+
+    entry: Entry
+    name: str  # host_bound, graph_break, recompile, cudagraph_skip or throttled
+    detail: str  # the compiler's reason and the place in the user's code
+    reason: str  # without a place
+    fix: str
+    count: int | None = None  # how often it was seen; None for a state
+    lost_s: float | None = None  # per step; None: it cannot be told
+
+    @property
+    def lost_fraction(self) -> float | None:
+        """The lost time as a share of the compiled step."""
+        step_s = self.entry.result.compiled_step_s
+        if self.lost_s is not None and step_s:
+            return self.lost_s / step_s
+        return None
+
+    @property
+    def loss(self) -> str:
+        """What a trial loses, e.g. `10.3 ms per step (43 %)`; empty where it is not known."""
+        if self.lost_s is None:
+            return ""
+        return f"{figure(self.lost_s * 1e3)} ms per step ({percent(self.lost_fraction or 0.0)})"
+
+    def describe(self) -> str:
+        """E.g. `, 10.3 ms per step (43 %): the device waits for the host`, behind its name."""
+        times = ""
+        if self.count is not None:
+            times = f", {count(self.count, 'time')}"
+        cost = prefix(", ", self.loss)
+        return f"{cost}{times}: {' | '.join(self.detail.splitlines())}"
+
+
+def find_causes(entries: Iterable[Entry]) -> list[Cause]:
+    """Put first what costs a larger share of its step, then what was seen more often."""
+    causes: list[Cause] = []
+    for entry in entries:
+        if entry.trial.mode != "eager" and entry.trial.backend not in CONTROLS:
+            causes += _find_causes(entry)
+    return sorted(causes, key=lambda cause: (-(cause.lost_fraction or 0.0), -(cause.count or 0)))
+
+
+def _find_causes(entry: Entry) -> Iterator[Cause]:
+    result, trial, diagnostics = entry.result, entry.trial, entry.record.diagnostics
+    share, step_s = result.compiled_waits_fraction, result.compiled_step_s
+    if share is not None and step_s and result.host_bound_arms in ("compiled", "both"):
+        fix, detail = LARGER_BATCH, WAITS
+        has_graphs = trial.mode in GRAPH_MODES or "triton.cudagraphs" in trial.compile.options
+        if trial.backend == "inductor" and not has_graphs:  # another mode would record them
+            fix, detail = GRAPHS, f"{WAITS}; {GRAPHS}"
+        if result.device_speedup is not None:
+            detail += f"; the device alone is {result.device_speedup:.2f} times as fast as eager"
+        yield Cause(entry, "host_bound", detail, WAITS, fix, lost_s=share * step_s)
+    if diagnostics is not None:
+        for item in diagnostics.graph_breaks:
+            detail = f"{item.reason}{prefix(' at ', item.where or '')}"
+            yield Cause(entry, "graph_break", detail, item.reason, _fix("graph_break"), item.count)
+        if diagnostics.recompiles:
+            inspect = "" if trial.workload == SCRIPT else " or inspect=true"
+            detail = f"TORCH_LOGS=recompiles{inspect} says why"
+            says, fix = CAUSES[RECOMPILE].says, _fix(RECOMPILE)
+            yield Cause(entry, RECOMPILE, detail, says, fix, diagnostics.recompiles)
+    fix = _fix("cudagraph_skip")
+    if trial.device == "cpu":
+        fix = "Nothing: on a GPU this mode records them."
+    for reason, times in Counter(entry.record.cudagraph_skips).items():
+        yield Cause(entry, "cudagraph_skip", reason, reason, fix, times)
+    if "throttled" in entry.flags:
+        detail = "clocks were lowered in the rounds (power or heat)"
+        yield Cause(entry, "throttled", detail, detail, _fix("throttled"))
+
+
+def _fix(cause: str) -> str:
+    return {**FLAGS, **CAUSES}[cause].todo.replace("`", "")
+
+
+def explain(entry: Entry, causes: Sequence[Cause]) -> list[str]:
+    """Say why a trial is not faster; `causes` are its own.
+
+    Causes that have places are counted: whoever shows these lines shows the places too.
+    """
+    lines = []
+    speedup, by_device = entry.result.speedup, entry.result.device_speedup
+    if speedup is not None and by_device is not None and max(speedup, by_device) <= 1 + NOISE:
+        longer = "longer than" if by_device < 1 - NOISE else "about as long as"
+        lines.append(
+            f"the compiled kernels take {longer} eager's (device speedup {ratio(by_device)}); "
+            "inspect=true shows which are generated and which are library calls"
+        )
+    totals = Counter[str]()
+    for cause in causes:
+        totals[cause.name] += cause.count or 0
+        if cause.name not in HAVE_PLACES:
+            lines.append(f"{cause.name}{cause.describe()}")
+    for name, noun in HAVE_PLACES.items():
+        if totals[name]:
+            lines.append(f"{count(totals[name], noun)}, see below")
+    return lines

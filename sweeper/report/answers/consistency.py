@@ -1,0 +1,79 @@
+"""What records of several sweeps do not have in common, as lines: a mean over them should not hide
+it.
+
+Different devices are told apart by `variant`, and enter no common mean. Trials that differ in
+anything else do.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from typing import TypeVar
+
+from sweeper.core.text import printable
+from sweeper.loading.entries import Entry
+from sweeper.loading.environment import read_environment, read_settings_of_torch
+from sweeper.report.columns.formats import shorten_names
+
+# Of `diagnostics.settings`: what the environment may change behind equal axes.
+SWITCHES = (
+    "float32_matmul_precision",
+    "matmul_allow_tf32",
+    "matmul_reduced_bf16",
+    "matmul_reduced_fp16",
+    "cudnn_allow_tf32",
+    "cudnn_benchmark",
+    "deterministic_algorithms",
+    "autocast",
+    "grad_scaler",
+)
+
+K = TypeVar("K", bound=Hashable)
+
+
+def find_mixtures(entries: Sequence[Entry]) -> list[str]:
+    """Make a line for each of: devices, versions of torch, ways to time, global switches of one
+    precision.
+    """
+    devices: set[str] = set()
+    torches: dict[Hashable, set[str]] = defaultdict(set)
+    clocks: dict[Hashable, set[str]] = defaultdict(set)
+    switches: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for entry in entries:
+        trial, variant = entry.trial, entry.variant
+        devices.update(part for part in entry.origin if not part.startswith("torch="))
+        # The variant has what the grid asked for, such as `worker.python`.
+        if torch := read_environment(entry.record).torch:
+            torches[variant].add(torch)
+        if entry.result.eager_step_s is not None:
+            clock = "step" if "eager_p50_s" in entry.result.readings else "block"
+            clocks[trial.workload, variant].add(clock)
+        settings = read_settings_of_torch(entry.record)
+        for name in SWITCHES:
+            if name in settings:
+                switch = f"{name} ({trial.labels.precision})"
+                switches[switch, variant].add(str(settings[name]))
+    lines = []
+    if devices:
+        lines.append(
+            f"trials ran on different devices, which no mean mixes: {', '.join(sorted(devices))} "
+            "(in variant)"
+        )
+    if mixed := _find_mixed(torches):
+        different = sorted(set[str]().union(*mixed.values()))
+        lines.append(f"means hold trials of different versions of torch: {', '.join(different)}")
+    if _find_mixed(clocks):
+        lines.append("means hold trials timed step by step (measure.clock=step) beside others")
+    differing: dict[str, set[str]] = defaultdict(set)
+    for (switch, _), found in _find_mixed(switches).items():
+        differing[switch] |= found
+    for switch, found in differing.items():
+        values = shorten_names(sorted(found))
+        lines.append(f"means hold trials with different settings: {switch} {values}")
+    return [printable(line) for line in lines]
+
+
+def _find_mixed(values: Mapping[K, set[str]]) -> dict[K, set[str]]:
+    """Select the keys that have several values."""
+    return {key: found for key, found in values.items() if len(found) > 1}

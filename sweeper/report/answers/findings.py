@@ -1,0 +1,84 @@
+"""Findings: the answers that every table, text and figure of a report is made of, computed once."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from sweeper.core.libraries import SCRIPT
+from sweeper.loading.entries import Entry
+from sweeper.loading.ladder import find_ladders
+from sweeper.report.answers.causes import Cause, find_causes
+from sweeper.report.answers.decision import NO_LIMITS, Choice, Limits, choose_all
+from sweeper.report.answers.groups import Group, group_by_suite, make_groups
+from sweeper.report.answers.ladders import LadderAnswer, Rung, answer_ladders
+from sweeper.report.answers.model_points import ModelPoints, collect
+from sweeper.report.answers.provenance import name_amp_format
+from sweeper.report.answers.scripts import ScriptAnswer
+from sweeper.report.answers.trials import TRIAL_AXES, find_varying
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Trials, and the limits of the job that modes are recommended for."""
+
+    entries: Sequence[Entry]
+    limits: Limits = NO_LIMITS
+
+    @cached_property
+    def failed(self) -> list[Entry]:
+        return [entry for entry in self.entries if not entry.is_ok]
+
+    @cached_property
+    def axes(self) -> list[str]:
+        """The axes in which the trials differ."""
+        return find_varying(self.entries, TRIAL_AXES)
+
+    @cached_property
+    def model_points(self) -> ModelPoints:
+        return collect(self.entries)
+
+    @cached_property
+    def groups(self) -> list[Group]:
+        return make_groups(self.model_points.points)
+
+    @cached_property
+    def suites(self) -> list[Group]:
+        return group_by_suite(self.model_points.points)
+
+    @cached_property
+    def choices(self) -> list[Choice]:
+        return choose_all(self.entries, self.limits)
+
+    @cached_property
+    def causes(self) -> list[Cause]:
+        return find_causes(self.entries)
+
+    @cached_property
+    def causes_of(self) -> dict[Entry, list[Cause]]:
+        by_entry: dict[Entry, list[Cause]] = defaultdict(list)
+        for cause in self.causes:
+            by_entry[cause.entry].append(cause)
+        return by_entry
+
+    @cached_property
+    def scripts(self) -> list[ScriptAnswer]:
+        return [ScriptAnswer(entry) for entry in self.entries if entry.trial.workload == SCRIPT]
+
+    @cached_property
+    def ladders(self) -> list[LadderAnswer]:
+        return answer_ladders(find_ladders(self.entries))
+
+    @property
+    def rungs(self) -> list[Rung]:
+        rungs: list[Rung] = []
+        for answer in self.ladders:
+            rungs += answer.rungs
+        return rungs
+
+    @cached_property
+    def amp(self) -> str:
+        """The number format that carried the weight amp."""
+        return name_amp_format(self.entries)

@@ -1,0 +1,260 @@
+"""Ladders of a report: each rung with what it is compared with, and what a ladder answers.
+
+Trials are compared unpaired, by Welch's t over processes (over draws where there are three).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from statistics import fmean, geometric_mean
+
+from sweeper.analysis.flags import DOUBTS, UNVERIFIED
+from sweeper.analysis.stats import Estimate, difference
+from sweeper.core.ladder import COMPILED_RUNGS, EAGER_RUNGS
+from sweeper.core.record import ARMS
+from sweeper.loading.entries import Entry
+from sweeper.loading.environment import read_environment
+from sweeper.loading.ladder import Ladder, Step
+from sweeper.report.answers.candidates import NOISE
+from sweeper.report.answers.trials import show_axis
+from sweeper.report.columns import cell
+from sweeper.report.columns.formats import count, estimated, join, prefix, ratio
+
+MAX_SENTENCES = 3  # of a verdict
+# What all rungs of a ladder have in common, beside the model.
+AXES = ("precision", "workload", "batch_size", "variant", "sweep")
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A step of a ladder with what it is compared with."""
+
+    ladder: Ladder
+    step: Step
+    before: Step | None  # the last step above that worked
+
+    @property
+    def entry(self) -> Entry:
+        return self.step.entry
+
+    @property
+    def title(self) -> str:
+        return self.step.title
+
+    @property
+    def variant(self) -> str:
+        return join((self.ladder.plain.variant, *self.ladder.origin))
+
+    @cached_property
+    def speedup(self) -> Estimate | None:
+        """Over eager as built; for eager itself 1, without an interval."""
+        eager = self.ladder.eager
+        if eager is self.step:
+            return Estimate(0.0)
+        return _compare(eager, self.step)
+
+    @cached_property
+    def over_before(self) -> Estimate | None:
+        return _compare(self.before, self.step)
+
+    @cached_property
+    def over_strongest(self) -> Estimate | None:
+        """Over the strongest eager, of a compiled rung."""
+        if self.step.rung not in COMPILED_RUNGS:
+            return None
+        return _compare(self.ladder.strongest, self.step)
+
+    @property
+    def device_step_s(self) -> float | None:
+        """Of the arms whose step time it has: the mean of both where eager is timed against
+        eager.
+        """
+        arms: Sequence[str] = ("compiled",)
+        if self.entry.trial.mode == "eager":
+            arms = ARMS
+        elif self.step.rung in EAGER_RUNGS:
+            arms = ("eager",)
+        found = [self.entry.result.readings.get(f"{arm}_device_step_s") for arm in arms]
+        known = [value for value in found if value is not None]
+        if known == found and self.step.time:
+            return fmean(known)
+        return None
+
+    @property
+    def doubts(self) -> list[str]:
+        """The flags that say that its step time may be off."""
+        return [flag for flag in self.entry.flags if flag in DOUBTS]
+
+
+def _compare(one: Step | None, other: Step) -> Estimate | None:
+    if one and one.time and other.time:
+        return difference(one.time, other.time)
+    return None
+
+
+def _show_axis(rung: Rung, name: str) -> str:
+    if name == "variant":
+        return cell.show(rung.variant)
+    return show_axis(rung.entry, name)
+
+
+@dataclass(frozen=True)
+class LadderAnswer:
+    """What a ladder says, by its rungs: eager as built comes first."""
+
+    rungs: Sequence[Rung]
+
+    @property
+    def built(self) -> Rung:
+        return self.rungs[0]
+
+    @property
+    def model(self) -> str:
+        return self.built.entry.trial.labels.model
+
+    @cached_property
+    def strongest(self) -> Rung | None:
+        """The fastest rung in eager; None: not every way to run it was tried."""
+        strongest = self.built.ladder.strongest
+        return next((rung for rung in self.rungs if rung.step is strongest), None)
+
+    @cached_property
+    def best(self) -> Rung | None:
+        """The compiled rung that is fastest against the strongest eager; None: none worked."""
+        compiled = [rung for rung in self.rungs if rung.over_strongest]
+        return max(compiled, key=_gain, default=None)
+
+    @property
+    def without(self) -> float | None:
+        """How many times as fast as eager as built the strongest eager is."""
+        speedup = self.strongest.speedup if self.strongest else None
+        if speedup:
+            return speedup.ratio
+        return None
+
+    @property
+    def by_it(self) -> float | None:
+        """How many times as fast as the strongest eager the best compiled rung is."""
+        if self.best:
+            return _gain(self.best)
+        return None
+
+    @property
+    def adds(self) -> bool:
+        """Whether torch.compile gains anything beyond the strongest eager."""
+        return (self.by_it or 0.0) > 1 + NOISE
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it says what is torch.compile's."""
+        return bool(self.without and self.by_it)
+
+    @cached_property
+    def doubts(self) -> dict[str, list[str]]:
+        """The doubt flags of the rungs that are compared, by their titles."""
+        compared = filter(None, (self.built, self.strongest, self.best))
+        return {rung.title: rung.doubts for rung in compared if rung.doubts}
+
+    @property
+    def is_verified(self) -> bool:
+        return not any(UNVERIFIED in flags for flags in self.doubts.values())
+
+    @property
+    def num_gpus(self) -> int:
+        uuids = {read_environment(rung.entry.record).uuid for rung in self.rungs}
+        return len(uuids - {None})
+
+    def name(self, axes: Iterable[str]) -> str:
+        """Name the ladder by its model and the values of `axes`, e.g. `resnet50 amp`."""
+        names = [self.model]
+        for axis in axes:
+            names.append(_show_axis(self.built, axis))
+        return join(names, " ")
+
+    def describe(self) -> str:
+        """E.g. `gains 1.93x without torch.compile (eager + channels_last), and another 1.35x with
+        compile default`.
+        """
+        assert self.strongest
+        assert self.best
+        by_it = f"{ratio(self.by_it)}x with {self.best.title}"
+        added = f"another {by_it}" if self.adds else f"torch.compile adds nothing to that ({by_it})"
+        gains = f"gains {ratio(self.without)}x without torch.compile ({self.strongest.title})"
+        flags = dict.fromkeys(chain.from_iterable(self.doubts.values()))
+        return join((f"{gains}, and {added}", prefix("flagged ", ", ".join(flags))))
+
+    def explain(self) -> str:
+        """Say the same with intervals, and what is missing of it."""
+        if self.strongest is None:
+            return "not every way to run eager was tried, so none is called the strongest"
+        strongest = f"the strongest eager is {self.strongest.title}"
+        if self.without and self.strongest is not self.built:
+            gain = estimated(self.strongest.speedup)
+            strongest += f", {gain} times as fast as eager as built"
+        if self.best is None:
+            return f"{strongest}; no compiled rung worked"
+        gain = f"{estimated(self.best.over_strongest)} ({self.best.title}"
+        if total := estimated(self.best.speedup):
+            gain += f", {total} over eager as built"
+        named = [f"{rung} ({', '.join(flags)})" for rung, flags in self.doubts.items()]
+        doubts = prefix("doubts: ", ", ".join(named))
+        return join((strongest, f"beyond it torch.compile gives {gain})", doubts))
+
+
+def _gain(rung: Rung) -> float:
+    if rung.over_strongest:
+        return rung.over_strongest.ratio
+    return 0.0
+
+
+def answer_ladders(ladders: Iterable[Ladder]) -> list[LadderAnswer]:
+    """Compare the rungs of each ladder with the last one above that worked."""
+    answers = []
+    for ladder in ladders:
+        rungs, before = [], None
+        for step in ladder.steps:
+            rungs.append(Rung(ladder, step, before))
+            before = step if step.time else before
+        answers.append(LadderAnswer(rungs))
+    return answers
+
+
+def find_ladder_axes(answers: Iterable[LadderAnswer]) -> list[str]:
+    """Find the axes in which ladders of one model differ."""
+    values: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for answer in answers:
+        for name in AXES:
+            values[name, answer.model].add(_show_axis(answer.built, name))
+    differing = {name for (name, _), shown in values.items() if len(shown) > 1}
+    return [name for name in AXES if name in differing]
+
+
+def conclude(answers: Sequence[LadderAnswer]) -> list[str]:
+    """Say what is torch.compile's, in a sentence for each of a few ladders, in one for more of
+    them. A mean is over verified ones.
+    """
+    whole = [answer for answer in answers if answer.is_whole]
+    if len(whole) <= MAX_SENTENCES:
+        axes = find_ladder_axes(answers)
+        return [f"over eager as built, {answer.name(axes)} {answer.describe()}" for answer in whole]
+    without, by_it, sure = [], [], 0
+    for answer in whole:
+        if answer.is_verified:
+            without.append(answer.without or 1.0)
+            by_it.append(answer.by_it or 1.0)
+            sure += not answer.doubts
+    if not without:
+        return [f"over eager as built, none of {len(whole)} ladders is verified"]
+    rest = ""
+    if len(without) < len(whole):
+        rest = f"; {len(whole) - len(without)} more not verified"
+    gain, added = geometric_mean(without), geometric_mean(by_it)
+    return [
+        f"over eager as built, {count(len(without), 'ladder')} gain {ratio(gain)}x without "
+        f"torch.compile, and another {ratio(added)}x with it (geometric means over the best rungs; "
+        f"{sure or 'none'} of them without doubt{rest})"
+    ]

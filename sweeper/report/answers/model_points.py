@@ -1,0 +1,213 @@
+"""Model points: what summary.csv takes its means over, a model at a batch size with its trials in
+the weighted precisions.
+
+Trials with mode=eager, or in a precision without a weight, are in no model point.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Hashable, Iterable, Mapping, Set
+from dataclasses import dataclass
+from functools import cached_property
+
+from sweeper.analysis.flags import UNVERIFIED
+from sweeper.analysis.result import Result
+from sweeper.analysis.stats import Estimate
+from sweeper.core.trial import Precision
+from sweeper.loading.entries import Entry
+from sweeper.report.answers.trials import name_backend, rank_mode
+from sweeper.report.columns.formats import count
+
+NamedPrecision = tuple[str, Precision]
+
+
+def is_verified(entry: Entry) -> bool:
+    """Whether a trial is ok and its result was judged; any other trial is in no mean."""
+    return entry.is_ok and UNVERIFIED not in entry.flags
+
+
+@dataclass(frozen=True)
+class Key:
+    """What a row of the summary holds fixed, beside the family."""
+
+    workload: str
+    mode: str
+    backend: str | None
+    variant: str
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        return tuple(filter(None, (self.workload, self.mode, self.backend, self.variant)))
+
+    def __str__(self) -> str:
+        return ", ".join(self.parts)
+
+
+@dataclass(frozen=True)
+class ModelPoint:
+    """A model at a batch size under one key; `entries` maps each weight to the trial that carries
+    it, one at least.
+    """
+
+    key: Key
+    entries: Mapping[str, Entry]
+
+    @property
+    def first(self) -> Entry:
+        return next(iter(self.entries.values()))
+
+    @property
+    def name(self) -> str:
+        trial = self.first.trial
+        return f"{trial.labels.model} (batch {trial.batch_size})"
+
+    @property
+    def family(self) -> str:
+        return self.first.trial.labels.family
+
+    @property
+    def suite(self) -> str:
+        return self.first.trial.labels.suite or ""
+
+    @property
+    def judged(self) -> bool:
+        """Whether nothing but the compiler can be to blame for a failure."""
+        return all(entry.record.judges_the_compiler for entry in self.entries.values())
+
+    @cached_property
+    def verified(self) -> Mapping[str, Result]:
+        """The results of the verified trials by weight."""
+        return {weight: one.result for weight, one in self.entries.items() if is_verified(one)}
+
+    @property
+    def has_unverified(self) -> bool:
+        """Whether a trial is ok, but its result could not be judged."""
+        return sum(entry.is_ok for entry in self.entries.values()) > len(self.verified)
+
+    def is_sure(self, weights: Iterable[str], doubts: Set[str]) -> bool:
+        """Whether it was tried under each of these weights, and no trial there has one of these
+        flags.
+        """
+        for weight in weights:
+            if weight not in self.entries or not doubts.isdisjoint(self.entries[weight].flags):
+                return False
+        return True
+
+    def estimate(self, weight: str) -> Estimate | None:
+        """Return the speedup under `weight`; None where the trial is not verified or was not
+        tried.
+        """
+        result = self.verified.get(weight)
+        if result:
+            return result.estimate
+        return None
+
+    def device_estimate(self, weight: str) -> Estimate | None:
+        """Return the device speedup under `weight`; None as in `estimate`, and where it is not
+        known.
+        """
+        result = self.verified.get(weight)
+        if result:
+            return result.device_estimate
+        return None
+
+    def speedup_or_one(self, weight: str) -> float | None:
+        """Return the speedup under `weight`, which must have been tried; 1.0 where the trial
+        failed.
+
+        None where the trial is ok but not verified: it may be either of the two.
+        """
+        if weight in self.verified:
+            return self.verified[weight].speedup
+        if self.entries[weight].is_ok:
+            return None
+        return 1.0
+
+
+@dataclass(frozen=True)
+class ModelPoints:
+    """`notes` say which records were set aside because another one stands for the same point."""
+
+    points: tuple[ModelPoint, ...]
+    notes: tuple[str, ...]
+
+
+def collect(entries: Iterable[Entry]) -> ModelPoints:
+    """Put the trials of each model together, points in order of key and then of first appearance.
+
+    A model is what is built (its axes), not what it is called. Where a point has two records in one
+    precision, one that got its batch size as asked goes before one that backed off to it, then the
+    later one. No mean mixes precisions: of several that carry one weight under a key, the one with
+    the most trials counts.
+    """
+    weighted = list(filter(has_weight, entries))
+    chosen, notes = _choose_precisions(weighted)
+    slots: dict[tuple[Key, Hashable], dict[str, Entry]] = defaultdict(dict)
+    aside: Counter[tuple[str, str]] = Counter()
+    for entry in weighted:
+        key, weight = row = _row(entry)
+        if _precision(entry) != chosen[row]:
+            continue
+        slot = slots[key, (entry.trial.model.key, entry.trial.batch_size)]
+        kept, other = entry, slot.get(weight)
+        if other is not None:
+            if "smaller_batch" in entry.flags and "smaller_batch" not in other.flags:
+                kept, other = other, entry
+            aside[other.folder.parent.name, kept.folder.parent.name] += 1
+        slot[weight] = kept
+    set_aside = []
+    for (one, kept_of), number in aside.items():
+        line = f"{count(number, 'trial')} of {one} not in the summary: {kept_of} has the same"
+        if one != kept_of:
+            line += f"; to compare: python -m sweeper.compare {one} {kept_of}"
+        set_aside.append(line)
+    points = [ModelPoint(key, slot) for (key, _), slot in slots.items()]
+    return ModelPoints(tuple(sorted(points, key=_order)), (*set_aside, *notes))
+
+
+def has_weight(entry: Entry) -> bool:
+    """Whether a trial can be in a mean."""
+    return entry.trial.mode != "eager" and bool(entry.trial.labels.weight)
+
+
+def _row(entry: Entry) -> tuple[Key, str]:
+    """Return the key of an entry, and the weight that it carries under the key."""
+    trial = entry.trial
+    key = Key(trial.workload, trial.mode, name_backend(entry), entry.variant)
+    return key, trial.labels.weight or ""
+
+
+def _precision(entry: Entry) -> NamedPrecision:
+    return entry.trial.labels.precision, entry.trial.precision
+
+
+def _choose_precisions(
+    entries: Iterable[Entry],
+) -> tuple[Mapping[tuple[Key, str], NamedPrecision], list[str]]:
+    """Choose one precision for each row: the one with the most trials, then the first. Lines tell
+    of the others.
+    """
+    counts: dict[tuple[Key, str], Counter[NamedPrecision]] = defaultdict(Counter)
+    for entry in entries:
+        counts[_row(entry)][_precision(entry)] += 1
+    chosen = {}
+    lines = []
+    for (key, weight), found in counts.items():
+        (kept, _), *others = found.most_common()
+        chosen[key, weight] = kept
+        for (name, _), number in others:
+            carrier = f"precision={kept[0]}"
+            if kept[0] == name:
+                carrier = f"another setting of precision={name}"
+            lines.append(
+                f"{key}: {count(number, 'trial')} in precision={name} not in the summary: "
+                f"{carrier} carries the weight {weight}, which only one precision can have; make "
+                "two sweeps of them and report each alone"
+            )
+    return chosen, lines
+
+
+def _order(point: ModelPoint) -> tuple[str, int, str, str]:
+    key = point.key
+    return key.workload, rank_mode(key.mode), key.backend or "", key.variant

@@ -1,0 +1,281 @@
+"""What a report says of users' own scripts: what the loop gains, what was seen of the script, and
+what to do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from sweeper.core.record import TORCH_NN, CompileCall, ScriptRun
+from sweeper.core.serialization import drop_defaults
+from sweeper.loading.entries import Entry
+from sweeper.report.answers import trajectories
+from sweeper.report.answers.candidates import NOISE, Times, find_times
+from sweeper.report.answers.decision import NOT_KNOWN, Choice
+from sweeper.report.answers.trials import find_varying, show_axis
+from sweeper.report.columns.formats import count, duration, figure, join, percent, prefix, ratio
+
+# torch compiles a frame for so many shapes that differ in more than one size, then runs it eager.
+MANY_SHAPES = 8
+NOTABLE_WAIT = 0.1  # share of the loop's time
+
+
+@dataclass(frozen=True)
+class Saving:
+    """Seconds that compiling with an empty cache saves over a whole training; below 0 it loses.
+    The interval follows the loop's.
+    """
+
+    value_s: float
+    low_s: float | None = None
+    high_s: float | None = None
+
+    def describe(self) -> str:
+        """Say `saves 3 min 20 s (3 min 05 s to 3 min 41 s)`, or that it is not known which of
+        both.
+        """
+        verb = "saves" if self.value_s > 0 else "loses"
+        if self.low_s is None or self.high_s is None:
+            return f"{verb} {_show_time(self.value_s)}"
+        if self.low_s < 0 < self.high_s:
+            best, worst = _show_time(self.high_s), _show_time(self.low_s)
+            return f"may save up to {best} or lose up to {worst}"
+        least, most = sorted((self.low_s, self.high_s), key=abs)
+        return f"{verb} {_show_time(self.value_s)} ({_show_time(least)} to {_show_time(most)})"
+
+
+def _show_time(seconds: float) -> str:
+    size = abs(seconds)
+    if size >= 10:
+        return duration(size)
+    return f"{figure(size)} s"
+
+
+@dataclass(frozen=True)
+class ScriptAnswer:
+    """A trial of a user's own script."""
+
+    entry: Entry
+
+    @property
+    def seen(self) -> ScriptRun:
+        return self.entry.result.seen_of_script or ScriptRun()
+
+    @cached_property
+    def times(self) -> Times | None:
+        """The times of the loop, where it was timed."""
+        times = find_times(self.entry)
+        if times and times.of_loop:
+            return times
+        return None
+
+    @property
+    def gain(self) -> float:
+        """The speedup of the loop, else of a step; 0 where neither is known."""
+        return self.entry.result.loop_speedup or self.entry.result.speedup or 0.0
+
+    @property
+    def total_steps(self) -> int | None:
+        """The steps of the training that the user plans."""
+        return self.entry.trial.labels.total_steps
+
+    @property
+    def compile_s(self) -> float | None:
+        """Seconds of compiling with an empty cache."""
+        return self.entry.result.compile_cold_s
+
+    @property
+    def eager_loader_share(self) -> float | None:
+        """The share of the loop's time in which it waits for its loader."""
+        return self.entry.result.eager_loader_share
+
+    @property
+    def loader_shares(self) -> tuple[float, float]:
+        """The shares in eager and compiled, 0 where they are not known."""
+        return self.eager_loader_share or 0.0, self.entry.result.compiled_loader_share or 0.0
+
+    @property
+    def ceiling(self) -> float | None:
+        """What the loop could gain at most: everything but the wait for its loader in no time."""
+        if self.eager_loader_share:
+            return 1 / self.eager_loader_share
+        return None
+
+    @cached_property
+    def saving(self) -> Saving | None:
+        result, steps, compile_s = self.entry.result, self.total_steps, self.compile_s
+        if self.times is None or steps is None or compile_s is None:
+            return None
+        speedups = result.loop_speedup, result.loop_speedup_low, result.loop_speedup_high
+        saved_s = [self.times.saved_s(compile_s, steps, speedup) for speedup in speedups]
+        value_s, low_s, high_s = saved_s
+        if value_s is None:
+            return None
+        return Saving(value_s, low_s, high_s)
+
+    @cached_property
+    def findings(self) -> tuple[str, ...]:
+        """What a user should know of the script, the most useful first."""
+        asked = self.entry.trial.model.asked_trajectory
+        return (
+            *self._describe_total(),
+            *self._say_how_to_compile(),
+            *trajectories.describe(self.seen.trajectory, asked),
+            *self._describe_loop(),
+        )
+
+    def _describe_total(self) -> Iterator[str]:
+        """Say what compiling gives over the whole training, and when it has paid."""
+        if self.compile_s is None or self.saving is None:
+            return
+        break_even = self.entry.result.break_even_steps
+        most = "at most " if "compile_contended" in self.entry.flags else ""
+        when = "never pay back"
+        if break_even is not None:
+            paid = "have paid back" if self.saving.value_s > 0 else "would pay back"
+            when = f"{paid} after {math.ceil(break_even):,} steps"
+        compiling = f"{most}{_show_time(self.compile_s)} of compilation"
+        gain = self.saving.describe()
+        yield f"over {self.total_steps:,} steps compiling {gain}: {compiling} {when}"
+
+    def _say_how_to_compile(self) -> Iterator[str]:
+        calls = [call for call in self.seen.compile_calls if call.is_arm]
+        if calls:
+            who = "the script compiles"
+            if all(call.by_library for call in calls):
+                who = "a library compiles the script's modules"
+            asked = " and ".join(map(describe_call, calls))
+            yield f"{who} already, which is the compiled arm whatever the mode: {asked}"
+            return
+        trial, gain = self.entry.trial, self.entry.result.loop_speedup or 0.0
+        if trial.mode == "eager" or gain <= 1 + NOISE or not self.seen.called_at:
+            return
+        # `compile` of a class of torch's own compiles nothing: Dynamo skips its frames.
+        own: list[str] = []
+        of_torch: list[str] = []
+        for name, place in zip(self.seen.modules, self.seen.called_at, strict=True):
+            (of_torch if name.startswith(TORCH_NN) else own).append(f"{name} ({place})")
+        usual = {"mode": "default", "backend": "inductor"}
+        measured = {"mode": trial.mode, "backend": trial.backend, **drop_defaults(trial.compile)}
+        unusual = [
+            f"{name}={value!r}" for name, value in measured.items() if value != usual.get(name)
+        ]
+        given = ", ".join(unusual)
+        if own:
+            how = f"call .compile({given}) on {_name_each(own)}"
+            yield f"to compile: {how} before the loop: {', '.join(own)}"
+        if of_torch:
+            how = f"replace {_name_each(of_torch)} by torch.compile(model{prefix(', ', given)})"
+            yield f"to compile: {how} before the loop: {', '.join(of_torch)}"
+
+    def _describe_loop(self) -> Iterator[str]:
+        eager, compiled = self.loader_shares
+        waits = f"the loop waits for its loader ({self.seen.loader}) for"
+        if eager >= NOTABLE_WAIT:
+            yield f"{waits} {percent(eager)} of its time, which compiling does not shorten"
+        elif compiled >= NOTABLE_WAIT:
+            wait = f"{percent(compiled)} of its time, which it did not in eager"
+            yield f"once compiled, {waits} {wait}: speed that up next"
+        seen, loop = self.seen, self.seen.loop_compiled
+        if any(run and run.left_out for run in (seen.loop_eager, loop)):
+            yield (
+                "evaluations, saved files or ends of epochs are not in the loop's time, or not as "
+                "often in both arms"
+            )
+        if seen.num_shapes > 1:
+            advice = ""
+            if seen.num_shapes > MANY_SHAPES and seen.pad_to:
+                advice = f": pad to {', '.join(map(str, seen.pad_to))}"
+            yield f"{seen.num_shapes} shapes of inputs{advice}"
+        if loop and loop.recompiles:
+            times = "once" if loop.recompiles == 1 else f"{loop.recompiles} times"
+            yield f"the loop compiled {times} in {loop.steps} steps, after the first steps"
+        diagnostics = self.entry.record.diagnostics
+        breaks = diagnostics.graph_breaks if diagnostics else ()
+        places = dict.fromkeys(item.where for item in breaks if item.where)
+        if places:
+            yield f"graph breaks at {', '.join(places)}"
+        if loop and loop.batches > 1:
+            yield f"{loop.batches:.2g} batches per step"
+        if len(seen.optimizers) > 1:
+            optimizers = count(len(seen.optimizers), "optimizer")
+            yield f"{optimizers} take turns, and a step is one turn of all"
+        if seen.skipped_steps:
+            yield f"the gradient scaler skipped {seen.skipped_steps} steps"
+        silenced = [describe_call(call) for call in seen.compile_calls if not call.is_arm]
+        if silenced:
+            yield f"compiled by libraries, and eager in the eager arm too: {' and '.join(silenced)}"
+
+
+def _name_each(modules: Sequence[str]) -> str:
+    if len(modules) == 1:
+        return "it"
+    return "each"
+
+
+def describe_call(call: CompileCall) -> str:
+    what, given = prefix(" ", call.target), prefix(" with ", call.arguments)
+    return f"torch.compile{what} at {call.where}{given}"
+
+
+def conclude(choices: Sequence[Choice]) -> list[str]:
+    """Say each recommendation of a script in a sentence, with the figures of the trial that it
+    rests on.
+
+    For example `script train.py: compile; step 1.50x, loop 1.08x`; the most gain comes first.
+    """
+    first = [choice.entries[0] for choice in choices]
+    axes = find_varying(first, ("variant",))
+
+    def gain(choice: Choice) -> float:
+        if choice.rests_on:
+            return ScriptAnswer(choice.rests_on).gain
+        return 0.0
+
+    lines = []
+    for choice in sorted(choices, key=gain, reverse=True):
+        name = join([show_axis(choice.entries[0], axis) for axis in ("model", *axes)], " ")
+        lines.append(f"script {name}: {_conclude(choice)}")
+    return lines
+
+
+def _conclude(choice: Choice) -> str:
+    explained = f"{choice.recommended} ({choice.reason})"
+    if choice.recommended is None:
+        return choice.reason
+    if choice.rests_on is None:  # nothing was compared
+        return explained
+    answer = ScriptAnswer(choice.rests_on)
+    step, loop = choice.rests_on.result.speedup, choice.rests_on.result.loop_speedup
+    if choice.chosen:
+        trial = choice.chosen.entry.trial
+        options = []
+        if trial.mode != "default":
+            options.append(f"mode={trial.mode}")
+        if trial.backend != "inductor":
+            options.append(f"backend={trial.backend}")
+        advice = f"compile{prefix(' with ', ' '.join(options))}"
+    # Nothing is recommended though the loop gains.
+    elif answer.gain > 1 + NOISE or choice.recommended == NOT_KNOWN:
+        advice = explained
+    else:
+        advice = choice.recommended
+    speedups = f"step {ratio(step)}x"
+    if loop:
+        speedups += f", loop {ratio(loop)}x"
+    parts = [advice, speedups]
+    # Otherwise the loader is not what keeps the loop from gaining.
+    if max(step or 0.0, loop or 0.0) > 1 + NOISE:
+        eager, compiled = answer.loader_shares
+        gain = step or 1.0
+        if eager >= NOTABLE_WAIT and 1 / (eager + (1 - eager) / gain) < gain / (1 + NOISE):
+            most = f"no loop gains more than {ratio(answer.ceiling)}x"
+            parts.append(f"the loader takes {percent(eager)}, so {most}")
+        elif compiled >= NOTABLE_WAIT:
+            parts.append(f"once compiled, the loader takes {percent(compiled)}")
+    if answer.saving and answer.total_steps == choice.limits.steps:
+        parts.append(f"over {answer.total_steps:,} steps compiling {answer.saving.describe()}")
+    return join([*parts, trajectories.say(answer.seen.trajectory)])

@@ -1,0 +1,208 @@
+"""Figures of a trial as people see them: its speedup, what compiling costs, and its flags."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Sequence
+
+from sweeper.core.text import printable
+from sweeper.loading.entries import Entry
+from sweeper.report.answers.trials import TRIAL_AXES, find_varying, name_trial
+from sweeper.report.columns.formats import MAX_NAMES, estimated, figure, ratio, shorten_names
+
+NOT_KNOWN = "not known"  # of what the device has, and a trial could not tell
+
+
+def is_ok(entry: Entry) -> bool:
+    return entry.is_ok
+
+
+def shows_range(entry: Entry) -> bool:
+    """Return whether a host-bound trial has so few processes that only their range can be shown."""
+    result = entry.result
+    is_bound = bool(result.host_bound_arms)
+    return is_bound and result.interval == "none" and result.speedup_min is not None
+
+
+def show_speedup(entry: Entry) -> str:
+    """Show `1.58 [1.55, 1.61]`, or the range of processes, `2.01 (1.89 to 2.12)`, where host noise
+    has no interval.
+    """
+    result = entry.result
+    if shows_range(entry):
+        ends = f"{ratio(result.speedup_min)} to {ratio(result.speedup_max)}"
+        return f"{ratio(result.speedup)} ({ends})"
+    return estimated(result.estimate)
+
+
+def show_speedup_or_status(entry: Entry) -> str:
+    if entry.is_ok:
+        return show_speedup(entry)
+    return entry.record.status
+
+
+def show_device_speedup(entry: Entry) -> str:
+    return estimated(entry.result.device_estimate)
+
+
+def show_break_even(entry: Entry) -> str:
+    """Show the steps until compiling has paid, e.g. `1,272 [1,250, 1,310]` or `never`; `≤` as in
+    `show_compile_time`.
+    """
+    result = entry.result
+    if result.speedup is None or result.compile_cold_s is None:
+        return ""
+    steps = "never"
+    if result.break_even_steps is not None:
+        steps = f"{mark_upper_bound(entry)}{_show_steps(result.break_even_steps)}"
+    if result.break_even_steps_low is None:
+        return steps
+    low, high = result.break_even_steps_low, result.break_even_steps_high
+    return f"{steps} [{_show_steps(low)}, {_show_steps(high)}]"
+
+
+def _show_steps(steps: float | None) -> str:
+    if steps is None:
+        return "never"
+    return f"{math.ceil(steps):,}"
+
+
+def show_compile_time(entry: Entry) -> str:
+    """Show the seconds of compiling cold; `≤24.6` where others kept the processor busy
+    meanwhile.
+    """
+    seconds = figure(entry.result.compile_cold_s)
+    if seconds:
+        return f"{mark_upper_bound(entry)}{seconds}"
+    return ""
+
+
+def mark_upper_bound(entry: Entry) -> str:
+    """Return `≤` where other processes lengthened the compile time, else an empty text."""
+    if "compile_contended" in entry.flags:
+        return "≤"
+    return ""
+
+
+def peak_ratio(entry: Entry) -> float | None:
+    """Divide eager by compiled peak memory of a trial that is ok; above 1, compiling saves."""
+    eager = entry.result.eager_peak_memory_bytes
+    compiled = entry.result.compiled_peak_memory_bytes
+    if eager and compiled and entry.is_ok:
+        return eager / compiled
+    return None
+
+
+def memory_change_percent(entry: Entry) -> float | None:
+    found = peak_ratio(entry)
+    if found:
+        return 100 * (1 / found - 1)
+    return None
+
+
+def show_memory_change(entry: Entry) -> str:
+    """Show by how much the compiled peak lies above eager's, e.g. `+19 %`."""
+    change = memory_change_percent(entry)
+    if change is not None:
+        return f"{round(change):+d} %"
+    if entry.result.memory_missing:
+        return NOT_KNOWN
+    return ""
+
+
+def list_host_shares(entry: Entry) -> list[float | None]:
+    """List host time over device step time by arm."""
+    return [entry.result.eager_host_share, entry.result.compiled_host_share]
+
+
+def show_host_share(entry: Entry) -> str:
+    """Show the shares of both arms, e.g. `0.62 / 0.91`, with `?` for an unknown one; nothing where
+    both are unknown.
+    """
+    shares = list(map(ratio, list_host_shares(entry)))
+    if any(shares):
+        return " / ".join(share or "?" for share in shares)
+    return ""
+
+
+def find_common_flags(entries: Sequence[Entry]) -> tuple[str, ...]:
+    """Find the flags that every trial has which is ok, in alphabetical order; a single trial has
+    none in common.
+    """
+    found = [set(entry.flags) for entry in filter(is_ok, entries)]
+    if len(found) > 1:
+        return tuple(sorted(set.intersection(*found)))
+    return ()
+
+
+def name_common_flags(entries: Sequence[Entry]) -> str:
+    """Name the flags that no row has to repeat, e.g. `every trial: compile_contended, host_bound
+    (both)`.
+    """
+    ok = list(filter(is_ok, entries))
+    named = []
+    for flag in find_common_flags(entries):
+        arms = {_name_arms(entry, flag) for entry in ok}
+        named.append(f"{flag}{arms.pop() if len(arms) == 1 else ''}")
+    if not named:
+        return ""
+    which = "" if len(ok) == len(entries) else " that is ok"
+    return f"every trial{which}: {', '.join(named)}"
+
+
+def _name_arms(entry: Entry, flag: str) -> str:
+    """Name the arms that are host-bound, e.g. ` (compiled)`; other flags are of no arm."""
+    arms = entry.result.host_bound_arms
+    if flag == "host_bound" and arms:
+        return f" ({arms})"
+    return ""
+
+
+def list_flags(entries: Sequence[Entry]) -> list[str]:
+    """Make a line for each flag with the first few trials that have it, and for host_bound the arms
+    that are.
+
+    What `name_common_flags` says of the trials that are ok is left out.
+    """
+    axes, common = find_varying(entries, TRIAL_AXES), find_common_flags(entries)
+    having: dict[str, list[Entry]] = defaultdict(list)
+    for entry in entries:
+        for flag in select_flags(entry, common):
+            having[flag].append(entry)
+    ok = list(filter(is_ok, entries))
+    for flag in common:
+        if len({_name_arms(entry, flag) for entry in ok}) > 1:
+            having[flag] = ok
+    lines = []
+    for flag, found in sorted(having.items()):
+        names = [f"{name_trial(one, axes)}{_name_arms(one, flag)}" for one in found[:MAX_NAMES]]
+        lines.append(f"{flag}: {shorten_names(names, len(found))}")
+    return lines
+
+
+def select_flags(entry: Entry, common: Collection[str]) -> tuple[str, ...]:
+    """Select the flags that stand in a row: those in `common` stand above the table, for all trials
+    that are ok.
+    """
+    if not entry.is_ok:
+        return entry.flags
+    return tuple(flag for flag in entry.flags if flag not in common)
+
+
+def explain_missing(entries: Sequence[Entry]) -> list[str]:
+    """Make a line for each reason why device time or memory is not known, with the first few
+    trials.
+    """
+    axes = find_varying(entries, TRIAL_AXES)
+    having: dict[tuple[str, str], list[str]] = defaultdict(list)
+    for entry in entries:
+        result = entry.result
+        missing = {"device time": result.device_time_missing, "memory": result.memory_missing}
+        for what, reason in missing.items():
+            if reason:
+                having[what, reason].append(name_trial(entry, axes))
+    lines = []
+    for (what, reason), names in having.items():
+        lines.append(printable(f"{what} not known: {shorten_names(names)}: {reason}"))
+    return lines

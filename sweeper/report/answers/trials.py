@@ -1,0 +1,114 @@
+"""Trials as people tell them apart: their axes, their names and their order."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from sweeper.core.trial import MODES
+from sweeper.loading.entries import Entry
+from sweeper.report.columns import cell
+from sweeper.report.columns.cell import Value
+
+# Shown only where trials differ. What all of them have in common stands above a table.
+COMMON_AXES = ("workload", "backend", "batch_size", "variant")
+TRIAL_AXES = (*COMMON_AXES, "sweep")
+NAMING_AXES = ("precision", "mode", *TRIAL_AXES)
+
+
+def name_backend(entry: Entry) -> str | None:
+    """Return the backend's name; None where nothing is compiled."""
+    trial = entry.trial
+    if trial.mode == "eager":
+        return None
+    return trial.backend
+
+
+@functools.lru_cache(maxsize=1000)
+def name_folder(folder: Path) -> str:
+    """Return the name of the folder itself; resolving every path takes ten times as long as asking
+    for a link.
+    """
+    if folder.is_symlink() or folder.name in ("", ".."):
+        return folder.resolve().name
+    return folder.name
+
+
+def name_sweep(entry: Entry) -> str:
+    return name_folder(entry.folder.parent)
+
+
+AXES: Mapping[str, Callable[[Entry], Value]] = {
+    "model": lambda entry: entry.trial.labels.model,
+    "suite": lambda entry: entry.trial.labels.suite,
+    "workload": lambda entry: entry.trial.workload,
+    "mode": lambda entry: entry.trial.mode,
+    "backend": name_backend,
+    "precision": lambda entry: entry.trial.labels.precision,
+    "batch_size": lambda entry: entry.record.known_batch_size,
+    "variant": lambda entry: entry.variant,
+    "sweep": name_sweep,
+}
+
+
+def show_axis(entry: Entry, name: str) -> str:
+    """Show the value of a trial on the axis `name`; empty where it has none."""
+    return cell.show(AXES[name](entry))
+
+
+def find_varying(entries: Sequence[Entry], names: Iterable[str]) -> list[str]:
+    """Return the axes, of those in `names`, in which trials differ."""
+    varying = []
+    for name in names:
+        read = AXES[name]
+        if len({read(entry) for entry in entries}) > 1:
+            varying.append(name)
+    return varying
+
+
+def name_trial(entry: Entry, axes: Iterable[str]) -> str:
+    """Name a trial by its model, precision and mode and its values of `axes`, e.g. `resnet50 amp
+    default`.
+    """
+    texts = [show_axis(entry, name) for name in ("model", "precision", "mode", *axes)]
+    return " ".join(filter(None, texts))
+
+
+def name_common_axes(entries: Sequence[Entry]) -> str:
+    """Name the axes that all trials have in common, e.g. `train, inductor, batch 32`."""
+    if not entries:
+        return ""
+    varying = find_varying(entries, COMMON_AXES)
+    names = []
+    for name in COMMON_AXES:
+        value = show_axis(entries[0], name)
+        if value and name not in varying:
+            names.append(f"batch {value}" if name == "batch_size" else value)
+    return ", ".join(names)
+
+
+def rank_mode(mode: str | None) -> int:
+    """Number the modes from mild to aggressive; unknown ones come last."""
+    if mode in MODES:
+        return MODES.index(mode)
+    return len(MODES)
+
+
+def sort_trials(entries: Iterable[Entry]) -> list[Entry]:
+    """Put trials of one model together, modes from mild to aggressive."""
+
+    def order(entry: Entry) -> tuple[str | int, ...]:
+        trial = entry.trial
+        return (
+            show_axis(entry, "model"),
+            show_axis(entry, "workload"),
+            entry.record.known_batch_size or 0,
+            show_axis(entry, "variant"),
+            show_axis(entry, "precision"),
+            rank_mode(trial.mode),
+            trial.mode,
+            show_axis(entry, "backend"),
+        )
+
+    return sorted(entries, key=order)

@@ -1,0 +1,1 @@
+"""Columns: the values of tables, and how people see them."""

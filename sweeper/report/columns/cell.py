@@ -1,0 +1,47 @@
+"""Cells: a value of a table as files have it, and as one line of text."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from sweeper.core.text import printable
+
+Value = None | bool | int | float | str | tuple[str, ...]
+
+# A formula, also after characters that a spreadsheet drops.
+# https://owasp.org/www-community/attacks/CSV_Injection
+FORMULA = re.compile(
+    r"[\t\r]|[\s\x00-\x1f\x7f-\x9f\u200b-\u200f\ufeff]*[=+\-@\uff1d\uff0b\uff0d\uff20]"
+)
+
+
+def plain(value: Value) -> str:
+    """Show floats in full precision, lists joined by `;`, and nothing for missing and non-finite
+    values.
+    """
+    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    text = ";".join(value) if isinstance(value, tuple) else str(value)
+    # JSON can carry lone surrogates, UTF-8 cannot.
+    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+
+
+def guard(value: Value) -> str:
+    """Show a value as `plain` does, with an apostrophe before text that a spreadsheet would take
+    for a formula.
+    """
+    text = plain(value)
+    if not isinstance(value, str | tuple):
+        return text
+    return f"'{text}" if FORMULA.match(text) else text
+
+
+def show(value: Value) -> str:
+    """Show a value on one line, for people."""
+    text = plain(value)
+    if isinstance(value, str | tuple):
+        return printable(text)
+    return text

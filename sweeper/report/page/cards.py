@@ -1,0 +1,91 @@
+"""The cards of the page: a mean in large letters per mode."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sweeper.report.answers.candidates import MAX_SPAN
+from sweeper.report.answers.findings import Findings
+from sweeper.report.answers.groups import AMP, FP32, WEIGHTED, Group, Mean
+from sweeper.report.columns.formats import interval, ratio
+from sweeper.report.published import References, find_published
+from sweeper.report.tables.summary import list_other_means
+
+MAX_CARDS = 12
+MAX_CARDS_UNWEIGHTED = 4  # where no mode has the weighted mean
+
+
+class Card(NamedTuple):
+    """A mean in large letters, what it is the mean for, and lines about it."""
+
+    key: str
+    value: str
+    lines: Sequence[str]
+    doubt: str  # why the mean says little; empty: it does not
+
+
+def make_cards(findings: Findings, published: References) -> tuple[list[Card], str]:
+    """Make a card per mode, the largest mean first, and a sentence about the modes that have no
+    card.
+    """
+    groups = [group for group in findings.groups if group.is_whole]
+    known = [group for group in groups if _find_mean(group)]
+    known.sort(key=_rank, reverse=True)
+    max_cards = MAX_CARDS_UNWEIGHTED
+    if any(group.weighted for group in known):
+        max_cards = MAX_CARDS
+    rest = ""
+    if len(known) > max_cards:
+        rest = f"{len(known) - max_cards} more are in the summary. "
+    unknown = [str(group.key) for group in groups if not _find_mean(group)]
+    if unknown:
+        rest += f"No verified speedup in a precision with a weight: {'; '.join(unknown)}."
+    elif not groups:
+        rest = "No geometric means: no compiled trial is in a precision with a weight (amp, fp32)."
+    return [_make_card(group, published) for group in known[:max_cards]], rest
+
+
+def _find_mean(group: Group) -> Mean | None:
+    """Find the mean that stands for a group."""
+    for mean in (WEIGHTED, AMP, FP32):
+        if mean.estimate(group):
+            return mean
+    return None
+
+
+def _rank(group: Group) -> list[float]:
+    means = (group.weighted, AMP.estimate(group))
+    return [mean.ratio if mean else 0.0 for mean in means]
+
+
+def _make_card(group: Group, published: References) -> Card:
+    mean = _find_mean(group)
+    assert mean is not None
+    estimate = mean.estimate(group)
+    assert estimate is not None
+    bounds = estimate.interval()
+    lines = [f"geometric mean, {mean.meaning}", mean.describe_models(group)]
+    if group.judged:
+        lines.append(f"{len(group.passed)} of {len(group.judged)} with verified results")
+    if bounds:
+        lines.append(f"these models {interval(bounds.low, bounds.high)}")
+    else:
+        lines.append("no interval for these models")
+    if mean is WEIGHTED:
+        lines += [*list_other_means(group), *_list_references(group, published)]
+    doubt = ""
+    if bounds and bounds.high / bounds.low >= MAX_SPAN:
+        doubt = "the interval is too wide to say more"
+    elif not mean.count_sure(group):
+        doubt = "every model has a flag that says that its speedup may be off"
+    return Card(str(group.key), ratio(estimate.ratio), lines, doubt)
+
+
+def _list_references(group: Group, published: References) -> list[str]:
+    lines = [f"slowdowns as 1.0: {ratio(group.weighted_clipped)}"]
+    reference = find_published(group)
+    if reference and (group.key.mode, group.key.backend) == ("default", "inductor"):
+        otherwise = ", measured otherwise" if published.differences else ""
+        lines.append(f"published: {reference.label}{otherwise}")
+    return lines

@@ -1,0 +1,228 @@
+"""What to type next: which trials of a report are worth another run, and the command that runs
+exactly these.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+from sweeper.analysis.derive import MIN_PROCESSES_IF_HOST_BOUND
+from sweeper.core.trial import OWN_PRECISION
+from sweeper.loading.entries import Entry
+from sweeper.loading.invocations import Manifest
+from sweeper.report.answers.candidates import ModeOption
+from sweeper.report.answers.decision import Choice
+from sweeper.report.answers.trials import name_sweep, show_axis
+from sweeper.report.columns.cell import show
+from sweeper.report.columns.formats import shorten_names
+
+# What a recommendation is for.
+CASE = ("model", "suite", "workload", "variant", "precision", "batch_size")
+OWN_KEYS = ("dry_run", "retry")  # of a command, which would be wrong in the next one
+
+TrialKey = tuple[str, str]  # the sweep and the id of a trial
+
+
+@dataclass(frozen=True)
+class Again:
+    """Trials that are worth another run: why, which models, and what to type; "" where no command
+    is known.
+    """
+
+    why: str
+    models: tuple[str, ...]
+    precisions: tuple[str, ...]
+    command: str = ""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(f"{model} ({', '.join(self.precisions)})" for model in self.models)
+
+    @property
+    def line(self) -> str:
+        return f"{shorten_names(self.names)}: {self.why}"
+
+
+class ReportedModel(NamedTuple):
+    """A model as tables name it: models of several suites may have one name."""
+
+    name: str
+    suite: str | None = None
+
+
+class _Need(NamedTuple):
+    """What a model lacks, and the command that ran it; "" where that is not known."""
+
+    not_tried: tuple[str, ...]  # modes; without one, it is the speedup that is not known
+    unknown: tuple[ModeOption, ...]  # whose speedup is not known
+    command: str
+    sweep: str
+
+    def describe(self, models: Sequence[ReportedModel], precisions: Sequence[str]) -> Again:
+        """Describe what these models lack in these precisions, with the command for it."""
+        why = "speedup not known; more processes on an idle machine may tell"
+        if self.not_tried:
+            why = f"no sure gain so far; {shorten_names(self.not_tried)} not tried"
+        command = ""
+        if self.command:
+            command = narrow(self.command, models, self._change(precisions))
+        return Again(why, tuple(model.name for model in models), tuple(precisions), command)
+
+    def _change(self, precisions: Sequence[str]) -> dict[str, str]:
+        """Change the overrides of the command to what the models lack."""
+        changes: dict[str, str] = {}
+        if OWN_PRECISION not in precisions:
+            changes |= {"precision": ",".join(precisions)}
+        modes = self.not_tried or [option.mode for option in self.unknown]
+        backends = [option.backend or "inductor" for option in self.unknown] or ["inductor"]
+        # The modes of a ladder are rungs, with the one-liners of those before.
+        if "experiment=ladder" in self.command:
+            changes |= {"rung": _join(modes)}
+        else:
+            changes |= {"mode": _join(modes)}
+            names_backend = "backend" in self.command
+            if names_backend or any(option.backend for option in self.unknown):  # not Inductor's
+                changes |= {"backend": _join(backends)}
+        if self.not_tried:
+            return {**changes, "sweep": self.sweep}
+        processes = str(MIN_PROCESSES_IF_HOST_BOUND)
+        return {**changes, "measure.processes": processes, "sweep": f"{self.sweep}-again"}
+
+
+def _join(values: Iterable[str]) -> str:
+    return ",".join(dict.fromkeys(values))
+
+
+def list_again(
+    choices: Sequence[Choice], entries: Sequence[Entry], manifests: Sequence[Manifest]
+) -> list[Again]:
+    """List what is worth another run, with one command for several precisions where the same models
+    lack the same.
+    """
+    commands = _find_commands(entries, manifests)
+    # Models in order, by what they lack and their precision.
+    lacking: dict[tuple[_Need, str], dict[ReportedModel, None]] = defaultdict(dict)
+    for choice in choices:
+        if choice.is_open:
+            first = choice.entries[0]
+            command, sweep = commands.get(_name_case(first), ("", ""))
+            need = _Need(choice.not_tried, choice.unknown, command, sweep)
+            model = ReportedModel(show_axis(first, "model"), show_axis(first, "suite") or None)
+            lacking[need, show_axis(first, "precision")][model] = None
+    precisions: dict[tuple[_Need, tuple[ReportedModel, ...]], list[str]] = defaultdict(list)
+    for (need, precision), models in lacking.items():
+        precisions[need, tuple(models)].append(precision)
+    return [need.describe(models, found) for (need, models), found in precisions.items()]
+
+
+def _name_case(entry: Entry) -> tuple[str, ...]:
+    return tuple(show_axis(entry, name) for name in CASE)
+
+
+def _find_commands(
+    entries: Sequence[Entry], manifests: Sequence[Manifest]
+) -> dict[tuple[str, ...], tuple[str, str]]:
+    """Find the last command that planned a trial of each case, and the name of its sweep."""
+    by_trial: dict[TrialKey, str] = {}
+    for manifest in manifests:
+        for invocation in manifest.invocations:
+            if _split(invocation.command):
+                keys = product([manifest.sweep], invocation.trial_ids)
+                by_trial.update(dict.fromkeys(keys, invocation.command))
+    found = {}
+    for entry in entries:
+        sweep = show(name_sweep(entry))
+        key = sweep, entry.record.trial_id
+        if key in by_trial:
+            found[_name_case(entry)] = by_trial[key], sweep
+    return found
+
+
+def list_planned(manifests: Sequence[Manifest]) -> set[TrialKey]:
+    """List the trials that commands of these sweeps planned."""
+    planned: set[TrialKey] = set()
+    for manifest in manifests:
+        for invocation in manifest.invocations:
+            planned.update(product([manifest.sweep], invocation.trial_ids))
+    return planned
+
+
+def _split(command: str) -> tuple[list[str], list[str]] | None:
+    """Split a command that runs a sweep into the program and its arguments; None for any other
+    command.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return None
+    # not what was typed, or not to be typed again
+    if not command.isprintable() or "\ufffd" in command:
+        return None
+    if words[1:3] == ["-m", "sweeper"]:
+        return ["python", "-m", "sweeper"], words[3:]
+    is_script = len(words) > 1 and Path(words[1]).name == "sweeper"
+    if is_script:
+        return (["sweeper"], words[2:])
+    return None
+
+
+def narrow(command: str, models: Sequence[ReportedModel], changes: Mapping[str, str]) -> str:
+    """Narrow the command of a sweep to some models, and change overrides."""
+    parts = _split(command)
+    assert parts is not None
+    program, arguments = parts
+    given = ""
+    for word in arguments:
+        key, _, value = word.partition("=")
+        if key.lstrip("+") == "model":
+            given = value
+    if options := _find_options(given, models):
+        changes = {"model": ",".join(options), **changes}
+    left_out = ("-m", "--multirun", *changes, *OWN_KEYS)
+    kept = []
+    for word in arguments:
+        if word not in left_out and word.partition("=")[0].lstrip("+") not in left_out:
+            kept.append(word)
+    return shlex.join([*program, "-m", *kept, *map("=".join, changes.items())])
+
+
+def _find_options(given: str, models: Sequence[ReportedModel]) -> list[str]:
+    """Find the options of the group `model` for models; none where the command has one, or one is
+    unknown.
+    """
+    if "(" in given:
+        given = ""
+    if given and "," not in given:
+        return []
+    from sweeper.config.schema import conf_folder  # Hydra takes a quarter of a second to import
+
+    folder = conf_folder() / "model"
+    known = given.split(",")
+    if not given:
+        files = sorted(folder.rglob("*.yaml"))
+        known = [file.relative_to(folder).with_suffix("").as_posix() for file in files]
+    found = []
+    for model in models:
+        named = [option for option in known if option.rpartition("/")[2] == model.name]
+        if len(named) > 1 or not given:
+            named = [name for name in named if _read_suite(folder, name) == model.suite]
+        if len(named) != 1:
+            return []
+        found += named
+    return found
+
+
+def _read_suite(folder: Path, option: str) -> str | None:
+    """The suite that the file of an option names; None without one, and for a file that is in
+    another folder.
+    """
+    from omegaconf import OmegaConf  # as with Hydra
+
+    file = folder / f"{option}.yaml"
+    return OmegaConf.select(OmegaConf.load(file), "suite") if file.exists() else None

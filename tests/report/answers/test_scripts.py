@@ -1,0 +1,334 @@
+"""What a report says of users' own scripts: what compiling gives over the whole training, and what
+to do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from records import make_process, write_sweep
+from script_records import COMPILE_S, make_trained
+
+from sweeper.core.record import (
+    MAX_VOID_ROUNDS,
+    READ_LOADER,
+    HostState,
+    LoopRun,
+    Record,
+    Round,
+    ScriptRun,
+)
+from sweeper.loading.entries import load
+from sweeper.loading.sources import SweepFolder
+from sweeper.report.answers.decision import NO_LIMITS, Choice, Limits
+from sweeper.report.answers.findings import Findings
+from sweeper.report.answers.scripts import ScriptAnswer, conclude
+from sweeper.report.build import make_report
+
+Read = Callable[[Record], ScriptAnswer]
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Read:
+    def read_answer(record: Record) -> ScriptAnswer:
+        (answer,) = Findings(load([write_sweep(tmp_path, [record])]).entries).scripts
+        return answer
+
+    return read_answer
+
+
+def conclude_on(answer: ScriptAnswer) -> str:
+    (line,) = conclude(Findings([answer.entry]).choices)
+    return line
+
+
+def choose(folder: Path, *records: Record) -> Choice:
+    (choice,) = Findings(load([write_sweep(folder, records)]).entries).choices
+    return choice
+
+
+SAID = {
+    (
+        10_000,
+        0.08,
+    ): "over 10,000 steps compiling saves 2 min 40 s: 40 s of compilation have paid back after "
+    "2,000 steps",
+    (
+        1_000,
+        0.08,
+    ): "over 1,000 steps compiling loses 20 s: 40 s of compilation would pay back after 2,000 "
+    "steps",
+    (
+        2_100,
+        0.08,
+    ): "over 2,100 steps compiling saves 2.00 s: 40 s of compilation have paid back after 2,000 "
+    "steps",
+    (
+        10_000,
+        0.11,
+    ): "over 10,000 steps compiling loses 2 min 20 s: 40 s of compilation never pay back",
+}
+
+
+@pytest.mark.parametrize(("total_steps", "compiled_s"), SAID, ids=str)
+def test_a_finding_says_what_compiling_gives_over_the_whole_training(
+    read: Read, total_steps: int, compiled_s: float
+) -> None:
+    answer = read(make_trained(total_steps, compiled_s))
+    said = SAID[total_steps, compiled_s]
+    assert answer.findings[0] == said
+    assert answer.total_steps == total_steps
+    assert answer.saving is not None
+    saved_s = total_steps * (0.1 - compiled_s) - COMPILE_S
+    assert answer.saving.value_s == pytest.approx(saved_s)
+    # a single process has no interval
+    assert (answer.saving.low_s, answer.saving.high_s) == (None, None)
+    assert conclude_on(answer).endswith(f"; {said.partition(':')[0]}")
+
+
+def test_without_a_length_nothing_is_said_of_it(read: Read) -> None:
+    answer = read(make_trained(None, 0.08))
+    assert (answer.total_steps, answer.saving) == (None, None)
+    assert not any("over" in line for line in [*answer.findings, conclude_on(answer)])
+
+
+@pytest.mark.parametrize("status", ["runtime_error", "accuracy_mismatch"])
+def test_a_script_that_is_not_ok_saves_nothing(read: Read, status: str) -> None:
+    answer = read(make_trained(10_000, 0.08, status=status, phase="measuring"))
+    assert answer.saving is None
+    assert not any("over 10,000 steps" in line for line in answer.findings)
+
+
+def test_the_interval_is_that_of_the_loop(read: Read) -> None:
+    answer = read(make_trained(10_000, 0.08, 0.0801, 0.0799))
+    saving, result = answer.saving, answer.entry.result
+    assert saving is not None
+    assert saving.low_s is not None
+    assert saving.high_s is not None
+    ends = (result.loop_speedup_low, saving.low_s), (result.loop_speedup_high, saving.high_s)
+    for speedup, saved_s in ends:
+        assert speedup is not None
+        assert saved_s == pytest.approx(10_000 * (0.1 - 0.1 / speedup) - COMPILE_S)
+    assert saving.low_s < saving.value_s < saving.high_s
+    said = "steps compiling saves 2 min 40 s (2 min 38 s to 2 min 42 s): "
+    assert said in answer.findings[0]
+    loses = read(make_trained(1_000, 0.11, 0.1101, 0.1099))
+    assert "compiling loses 50 s (50 s to 50 s): " in loses.findings[0]
+
+
+def test_an_interval_on_both_sides_of_zero_is_no_verdict(read: Read) -> None:
+    answer = read(make_trained(10_000, 0.1, 0.09, 0.09))
+    assert answer.saving is not None
+    assert (answer.saving.low_s or 0.0) < 0 < (answer.saving.high_s or 0.0)
+    said = answer.findings[0]
+    assert said.startswith("over 10,000 steps compiling may save up to ")
+    assert " or lose up to " in said
+
+
+def test_a_compile_time_that_others_lengthened_is_an_upper_bound(read: Read) -> None:
+    record = make_trained(10_000, 0.08, flags=("compile_contended",))
+    busy = replace(record.processes[0], host=HostState(busy_while_compiling=0.9))
+    answer = read(replace(record, processes=(busy,)))
+    assert ": at most 40 s of compilation have paid back" in answer.findings[0]
+
+
+WAITS = {
+    (0.02, 0.02): (
+        "waits for its loader (8 workers) for 20 % of its time, which compiling does not shorten",
+        "the loader takes 20 %, so no loop gains more than 5.00x",
+    ),
+    (0.001, 0.02): (
+        "once compiled, the loop waits for its loader (8 workers) for 25 % of its time, which it "
+        "did not in eager",
+        "; once compiled, the loader takes 25 %",
+    ),
+    (0.001, 0.001): (None, None),
+}
+
+
+@pytest.mark.parametrize("loader_s", WAITS, ids=str)
+def test_a_wait_for_the_loader_is_said_also_where_it_begins_once_compiled(
+    read: Read, loader_s: tuple[float, float]
+) -> None:
+    """Seconds per step that the loader takes of 0.1 in eager, and of 0.08 compiled."""
+    record = make_trained(None, 0.08)
+    loops = {
+        f"loop_{arm}": LoopRun(100, step_s, wait_s, 0.0)
+        for arm, step_s, wait_s in zip(("eager", "compiled"), (0.1, 0.08), loader_s, strict=True)
+    }
+    script = replace(record.processes[0].script or ScriptRun(), loader="8 workers", **loops)
+    answer = read(replace(record, processes=(replace(record.processes[0], script=script),)))
+    finding, conclusion = WAITS[loader_s]
+    said, concluded = "; ".join(answer.findings), conclude_on(answer)
+    if finding is None or conclusion is None:
+        assert "loader" not in said + concluded
+        return
+    assert finding in said
+    assert conclusion in concluded
+
+
+def test_torchs_own_classes_are_replaced_since_their_compile_method_compiles_nothing(
+    read: Read,
+) -> None:
+    record = make_trained(None, 0.08)
+    modules = {"modules": ("Net", "torch.nn.Sequential"), "called_at": ("train.py:3", "train.py:4")}
+    script = replace(record.processes[0].script or ScriptRun(), **modules)
+    answer = read(replace(record, processes=(replace(record.processes[0], script=script),)))
+    changes = [line for line in answer.findings if line.startswith("to compile")]
+    assert changes == [
+        "to compile: call .compile() on it before the loop: Net (train.py:3)",
+        "to compile: replace it by torch.compile(model) before the loop: torch.nn.Sequential "
+        "(train.py:4)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("speedup", "compiled_s", "total_steps", "advice"),
+    [
+        (2.0, 0.08, None, "compile"),
+        (2.0, 0.08, 10_000, "compile"),
+        (2.0, 0.08, 100, "stay eager"),
+        (2.0, 0.0999, None, "stay eager"),
+        (0.9, 0.099, None, "stay eager"),
+        (0.9, 0.08, None, "not known"),
+    ],
+)
+def test_the_loop_decides_whether_to_compile(
+    read: Read, speedup: float, compiled_s: float, total_steps: int | None, advice: str
+) -> None:
+    """Loops of 1.25x and 1.00x; a loop that gains by more than its steps gains by chance."""
+    record = make_trained(total_steps, compiled_s)
+    process = replace(make_process(speedup), script=record.processes[0].script)
+    if total_steps:
+        process = replace(process, compile_s=COMPILE_S)
+    said = conclude_on(read(replace(record, processes=(process,))))
+    assert re.match(rf"script train.py: {advice}(| \(.*\)); step {speedup:.2f}x, loop ", said), said
+
+
+def test_one_line_recommends_one_mode_of_a_script(tmp_path: Path) -> None:
+    """The step of `default` gains most and the loop of `reduce-overhead`; what the table recommends
+    is what is said.
+    """
+    faster = make_trained(None, 0.05, mode="reduce-overhead", device="cuda")
+    slower = make_trained(None, 0.08, device="cuda")
+    slower = replace(
+        slower, processes=(replace(make_process(3.0), script=slower.processes[0].script),)
+    )
+    report = make_report([SweepFolder(write_sweep(tmp_path, [faster, slower]))])
+    (choice,) = report.findings.choices
+    assert choice.chosen is not None
+    assert choice.chosen.entry.record.trial.mode == "reduce-overhead"
+    assert choice.speedup == pytest.approx(2.0)
+    steps = choice.chosen.entry.result.break_even_steps
+    assert steps == pytest.approx(COMPILE_S / (0.1 - 0.05))
+    assert "in its loop" in choice.reason
+    steps_alone = {
+        script.entry.record.trial.mode: script.entry.result.speedup
+        for script in report.findings.scripts
+    }
+    assert steps_alone == {
+        "reduce-overhead": pytest.approx(2.0),
+        "default": pytest.approx(3.0),
+    }
+    said = [line for line in report.verdict.sentences if line.startswith("Script")]
+    assert len(said) == 1
+    assert said[0].startswith("Script train.py: compile with mode=reduce-overhead; step ")
+    assert "loop 2.00x" in said[0]
+
+
+def verdict_of(tmp_path: Path, *records: Record, limits: Limits = NO_LIMITS) -> list[str]:
+    return say([write_sweep(tmp_path, records)], limits)
+
+
+def say(sweeps: Sequence[Path], limits: Limits = NO_LIMITS) -> list[str]:
+    found = make_report([SweepFolder(folder) for folder in sweeps], limits).verdict.sentences
+    return [line for line in found if line.startswith("Script")]
+
+
+def test_scripts_of_one_name_have_a_sentence_each(tmp_path: Path) -> None:
+    records = [
+        make_trained(None, 0.05, path="a/train.py"),
+        make_trained(None, 0.11, path="b/train.py"),
+    ]
+    first, second = verdict_of(tmp_path, *records)
+    assert first.startswith("Script train.py: compile; ")
+    assert "loop 2.00x" in first
+    assert "loop 0.91x" in second
+
+
+def test_of_two_sweeps_the_sentence_has_the_figures_of_the_trial_that_counts(
+    tmp_path: Path,
+) -> None:
+    old, new = (make_trained(None, compiled_s) for compiled_s in (0.05, 0.09))
+    (said,) = say([write_sweep(tmp_path, [old], "old"), write_sweep(tmp_path, [new], "new")])
+    assert "loop 1.11x" in said
+
+
+def test_eager_against_eager_is_no_answer_about_compiling(tmp_path: Path) -> None:
+    eager = make_trained(None, 0.1, mode="eager", device="cuda")
+    (said,) = verdict_of(tmp_path, eager, make_trained(None, 0.14, device="cuda"))
+    assert "loop 0.71x" in said
+    failed = make_trained(None, 0.1, device="cuda", status="compile_error", phase="compiling")
+    assert verdict_of(tmp_path / "failed", eager, failed) == [
+        "Script train.py: stay eager (no mode gave a right result: compile_error)."
+    ]
+
+
+def test_a_length_of_the_report_is_not_that_of_the_command(tmp_path: Path) -> None:
+    """Compiling pays back after 2,000 steps: not within 1,000, and within the 10,000 of the
+    command.
+    """
+    record = make_trained(10_000, 0.08)
+    (said,) = verdict_of(tmp_path, record)
+    assert said.startswith("Script train.py: compile; ")
+    assert said.endswith("; over 10,000 steps compiling saves 2 min 40 s.")
+    (said,) = verdict_of(tmp_path / "short", record, limits=Limits(steps=1_000))
+    assert said.startswith(
+        "Script train.py: stay eager (every mode that is right is beyond the limits given); "
+    )
+    assert "over" not in said
+
+
+def test_a_loop_is_not_compared_with_a_step(tmp_path: Path) -> None:
+    without = make_trained(None, 0.08, device="cuda")
+    script = replace(
+        without.processes[0].script or ScriptRun(), loop_eager=None, loop_compiled=None
+    )
+    without = replace(without, processes=(replace(make_process(3.0), script=script),))
+    loop = make_trained(None, 0.08, mode="reduce-overhead", device="cuda")
+    choice = choose(tmp_path, without, loop)
+    assert choice.chosen is not None
+    assert choice.chosen.entry.record.trial.mode == "reduce-overhead"
+    assert choice.ruled_out == ("default: its loop was not timed",)
+
+
+def test_a_script_whose_rounds_were_all_void_says_nothing_of_the_compiler(tmp_path: Path) -> None:
+    record = make_trained(None, 0.08, status="runtime_error", phase="measuring")
+    void = replace(
+        record.processes[0], rounds=(Round("AB", 1.0, 1.0, READ_LOADER),) * MAX_VOID_ROUNDS
+    )
+    choice = choose(tmp_path, replace(record, processes=(void,)))
+    assert choice.reason == "nothing could be compared: runtime_error"
+    assert choice.recommended is None
+
+
+@pytest.mark.parametrize(("recompiles", "said"), [(0, None), (1, "once in"), (7, "7 times in")])
+def test_a_loop_that_compiles_while_it_is_timed_is_named(
+    read: Read, recompiles: int, said: str | None
+) -> None:
+    record = make_trained(None, 0.08)
+    script = record.processes[0].script
+    assert script is not None
+    assert script.loop_compiled is not None
+    script = replace(script, loop_compiled=replace(script.loop_compiled, recompiles=recompiles))
+    answer = read(replace(record, processes=(replace(record.processes[0], script=script),)))
+    found = [line for line in answer.findings if line.startswith("the loop compiled")]
+    assert found == (
+        []
+        if said is None
+        else [f"the loop compiled {said} {script.loop_compiled.steps} steps, after the first steps"]
+    )
