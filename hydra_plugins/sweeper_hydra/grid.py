@@ -18,7 +18,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from sweeper.config.grid import Axis
+from sweeper.config.grid import OverrideAxis
 
 
 @dataclass
@@ -69,13 +69,13 @@ class GridSweeper(Sweeper):
         sys.exit(run_grid(points, composer.repository, launcher, launch, prepare))
 
 
-def expand(overrides: Sequence[Override]) -> list[Axis]:
+def expand(overrides: Sequence[Override]) -> list[OverrideAxis]:
     """Turn overrides into the axes of a grid; the last override of a key counts. Raises ConfigError
     for the rest.
     """
     from sweeper.core.errors import ConfigError
 
-    axes: dict[str, Axis] = {}
+    axes: dict[str, OverrideAxis] = {}
     for override in overrides:
         key = override.get_key_element()
         name = key.lstrip("+")
@@ -89,5 +89,5 @@ def expand(overrides: Sequence[Override]) -> list[Axis]:
             )
         else:
             values = list(override.sweep_string_iterator())
-        axes[name] = Axis(name, tuple(f"{key}={value}" for value in values))
+        axes[name] = OverrideAxis(name, tuple(f"{key}={value}" for value in values))
     return list(axes.values())

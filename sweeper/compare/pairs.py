@@ -24,7 +24,7 @@ from sweeper.core.record import Process, Record, RecordError
 from sweeper.core.serialization import get_mapping, show_value
 from sweeper.core.text import printable
 from sweeper.core.trial import Compile, Trial
-from sweeper.loading.device_names import Device, read_device
+from sweeper.loading.device_names import DeviceKind, read_device
 from sweeper.loading.environment import Facts, read_other_facts, read_version_facts
 from sweeper.loading.sources import FoundRecord, Source
 from sweeper.report.answers.trials import rank_mode
@@ -62,7 +62,7 @@ class Side:
     flags: tuple[str, ...] = ()
     phase: str | None = None
     message: str | None = None
-    device: Device | None = None  # that ran the trial; None where the record does not say
+    device: DeviceKind | None = None  # that ran the trial; None where the record does not say
     versions: Facts = field(default_factory=dict)
     facts: Facts = field(default_factory=dict)  # how it ran, without device and versions
 
@@ -195,7 +195,7 @@ class Pair:
         return self.both is not None and all(side.status == "ok" for side in self.both)
 
 
-class Axis(NamedTuple):
+class ComparedAxis(NamedTuple):
     """An axis of a trial that leaves its eager step alone, so that eager can be the control of a
     comparison.
     """
@@ -204,19 +204,19 @@ class Axis(NamedTuple):
     without: Callable[[Trial], Trial]
 
 
-def _compile_axis(name: str, default: Any) -> Axis:
-    return Axis(
+def _compile_axis(name: str, default: Any) -> ComparedAxis:
+    return ComparedAxis(
         lambda trial: show_value(getattr(trial.compile, name)),
         lambda trial: replace(trial, compile=replace(trial.compile, **{name: default})),
     )
 
 
 AXES = {
-    "worker.python": Axis(
+    "worker.python": ComparedAxis(
         lambda trial: trial.python or "null", lambda trial: replace(trial, python=None)
     ),
-    "mode": Axis(lambda trial: trial.mode, lambda trial: replace(trial, mode="default")),
-    "backend": Axis(
+    "mode": ComparedAxis(lambda trial: trial.mode, lambda trial: replace(trial, mode="default")),
+    "backend": ComparedAxis(
         lambda trial: trial.backend or "null", lambda trial: replace(trial, backend=None)
     ),
 }

@@ -24,7 +24,7 @@ from omegaconf import MISSING, DictConfig, OmegaConf, open_dict, read_write
 
 
 @dataclass(frozen=True)
-class Axis:
+class OverrideAxis:
     """One key of the command line with an override for each of its values; a key with one value is
     constant.
     """
@@ -65,7 +65,7 @@ class Composer:
         self._parse = functools.cache(OverridesParser.create(loader).parse_override)
         self._is_option = functools.cache(self._find_out_if_option)
 
-    def points(self, axes: Sequence[Axis]) -> Iterator[Composed]:
+    def points(self, axes: Sequence[OverrideAxis]) -> Iterator[Composed]:
         """Every point of a grid, the last axis changing fastest. Raises what Hydra raises for a bad
         override.
         """
@@ -88,7 +88,9 @@ class Composer:
         """Whether an override chooses an option of a group; otherwise it sets a plain value."""
         return self.repository.group_exists(self._parse(override).key_or_group)
 
-    def _find_changes(self, groups: Sequence[Axis], first: Composed) -> dict[str, _Changes] | None:
+    def _find_changes(
+        self, groups: Sequence[OverrideAxis], first: Composed
+    ) -> dict[str, _Changes] | None:
         """What each override of a group changes against `first`; None where one option depends on
         another.
         """

@@ -16,7 +16,7 @@ from pathlib import Path
 from sweeper.config.reference import (
     COMMANDS,
     PURPOSES,
-    Key,
+    ConfigKey,
     list_default_options,
     list_options,
     read_keys,
@@ -97,7 +97,9 @@ def write_help(topics: Sequence[str], config_dir: str | None = None) -> str:
     )
 
 
-def _describe_topic(topic: str, folders: Sequence[Path], keys: dict[str, Key]) -> Iterator[str]:
+def _describe_topic(
+    topic: str, folders: Sequence[Path], keys: dict[str, ConfigKey]
+) -> Iterator[str]:
     """Write the options of a group, a line each, and the keys of that name or below it."""
     group = {"models": "model", "launcher": "hydra/launcher"}.get(topic, topic)
     inside = [
@@ -140,7 +142,7 @@ def _summarise_group(group: str, folders: Sequence[Path]) -> str:
     return _line(group, f"{PURPOSES[group]}: {', '.join(shown)}{removed}")
 
 
-def _describe_key(key: Key) -> str:
+def _describe_key(key: ConfigKey) -> str:
     head = key.name if key.default is None else f"{key.name}={key.default}"
     return _line(head, f"[{key.takes}] {key.comment}".strip())
 

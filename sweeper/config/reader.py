@@ -71,14 +71,14 @@ LABELS = ("name", "factory", "batch_size", "family", "suite", "weight", "dropout
 
 
 @dataclass(frozen=True)
-class Point:
+class GridPoint:
     """One point of the grid: what to run and how."""
 
     trial: Trial
     settings: Settings
 
 
-def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> Point:
+def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> GridPoint:
     """Turn a composed configuration into a trial and settings.
 
     `choices` maps a group to the option chosen (`hydra.runtime.choices`), `own` a group to what
@@ -102,7 +102,7 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> Point:
         _check_rung(config)
     check_sweep_name(config.sweep)
     settings = check_settings(_copy_fields(Settings, config))
-    return Point(_read_trial(config, choices, own, gpu), settings)
+    return GridPoint(_read_trial(config, choices, own, gpu), settings)
 
 
 def _copy_fields(cls: type[T], conf: Any, **changes: Any) -> T:

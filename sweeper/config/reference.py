@@ -48,7 +48,7 @@ WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "
 
 
 @dataclass(frozen=True)
-class Key:
+class ConfigKey:
     """One key of the configuration."""
 
     name: str
@@ -60,7 +60,7 @@ class Key:
     has_keys: bool = False  # whether it stands for the keys below it
 
 
-def read_keys() -> dict[str, Key]:
+def read_keys() -> dict[str, ConfigKey]:
     """Read every key of the schema, by its dotted name; keys that only name a group's option are
     left out.
     """
@@ -71,14 +71,14 @@ def read_keys() -> dict[str, Key]:
 
 def _read_keys(
     schema: Any, prefix: str, defaults: Mapping[str, Mapping[str, Any]]
-) -> Iterator[Key]:
+) -> Iterator[ConfigKey]:
     comments, hints = _read_comments(schema), typing.get_type_hints(schema)
     own: Mapping[str, Any] = defaults.get(prefix.rstrip("."), {})
     for entry in fields(schema):
         name, hint = f"{prefix}{entry.name}", hints[entry.name]
         if is_dataclass(hint):
             inside = list(_read_keys(hint, f"{name}.", defaults))
-            yield Key(
+            yield ConfigKey(
                 name,
                 f"keys of its own: {', '.join(key.name for key in inside)}",
                 (),
@@ -93,7 +93,9 @@ def _read_keys(
         value = own.get(entry.name, {} if entry.default is MISSING else entry.default)
         is_open = prefix == "model." or value == "???"
         default = None if is_open else show_value(value)
-        yield Key(name, _describe_type(name, kinds), values, default, comments.get(entry.name, ""))
+        yield ConfigKey(
+            name, _describe_type(name, kinds), values, default, comments.get(entry.name, "")
+        )
 
 
 def _describe_type(name: str, kinds: set[Any]) -> str:

@@ -130,7 +130,7 @@ class Preflight:
 
 
 @dataclass(frozen=True)
-class Part:
+class Package:
     """A piece of software. `note` says what to install or what is wrong; None when it works."""
 
     name: str
@@ -142,6 +142,6 @@ class Part:
 class Software:
     """What the workers' interpreter has installed."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[Package, ...]
     torch_works: bool  # it can be imported, and uses the device
     bfloat16_native: bool | None = None  # of the GPU; None on a CPU

@@ -26,7 +26,7 @@ from rich.markup import escape
 from sweeper.core.backends import GONE
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import write_text
-from sweeper.core.protocol import Part, Software
+from sweeper.core.protocol import Package, Software
 from sweeper.core.serialization import to_json
 from sweeper.core.system import gpus, host
 from sweeper.core.system.exit_codes import BAD_INPUT, INTERRUPTED, NOT_OK, OK
@@ -45,14 +45,14 @@ GIB = 2**30
 
 
 @dataclass(frozen=True)
-class Findings:
+class Examination:
     """Everything that was found out; what `--json` writes."""
 
     device: Device
     host: Host
     gpu: GpuReading | None
     software: Software
-    cpp_compiler: Part
+    cpp_compiler: Package
     warnings: tuple[str, ...]
     noise: tuple[Noise, ...] | None = None
 
@@ -126,7 +126,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return decide_exit_code(findings)
 
 
-def decide_exit_code(findings: Findings) -> int:
+def decide_exit_code(findings: Examination) -> int:
     works = findings.software.torch_works
     if findings.device.type == "cpu":
         works &= findings.cpp_compiler.version is not None
@@ -135,7 +135,7 @@ def decide_exit_code(findings: Findings) -> int:
     return OK if works else NOT_OK
 
 
-def examine(device: Device, options: argparse.Namespace, console: Console) -> Findings:
+def examine(device: Device, options: argparse.Namespace, console: Console) -> Examination:
     """Find everything out and print it as it comes."""
     machine = host.read()  # before anything of ours runs
     gpu = gpus.read(device.gpu) if device.gpu else None
@@ -144,7 +144,7 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Fi
     for warning in warnings:
         console.print(f"  [bold yellow]{UNRELIABLE}[/] {escape(warning)}")
     software, cpp_compiler = ask_software(device, float(options.timeout_s)), find_cpp_compiler()
-    driver = [Part("NVIDIA driver", gpu.driver)] if gpu else []
+    driver = [Package("NVIDIA driver", gpu.driver)] if gpu else []
     parts = [
         (part.name, "; ".join(filter(None, [part.version or "none", part.note])))
         for part in (*software.parts, *driver, cpp_compiler)
@@ -154,7 +154,7 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Fi
     _print_section("backends that torch has removed", list(GONE.items()), console)
     _print_section("to try every backend", [[name_backend_sweep(device)]], console)
     measured = measure_noise(device, int(options.processes), console) if options.noise else None
-    return Findings(device, machine, gpu, software, cpp_compiler, warnings, measured)
+    return Examination(device, machine, gpu, software, cpp_compiler, warnings, measured)
 
 
 def describe_gpu(device: Device, gpu: GpuReading | None) -> Iterator[tuple[str, str]]:

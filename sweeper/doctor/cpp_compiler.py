@@ -7,10 +7,10 @@ import shutil
 import subprocess
 import sys
 
-from sweeper.core.protocol import Part
+from sweeper.core.protocol import Package
 
 
-def find_cpp_compiler() -> Part:
+def find_cpp_compiler() -> Package:
     """Find the compiler that Inductor takes, `CXX` or the platform's own, and ask for its
     version.
     """
@@ -22,7 +22,7 @@ def find_cpp_compiler() -> Part:
         hint = "install g++, e.g. apt-get install g++"
         if others:
             hint = f"set CXX={others[0]}, which is here"
-        return Part(
+        return Package(
             "C++ compiler", None, f"{f'CXX={name}' if named else name} is not there; {hint}"
         )
     try:
@@ -30,8 +30,8 @@ def find_cpp_compiler() -> Part:
             [path, "--version"], capture_output=True, text=True, timeout=30, check=True
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
-        return Part("C++ compiler", None, f"{path} does not work: {error}")
-    return Part(
+        return Package("C++ compiler", None, f"{path} does not work: {error}")
+    return Package(
         "C++ compiler",
         f"{said.splitlines()[0] if said else 'of no version'}{' (from CXX)' if named else ''}",
     )

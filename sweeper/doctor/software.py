@@ -7,7 +7,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from sweeper.core.protocol import Part, Software
+from sweeper.core.protocol import Package, Software
 from sweeper.core.serialization import from_json
 from sweeper.core.system.gpus import Device
 from sweeper.core.system.leftovers import TEMPORARY, make_prefix
@@ -47,4 +47,4 @@ def ask_software(device: Device, timeout_s: float) -> Software:
 
 
 def _blame_torch(problem: str) -> Software:
-    return Software((Part("torch", None, problem),), torch_works=False)
+    return Software((Package("torch", None, problem),), torch_works=False)

@@ -32,7 +32,7 @@ PACKAGE = Path(__file__).resolve().parents[1]
 POLL_S = 0.05
 
 
-class Group(Popen[bytes]):
+class ProcessGroup(Popen[bytes]):
     """The leader of a process group; `mark` is in the environment of everything that it has
     started.
     """
@@ -77,7 +77,7 @@ def make_cache_variables(folder: Path) -> Mapping[str, str]:
 
 def start_group(
     command: Sequence[str], environment: Mapping[str, str], log: Path, **options: Any
-) -> Group:
+) -> ProcessGroup:
     """Start a program as the leader of a new process group; `environment` is added to the one of
     this process.
 
@@ -89,7 +89,7 @@ def start_group(
     mark = f"{OWN_MARK}.{next(_numbers)}"
     with log.open("wb") as output:
         options = {"stdin": DEVNULL, "stdout": output, "stderr": output, **options}
-        return Group(
+        return ProcessGroup(
             mark,
             command,
             env={**inherited, **environment, MARK: mark},
@@ -98,7 +98,7 @@ def start_group(
         )
 
 
-def kill_group(process: Group) -> None:
+def kill_group(process: ProcessGroup) -> None:
     """Kill every process of the group, and what it has started in sessions of their own, and wait
     for its leader.
     """
@@ -108,7 +108,7 @@ def kill_group(process: Group) -> None:
     kill_marked(process.mark)
 
 
-def wait_for_end(process: Group, limit_s: float) -> int | None:
+def wait_for_end(process: ProcessGroup, limit_s: float) -> int | None:
     """Wait for a program and kill its whole group; its exit code, or None when the limit came
     first.
     """

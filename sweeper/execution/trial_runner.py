@@ -258,7 +258,7 @@ def _require_own_process(outcome: Outcome, index: int, draw: int | None) -> None
 @contextmanager
 def _start_worker(
     run: _TrialRun, arguments: Sequence[str], cache: Path, log: Path
-) -> Iterator[tuple[processes.Group, int, Tenant]]:
+) -> Iterator[tuple[processes.ProcessGroup, int, Tenant]]:
     """Start a worker in a process group of its own, with the pipe that it answers on; the group is
     killed afterwards.
 

@@ -21,20 +21,20 @@ VARIANT_KEYS = {"cuda": "gpu", "cpu": "cpu"}  # of the name of a device, by its 
 
 
 @dataclass(frozen=True)
-class Device:
+class DeviceKind:
     """The properties that tell two devices apart."""
 
     type: str
     name: str
     memory_gib: int | None
 
-    def is_like(self, other: Device) -> bool:
+    def is_like(self, other: DeviceKind) -> bool:
         """Say whether both may be devices of one kind."""
         sizes = sorted(size for size in (self.memory_gib, other.memory_gib) if size is not None)
         alike = len(sizes) < 2 or sizes[1] <= MAX_MEMORY_RATIO * sizes[0]
         return alike and (self.type, self.name) == (other.type, other.name)
 
-    def name_among(self, others: Iterable[Device]) -> str:
+    def name_among(self, others: Iterable[DeviceKind]) -> str:
         """Return the name, with the memory where another device has the same name."""
         namesakes = {other for other in others if other.name == self.name and other != self}
         return f"{self.name} {self.memory_gib or 'unknown'} GiB" if namesakes else self.name
@@ -62,9 +62,9 @@ def _name_devices(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...
     """Name the device of each record. A trial that ended before it saw its device has the only one
     of its sweep.
     """
-    kinds: list[Device] = []  # of devices that are alike, the first
-    seen: list[Device | None] = []
-    by_sweep: dict[tuple[Path, str], set[Device]] = defaultdict(set)
+    kinds: list[DeviceKind] = []  # of devices that are alike, the first
+    seen: list[DeviceKind | None] = []
+    by_sweep: dict[tuple[Path, str], set[DeviceKind]] = defaultdict(set)
     for record, sweep in records:
         device = read_device(record.environment, record.trial.device)
         kind = next((kind for kind in kinds if device and kind.is_like(device)), device)
@@ -89,7 +89,7 @@ def _name_devices(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...
     return names
 
 
-def read_device(environment: Mapping[str, Any], type_: str) -> Device | None:
+def read_device(environment: Mapping[str, Any], type_: str) -> DeviceKind | None:
     """Read the device of a type from the environment in a record. None when the environment does
     not tell it.
     """
@@ -98,4 +98,4 @@ def read_device(environment: Mapping[str, Any], type_: str) -> Device | None:
         return None
     size = found.get("memory_bytes")
     memory_gib = round(size / GIB) if isinstance(size, (int, float)) else None
-    return Device(type_, printable(str(found["name"])), memory_gib)
+    return DeviceKind(type_, printable(str(found["name"])), memory_gib)

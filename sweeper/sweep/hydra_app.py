@@ -62,7 +62,7 @@ def job(cfg: DictConfig) -> str:
     sys.exit(code)
 
 
-def read_point(composed: Composed, files: IConfigRepository) -> reader.Point:
+def read_point(composed: Composed, files: IConfigRepository) -> reader.GridPoint:
     """Read a configuration as trial and settings; `files` holds what the options say. Raises
     ConfigError.
     """

@@ -60,7 +60,7 @@ SHARED_VIEW = "mlflow.sharedViewState."
 RUNS_PER_PAGE = 200  # MLflow needs 60 kB for a run with its params, metrics and tags
 
 
-class Point(NamedTuple):
+class MetricPoint(NamedTuple):
     """One value of a metric."""
 
     name: str
@@ -74,7 +74,7 @@ class View(NamedTuple):
     params: Mapping[str, str]
     metrics: Mapping[str, float]
     tags: Mapping[str, str]
-    points: tuple[Point, ...] = ()
+    points: tuple[MetricPoint, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -168,7 +168,7 @@ def _describe_result(record: Record, result: Result) -> str:
     return text
 
 
-def list_points(record: Record) -> tuple[Point, ...]:
+def list_points(record: Record) -> tuple[MetricPoint, ...]:
     """List step times and speedups by round, and the first compiled steps by number. A missing
     value has no point.
 
@@ -181,18 +181,22 @@ def list_points(record: Record) -> tuple[Point, ...]:
     compiled = [process.first_steps_s for process in record.processes if process.first_steps_s]
     if is_ok and compiled:
         for step, took_s in enumerate(compiled[0][:MAX_FIRST_STEPS]):
-            points.append(Point("first_step_ms", step, 1e3 * took_s))
+            points.append(MetricPoint("first_step_ms", step, 1e3 * took_s))
     step = 0
     for process in record.processes:
         steps = process.steps_per_block
         for item in process.rounds:
             if steps and item.void is None and step < MAX_ROUNDS:  # a void round leaves a gap
                 if item.eager_s:
-                    points.append(Point("eager_step_ms", step, 1e3 * item.eager_s / steps))
+                    points.append(MetricPoint("eager_step_ms", step, 1e3 * item.eager_s / steps))
                 if item.compiled_s and is_ok:
-                    points.append(Point("compiled_step_ms", step, 1e3 * item.compiled_s / steps))
+                    points.append(
+                        MetricPoint("compiled_step_ms", step, 1e3 * item.compiled_s / steps)
+                    )
                 if item.eager_s and item.compiled_s and is_ok:
-                    points.append(Point("round_speedup", step, item.eager_s / item.compiled_s))
+                    points.append(
+                        MetricPoint("round_speedup", step, item.eager_s / item.compiled_s)
+                    )
             step += 1
     return tuple(points)
 

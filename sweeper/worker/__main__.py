@@ -61,14 +61,14 @@ def main() -> None:
         task = make_inspection(arguments.inspect, arguments.timed)
 
     from sweeper.worker.lease import Lease
-    from sweeper.worker.session import Part, run
+    from sweeper.worker.session import ProcessSlot, run
 
     job = Job.loads(arguments.trial.read_text())
     if job.trial.workload == SCRIPT and task is None:
         from sweeper.worker.scripts.passes import make_task
 
         task = make_task(arguments.trial)
-    part = Part(
+    part = ProcessSlot(
         arguments.index,
         arguments.draw,
         arguments.cold,

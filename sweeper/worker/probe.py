@@ -12,7 +12,7 @@ import platform
 import traceback
 
 from sweeper.core.libraries import library_packages, read_versions
-from sweeper.core.protocol import Part, Software
+from sweeper.core.protocol import Package, Software
 from sweeper.core.serialization import to_json
 from sweeper.worker.process import die_with_parent
 
@@ -45,9 +45,9 @@ def list_software(device: str) -> Software:
     """
     advice = {**{package: f"pip install {package}" for package in library_packages()}, **ADVICE}
     versions = read_versions(["torch", *advice])
-    python = Part("Python", platform.python_version())
+    python = Package("Python", platform.python_version())
     others = [
-        Part(name, versions.get(name), None if name in versions else note)
+        Package(name, versions.get(name), None if name in versions else note)
         for name, note in advice.items()
     ]
     try:
@@ -58,11 +58,11 @@ def list_software(device: str) -> Software:
             if "torch" in versions
             else "pip install torch, see pytorch.org"
         )
-        torch_part = Part("torch", versions.get("torch"), note)
+        torch_part = Package("torch", versions.get("torch"), note)
         return Software((python, torch_part, *others), torch_works=False)
     cuda = _cuda_parts(device)
     works = device == "cpu" or all(part.note is None for part in cuda)
-    parts = (python, Part("torch", torch.__version__), *cuda, *others)
+    parts = (python, Package("torch", torch.__version__), *cuda, *others)
     has_gpu = device == "cuda" and torch.cuda.is_available()
     native = bool(torch.cuda.is_bf16_supported(including_emulation=False)) if has_gpu else None
     return Software(parts, works, native)
@@ -72,14 +72,14 @@ def _explain(error: Exception) -> str:
     return traceback.format_exception_only(error)[-1].splitlines()[0]
 
 
-def _cuda_parts(device: str) -> list[Part]:
+def _cuda_parts(device: str) -> list[Package]:
     """CUDA and cuDNN as torch was built with them, and whether torch can use the GPU."""
     import torch
 
     if torch.version.cuda is None:
         note = "this torch is a CPU build; for the GPU install one built for CUDA, see pytorch.org"
         return [
-            Part(
+            Package(
                 "CUDA of torch",
                 None,
                 note if device == "cuda" else "a CPU build; a GPU would need another",
@@ -93,8 +93,8 @@ def _cuda_parts(device: str) -> list[Part]:
             problem = f"the GPU cannot be used: {_explain(error)}"
     cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     return [
-        Part("CUDA of torch", torch.version.cuda, problem),
-        Part("cuDNN", str(cudnn) if cudnn else None),
+        Package("CUDA of torch", torch.version.cuda, problem),
+        Package("cuDNN", str(cudnn) if cudnn else None),
     ]
 
 

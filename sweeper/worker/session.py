@@ -55,7 +55,7 @@ EAGER_STEPS = 3
 
 
 @dataclass(frozen=True)
-class Part:
+class ProcessSlot:
     """Which process of a trial this is, and what earlier processes have found."""
 
     index: int = 0
@@ -115,7 +115,7 @@ class Notes:
         return Outcome(status, phase, message, self.process, diagnostics, dict(self.environment))
 
 
-Task = Callable[[Job, Part, Notes], None]  # what a process does, phase by phase
+Task = Callable[[Job, ProcessSlot, Notes], None]  # what a process does, phase by phase
 
 
 class Setup(Protocol):
@@ -134,7 +134,11 @@ class Setup(Protocol):
 
 
 def run(
-    job: Job, part: Part, say: Callable[[Phase], None], lease: Lease, task: Task | None = None
+    job: Job,
+    part: ProcessSlot,
+    say: Callable[[Phase], None],
+    lease: Lease,
+    task: Task | None = None,
 ) -> Outcome:
     """Run the phases of a measurement, or of `task`. Always returns: any exception in them becomes
     a status.
@@ -179,7 +183,7 @@ def build(job: Job, notes: Notes) -> TrialSetup:
     return setup
 
 
-def _measure(job: Job, part: Part, notes: Notes) -> None:
+def _measure(job: Job, part: ProcessSlot, notes: Notes) -> None:
     begin(job, notes)
     with notes.enter("building"):
         setup = build(job, notes)
@@ -453,7 +457,7 @@ def _note_host_time(setup: Setup, notes: Notes, host_s: dict[str, float] | Missi
         return
     arms, process = (setup.eager, setup.compiled), notes.process
     known = {
-        arm: host_time.Known(
+        arm: host_time.ProfiledArm(
             process.read_arm("device_step_s", arm) or process.read_arm("device_time_s", arm),
             process.read_arm("device_kernels", arm),
         )

@@ -12,7 +12,7 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import OmegaConf
 
-from sweeper.config.grid import Axis, Composed, Composer
+from sweeper.config.grid import Composed, Composer, OverrideAxis
 from sweeper.config.schema import conf_folder
 
 
@@ -65,12 +65,14 @@ def composer(own: Path, request: pytest.FixtureRequest) -> Iterator[Counting]:
         yield Counting(loader, loader.load_configuration(primary, overrides, RunMode.RUN))
 
 
-def axes(text: str) -> list[Axis]:
+def axes(text: str) -> list[OverrideAxis]:
     """`model=a,b batch_size=1,2` as axes."""
     found = []
     for word in ["sweep=x", *text.split()]:
         key, _, values = word.partition("=")
-        found.append(Axis(key.lstrip("+"), tuple(f"{key}={value}" for value in values.split(","))))
+        found.append(
+            OverrideAxis(key.lstrip("+"), tuple(f"{key}={value}" for value in values.split(",")))
+        )
     return found
 
 

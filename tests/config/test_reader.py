@@ -8,7 +8,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from sweeper.config import schema
 from sweeper.config.grid import make_repository, split_off_hydra
-from sweeper.config.reader import Point
+from sweeper.config.reader import GridPoint
 from sweeper.config.schema import conf_folder
 from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import LIBRARIES
@@ -24,7 +24,7 @@ OPTIONS = sorted(
 LLAMA = ("model=transformers", "model.name=LlamaForCausalLM", "model.sequence_length=64")
 
 
-def point(*overrides: str, gpu: bool = False, folder: Path | None = None) -> Point:
+def point(*overrides: str, gpu: bool = False, folder: Path | None = None) -> GridPoint:
     own = [f"hydra.searchpath=[file://{folder}]"] if folder else []
     with initialize_config_dir(str(conf_folder()), version_base="1.3"):
         cfg = compose("config", ["sweep=test", *own, *overrides], return_hydra_config=True)

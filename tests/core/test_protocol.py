@@ -9,7 +9,7 @@ from sweeper.core.protocol import (
     LeaseRequest,
     Message,
     Outcome,
-    Part,
+    Package,
     Phase,
     ProtocolError,
     Software,
@@ -71,5 +71,5 @@ def test_job_and_grant_are_read_back(trial: Trial) -> None:
 
 
 def test_what_the_checks_of_a_machine_found_is_read_back() -> None:
-    software = Software((Part("torch", "2.13"), Part("g++", None, "install it")), True)
+    software = Software((Package("torch", "2.13"), Package("g++", None, "install it")), True)
     assert from_json(Software, to_json(software)) == software

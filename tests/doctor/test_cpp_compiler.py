@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from sweeper.core.protocol import Part
+from sweeper.core.protocol import Package
 from sweeper.doctor.cpp_compiler import find_cpp_compiler
 
 
-def find(monkeypatch: pytest.MonkeyPatch, path: str, cxx: str | None = None) -> Part:
+def find(monkeypatch: pytest.MonkeyPatch, path: str, cxx: str | None = None) -> Package:
     """What is found with these PATH and CXX."""
     monkeypatch.setenv("PATH", path)
     monkeypatch.delenv("CXX", raising=False)

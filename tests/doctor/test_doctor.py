@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 from records import make_process, make_record, write_sweep
 
-from sweeper.core.protocol import Part, Software
+from sweeper.core.protocol import Package, Software
 from sweeper.core.record import Round
 from sweeper.core.system import gpus
 from sweeper.core.system.gpus import Device, GpuReading
 from sweeper.core.system.host import Host
 from sweeper.doctor import __main__, noise
-from sweeper.doctor.__main__ import Findings, decide_exit_code
+from sweeper.doctor.__main__ import Examination, decide_exit_code
 from sweeper.doctor.noise import Noise, compute_noise, count_processes_needed
 from sweeper.doctor.software import ask_software
 from sweeper.execution import processes
@@ -75,9 +75,9 @@ def findings(
     compiler: str | None = "g++ 12",
     device: Device = CPU,
     wobble: tuple[Noise, ...] | None = None,
-) -> Findings:
+) -> Examination:
     software = Software((), torch_works)
-    return Findings(device, QUIET, None, software, Part("C++ compiler", compiler), (), wobble)
+    return Examination(device, QUIET, None, software, Package("C++ compiler", compiler), (), wobble)
 
 
 def test_exit_code_is_that_of_torch_of_the_compiler_and_of_the_noise() -> None:

@@ -115,7 +115,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     def fail(position: int, number: int) -> None:
         starts, start_group = itertools.count(), processes.start_group
 
-        def start(*arguments: Any, **options: Any) -> processes.Group:
+        def start(*arguments: Any, **options: Any) -> processes.ProcessGroup:
             if next(starts) == position:
                 raise OSError(number, os.strerror(number))
             return start_group(*arguments, **options)

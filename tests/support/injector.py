@@ -263,7 +263,7 @@ def _fork_workers() -> None:
         "factories",
     ):
         importlib.import_module(name)
-    from sweeper.execution.processes import Group
+    from sweeper.execution.processes import ProcessGroup
 
     names = list(inspect.signature(subprocess.Popen._execute_child).parameters)[1:]
 
@@ -283,7 +283,7 @@ def _fork_workers() -> None:
         os.environ.update(given["env"])
         _work(given["args"])
 
-    Group._execute_child = execute_child
+    ProcessGroup._execute_child = execute_child
 
 
 def _work(command: list[str]) -> None:

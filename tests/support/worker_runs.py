@@ -38,7 +38,7 @@ def custom(name: str, module: str = "factories", **changes: object) -> Trial:
 
 def run(trial: Trial, measure: Measure = MEASURE) -> tuple[Outcome, list[str]]:
     from sweeper.worker.lease import Lease
-    from sweeper.worker.session import Part
+    from sweeper.worker.session import ProcessSlot
     from sweeper.worker.session import run as run_session
 
     phases: list[str] = []
@@ -46,7 +46,7 @@ def run(trial: Trial, measure: Measure = MEASURE) -> tuple[Outcome, list[str]]:
     def say(message: Phase) -> None:
         phases.append(message.name)
 
-    return run_session(Job(trial, measure), Part(), say, Lease()), phases
+    return run_session(Job(trial, measure), ProcessSlot(), say, Lease()), phases
 
 
 def flags(trial: Trial, outcome: Outcome) -> set[str]:

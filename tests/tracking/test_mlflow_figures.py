@@ -23,8 +23,8 @@ from sweeper.tracking.runs import (
     MAX_FIRST_STEPS,
     MAX_ROUNDS,
     MAX_TAG_CHARACTERS,
+    MetricPoint,
     Overview,
-    Point,
     list_points,
 )
 from sweeper.tracking.tracker import Sent, Tracker
@@ -254,10 +254,10 @@ def test_void_rounds_and_missing_blocks_are_gaps() -> None:
     )
     record = replace(make_record(), processes=(replace(make_process(), rounds=rounds),))
     assert list_points(record) == (
-        Point("eager_step_ms", 0, 100.0),
-        Point("compiled_step_ms", 0, 50.0),
-        Point("round_speedup", 0, 2.0),
-        Point("eager_step_ms", 2, 100.0),
+        MetricPoint("eager_step_ms", 0, 100.0),
+        MetricPoint("compiled_step_ms", 0, 50.0),
+        MetricPoint("round_speedup", 0, 2.0),
+        MetricPoint("eager_step_ms", 2, 100.0),
     )
 
 

@@ -12,10 +12,10 @@ from sweeper.analysis import stats
 from sweeper.analysis.flags import DEVICE_DOUBTS, DOUBTS, UNVERIFIED
 from sweeper.analysis.stats import Estimate
 from sweeper.core.trial import WEIGHTS
-from sweeper.report.answers.model_points import Key, ModelPoint
+from sweeper.report.answers.model_points import GroupKey, ModelPoint
 from sweeper.report.columns.formats import count, shorten_names
 
-K = TypeVar("K", Key, str)
+K = TypeVar("K", GroupKey, str)
 T = TypeVar("T", float, Estimate)
 ALL = "all"
 
@@ -27,7 +27,7 @@ class Group:
     """
 
     family: str
-    key: Key
+    key: GroupKey
     weights: frozenset[str]  # all that trials of the key carry
     points: Sequence[ModelPoint]
     suite: str = ""  # of a group of one suite, whose family says so

@@ -28,7 +28,7 @@ def is_verified(entry: Entry) -> bool:
 
 
 @dataclass(frozen=True)
-class Key:
+class GroupKey:
     """What a row of the summary holds fixed, beside the family."""
 
     workload: str
@@ -50,7 +50,7 @@ class ModelPoint:
     it, one at least.
     """
 
-    key: Key
+    key: GroupKey
     entries: Mapping[str, Entry]
 
     @property
@@ -143,7 +143,7 @@ def collect(entries: Iterable[Entry]) -> ModelPoints:
     """
     weighted = list(filter(has_weight, entries))
     chosen, notes = _choose_precisions(weighted)
-    slots: dict[tuple[Key, Hashable], dict[str, Entry]] = defaultdict(dict)
+    slots: dict[tuple[GroupKey, Hashable], dict[str, Entry]] = defaultdict(dict)
     aside: Counter[tuple[str, str]] = Counter()
     for entry in weighted:
         key, weight = row = _row(entry)
@@ -171,10 +171,10 @@ def has_weight(entry: Entry) -> bool:
     return entry.trial.mode != "eager" and bool(entry.trial.labels.weight)
 
 
-def _row(entry: Entry) -> tuple[Key, str]:
+def _row(entry: Entry) -> tuple[GroupKey, str]:
     """Return the key of an entry, and the weight that it carries under the key."""
     trial = entry.trial
-    key = Key(trial.workload, trial.mode, name_backend(entry), entry.variant)
+    key = GroupKey(trial.workload, trial.mode, name_backend(entry), entry.variant)
     return key, trial.labels.weight or ""
 
 
@@ -184,11 +184,11 @@ def _precision(entry: Entry) -> NamedPrecision:
 
 def _choose_precisions(
     entries: Iterable[Entry],
-) -> tuple[Mapping[tuple[Key, str], NamedPrecision], list[str]]:
+) -> tuple[Mapping[tuple[GroupKey, str], NamedPrecision], list[str]]:
     """Choose one precision for each row: the one with the most trials, then the first. Lines tell
     of the others.
     """
-    counts: dict[tuple[Key, str], Counter[NamedPrecision]] = defaultdict(Counter)
+    counts: dict[tuple[GroupKey, str], Counter[NamedPrecision]] = defaultdict(Counter)
     for entry in entries:
         counts[_row(entry)][_precision(entry)] += 1
     chosen = {}

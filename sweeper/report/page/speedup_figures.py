@@ -13,7 +13,7 @@ from typing import Any
 from sweeper.analysis.flags import UNVERIFIED, leave_out_housekeeping
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.groups import ALL, AMP, FP32, Group, Mean
-from sweeper.report.answers.model_points import Key
+from sweeper.report.answers.model_points import GroupKey
 from sweeper.report.answers.speedups import (
     is_ok,
     show_device_speedup,
@@ -336,7 +336,7 @@ def draw_families(groups: Sequence[Group], references: References) -> Figure:
     if len(drawn) <= MAX_KEYS:
         return Figure("families", "Families", caption, [_family_bars("all", drawn)])
 
-    def rank(key: Key) -> float:
+    def rank(key: GroupKey) -> float:
         # The last group of a key is that of `all`.
         found = AMP.estimate(drawn[key][-1])
         return -(found.ratio if found else 0.0)
@@ -345,7 +345,7 @@ def draw_families(groups: Sequence[Group], references: References) -> Figure:
     return Figure("families", "Families", caption, drawings)
 
 
-def _family_bars(name: str, by_key: Mapping[Key, Sequence[Group]]) -> Drawing:
+def _family_bars(name: str, by_key: Mapping[GroupKey, Sequence[Group]]) -> Drawing:
     every = list(chain.from_iterable(by_key.values()))
     families = {group.family for group in every}
     order = sorted(families, key=lambda family: (family == ALL, family))
@@ -378,7 +378,7 @@ def _family_bars(name: str, by_key: Mapping[Key, Sequence[Group]]) -> Drawing:
     return Drawing(name, traces, Layout(400, xaxis, zero_axis("speedup"), lines, more))
 
 
-def _shorten_key(key: Key, keys: Sequence[Key]) -> str:
+def _shorten_key(key: GroupKey, keys: Sequence[GroupKey]) -> str:
     """Keep the parts of a key in which it differs from the other keys."""
     common = set(keys[0].parts).intersection(*(other.parts for other in keys[1:]))
     return ", ".join(part for part in key.parts if part not in common) or str(key)

@@ -32,7 +32,7 @@ from dataclasses import replace
 
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.groups import AMP, DEVICE, FP32, WEIGHTED, Group, Mean
-from sweeper.report.answers.model_points import Key
+from sweeper.report.answers.model_points import GroupKey
 from sweeper.report.columns.column import (
     MARKDOWN,
     PAGE,
@@ -182,7 +182,7 @@ class SummaryTable(TableSpec[Group]):
 
     def terminal_notes(self, items: Sequence[Group]) -> Sequence[str]:
         """Make a line for each key with how many models are without doubt; equal lines are one."""
-        keys: dict[str, list[Key]] = defaultdict(list)
+        keys: dict[str, list[GroupKey]] = defaultdict(list)
         for group in items:
             sure = join((_count_sure(AMP, group), _count_sure(FP32, group)), ", ")
             if group.is_whole and sure:

@@ -36,7 +36,7 @@ from sweeper.core.settings import Measure
 from sweeper.core.trial import Trial
 from sweeper.worker.accuracy import rule
 from sweeper.worker.accuracy.generators import draws_random
-from sweeper.worker.accuracy.rule import Bounds, Comparison, Verdict
+from sweeper.worker.accuracy.rule import Bounds, CaseVerdict, Comparison
 from sweeper.worker.accuracy.seeds import DIRECTION_STEPS, STEPS, SeedTest
 from sweeper.worker.accuracy.states import BUILT, MOVED, States, perturb, seed_generators
 from sweeper.worker.compilation.compiler import holds_weights
@@ -83,7 +83,7 @@ class Judged(Protocol):
 
 
 Enter = Callable[[str], AbstractContextManager[None]]  # announces a phase
-Judge = Callable[["Case"], Verdict]
+Judge = Callable[["Case"], CaseVerdict]
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class AccuracyCheck:
         found = combine(verdicts, unknown)
         return replace(found, moved=moved, randomness="seeds" if found.tensors else None)
 
-    def _judge_over_seeds(self, case: Case, enter: Enter) -> Verdict:
+    def _judge_over_seeds(self, case: Case, enter: Enter) -> CaseVerdict:
         """Compare eager and compiled steps over seeds.
 
         Before they are called different they are compared over other seeds, and beside steps in a
@@ -227,7 +227,7 @@ class AccuracyCheck:
             else verdict
         )
 
-    def _test_seeds(self, case: Case, enter: Enter, closer: bool = False) -> Verdict:
+    def _test_seeds(self, case: Case, enter: Enter, closer: bool = False) -> CaseVerdict:
         """Make the test over seeds; one that cannot be made leaves the case unverified."""
         with enter("reference"):
             test = try_reading(
@@ -235,7 +235,7 @@ class AccuracyCheck:
             )
         if isinstance(test, Missing):
             return _name_case(
-                Verdict(Accuracy(None, None, f"no test over seeds: {test.reason}")), case
+                CaseVerdict(Accuracy(None, None, f"no test over seeds: {test.reason}")), case
             )
         self._seeds = test
         with enter("checking"):
@@ -255,7 +255,7 @@ class AccuracyCheck:
                         "steps differ, and none in a longer number format says which are "
                         f"right: {taken.reason}"
                     )
-                    return _name_case(Verdict(Accuracy(None, None, reason)), case)
+                    return _name_case(CaseVerdict(Accuracy(None, None, reason)), case)
                 found = test.verdict()
         worst = found.worst
         accuracy = Accuracy(
@@ -270,7 +270,7 @@ class AccuracyCheck:
             if worst and math.isfinite(worst.compiled)
             else None,
         )
-        return _name_case(Verdict(accuracy, worst.excess if worst else 0.0), case)
+        return _name_case(CaseVerdict(accuracy, worst.excess if worst else 0.0), case)
 
     def _take_eager_seeds(self, case: Case) -> SeedTest:
         """Take all eager steps of a test over seeds."""
@@ -318,7 +318,7 @@ class AccuracyCheck:
         self._seed_offset += 1
         return self._seed_offset
 
-    def _judge_timed_batches(self, judge: Judge) -> tuple[list[Verdict], str, str | None]:
+    def _judge_timed_batches(self, judge: Judge) -> tuple[list[CaseVerdict], str, str | None]:
         """Judge every timed batch in the second state; give also what became of it, and what that
         leaves unknown.
         """
@@ -332,9 +332,9 @@ class AccuracyCheck:
         unknown = f"where no branch is dead: {reason}" if self._states.is_dead else None
         return self._judge_batches(BUILT, judge), str(reason), unknown
 
-    def _judge_batches(self, state: str, judge: Judge) -> list[Verdict]:
+    def _judge_batches(self, state: str, judge: Judge) -> list[CaseVerdict]:
         """Judge the timed batches in a state, until one does not pass."""
-        verdicts: list[Verdict] = []
+        verdicts: list[CaseVerdict] = []
         seen: list[dict[str, str]] = []
         for index, batch in enumerate(self._setup.built.batches):
             shapes = describe_tensors(batch)
@@ -346,7 +346,7 @@ class AccuracyCheck:
                 break
         return verdicts
 
-    def _judge_case(self, case: Case, enter: Enter) -> Verdict:
+    def _judge_case(self, case: Case, enter: Enter) -> CaseVerdict:
         """Judge the compiled step in one case.
 
         Before it is called wrong, eager is asked again how far off it is, with its numbers moved by
@@ -356,7 +356,7 @@ class AccuracyCheck:
             reasons = self._take_reference(case)
         if self._reference is None:
             return _name_case(
-                Verdict(Accuracy(None, None, f"no reference, {'; '.join(reasons)}")), case
+                CaseVerdict(Accuracy(None, None, f"no reference, {'; '.join(reasons)}")), case
             )
         with enter("checking"):
             verdict = self._judge_step(case)
@@ -432,16 +432,16 @@ class AccuracyCheck:
             bounds=rule.set_bounds(reference.step, comparisons, None, tolerance),
         )
 
-    def _judge_step(self, case: Case) -> Verdict:
+    def _judge_step(self, case: Case) -> CaseVerdict:
         assert self._reference is not None
         named = self._run_or_retry_on_host(lambda: self._capture(self._setup.compiled, case))
         verdict = try_reading(lambda: self._judge_tensors(named))
         if isinstance(verdict, Missing):
             kind = self._reference.bounds.kind
-            return Verdict(Accuracy(kind, None, f"the comparison failed: {verdict.reason}"))
+            return CaseVerdict(Accuracy(kind, None, f"the comparison failed: {verdict.reason}"))
         return verdict
 
-    def _judge_tensors(self, named: Named) -> Verdict:
+    def _judge_tensors(self, named: Named) -> CaseVerdict:
         assert self._reference is not None
         try:
             return self._compare_with_reference(named)
@@ -453,7 +453,7 @@ class AccuracyCheck:
         self._clear_device()
         return self._compare_with_reference(named)
 
-    def _compare_with_reference(self, named: Named) -> Verdict:
+    def _compare_with_reference(self, named: Named) -> CaseVerdict:
         assert self._reference is not None
         return rule.judge(
             rule.compare(named, self._reference.step, self._stages), self._reference.bounds
@@ -514,11 +514,11 @@ def list_hooked(module: torch.nn.Module) -> list[str]:
     ]
 
 
-def _name_case(verdict: Verdict, case: Case) -> Verdict:
+def _name_case(verdict: CaseVerdict, case: Case) -> CaseVerdict:
     return replace(verdict, accuracy=replace(verdict.accuracy, case=case.name, cases=(case.name,)))
 
 
-def combine(verdicts: list[Verdict], unknown: str | None) -> Accuracy:
+def combine(verdicts: list[CaseVerdict], unknown: str | None) -> Accuracy:
     """The accuracy of a step by its verdicts in all cases; `unknown` is what else would have to be
     known.
     """

@@ -42,7 +42,7 @@ class Size(NamedTuple):
     has_infinity: bool = False
 
 
-class Change(NamedTuple):
+class StepDistance(NamedTuple):
     """How far two steps of one seed are from each other, in one tensor."""
 
     square: float = 0.0  # |x' - x|^2
@@ -74,11 +74,11 @@ class Direction:
         on_host = torch.stack([sums.to(device) for sums in found.values()]).cpu()
         return {name: _read(row) for name, row in zip(found, on_host, strict=True)}
 
-    def compare(self, step: Named, other: Mapping[str, torch.Tensor]) -> dict[str, Change]:
+    def compare(self, step: Named, other: Mapping[str, torch.Tensor]) -> dict[str, StepDistance]:
         """Compare two steps of one seed; elements that are not finite in both are left out."""
         return {name: self._measure_change(name, tensor, other[name]) for name, tensor in step}
 
-    def _measure_change(self, name: str, step: torch.Tensor, other: torch.Tensor) -> Change:
+    def _measure_change(self, name: str, step: torch.Tensor, other: torch.Tensor) -> StepDistance:
         square = 0.0
         for x, y in _split(step, other):
             square += float((x - y).nan_to_num(0.0, 0.0, 0.0).square().sum())
@@ -88,7 +88,7 @@ class Direction:
             for side in (step, other)
         )
         one, two = (compute_log_odds(torch.as_tensor(count), size.counted) for count in zeros)
-        return Change(square, float((one - two).abs()))
+        return StepDistance(square, float((one - two).abs()))
 
     @property
     def loss(self) -> float:

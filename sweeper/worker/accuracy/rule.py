@@ -497,7 +497,7 @@ def _explain_far_off(comparisons: Sequence[Comparison]) -> str | None:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CaseVerdict:
     """What was found in a case, and the share of its bound that the worst tensor takes; above 1 it
     is wrong.
     """
@@ -506,7 +506,7 @@ class Verdict:
     share: float = 0.0
 
 
-def judge(comparison: Comparison, bounds: Bounds) -> Verdict:
+def judge(comparison: Comparison, bounds: Bounds) -> CaseVerdict:
     """Judge the compiled step, compared with the reference; a tensor in which eager itself is not
     finite is not.
     """
@@ -521,7 +521,7 @@ def judge(comparison: Comparison, bounds: Bounds) -> Verdict:
     unjudged = len({*not_finite, *(name for name in bounds.errors if name not in bounds.bounds)})
     if not any(comparison[name].elements for name in bounds.bounds if not name.startswith(CHANGE)):
         reason = bounds.unverified or "the step gives no finite floating-point tensor"
-        return Verdict(Accuracy(bounds.kind, None, reason, unjudged=unjudged))
+        return CaseVerdict(Accuracy(bounds.kind, None, reason, unjudged=unjudged))
     shares = {name: _share_of_bounds(name, comparison[name], bounds) for name in comparison}
     worst = max(shares, key=lambda name: shares[name])
     failed = shares[worst] > 1 and not bounds.nondeterministic
@@ -544,7 +544,7 @@ def judge(comparison: Comparison, bounds: Bounds) -> Verdict:
         projection=_nearest_projections(span, comparison[worst].projection) if span else None,
         margin=span.margin if span else None,
     )
-    return Verdict(found, shares[worst])
+    return CaseVerdict(found, shares[worst])
 
 
 def _share_of_bounds(name: str, sums: Sums, bounds: Bounds) -> float:

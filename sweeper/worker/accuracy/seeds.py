@@ -49,10 +49,10 @@ from sweeper.worker.accuracy.permutation import (
     rank,
 )
 from sweeper.worker.accuracy.reduction import (
-    Change,
     Direction,
     Reduced,
     Size,
+    StepDistance,
     compute_log_odds,
     join,
 )
@@ -127,7 +127,7 @@ class SeedTest:
         self._last: dict[str, torch.Tensor] = {}
         self._num_summed = 0
         self._direction: Direction | None = None
-        self._changes: dict[str, Change] = {}
+        self._changes: dict[str, StepDistance] = {}
         self._eager: list[dict[str, Reduced]] = []
         self._compiled: list[dict[str, Reduced]] = []
         self._reliable: list[dict[str, Reduced]] = []
@@ -253,7 +253,7 @@ Steps = Sequence[Mapping[str, Reduced]]
 
 def judge(
     sizes: Mapping[str, Size],
-    changes: Mapping[str, Change],
+    changes: Mapping[str, StepDistance],
     eager: Steps,
     compiled: Steps,
     reliable: Steps,
@@ -293,7 +293,7 @@ def judge(
 
 
 @dataclass(frozen=True)
-class Sample:
+class TensorSamples:
     """One tensor in all steps, eager first, relative to its size."""
 
     name: str
@@ -304,7 +304,9 @@ class Sample:
     log_odds_change: float
 
 
-def _relate(sizes: Mapping[str, Size], changes: Mapping[str, Change], steps: Steps) -> list[Sample]:
+def _relate(
+    sizes: Mapping[str, Size], changes: Mapping[str, StepDistance], steps: Steps
+) -> list[TensorSamples]:
     """Divide what steps gave by the size of each tensor; all gradients are one more.
 
     A gradient that is tiny beside the others counts as LEAST_SIZE of their size: it may be nothing
@@ -319,7 +321,7 @@ def _relate(sizes: Mapping[str, Size], changes: Mapping[str, Change], steps: Ste
     samples = []
     for name, size in sizes.items():
         least = floor * size.elements if name in gradients else 0.0
-        change = changes.get(name, Change())
+        change = changes.get(name, StepDistance())
         sample = _sample(
             name, max(size.square, least), size.counted, change, [step[name] for step in steps]
         )
@@ -328,15 +330,15 @@ def _relate(sizes: Mapping[str, Size], changes: Mapping[str, Change], steps: Ste
             replace(sample, log_odds=torch.zeros_like(sample.log_odds)) if is_noise else sample
         )
     if gradients:
-        change = Change(sum(changes[name].square for name in gradients if name in changes))
+        change = StepDistance(sum(changes[name].square for name in gradients if name in changes))
         joined = [join(step[name] for name in gradients) for step in steps]
         samples.append(_sample(ALL_GRADIENTS, square, 0, change, joined))
     return samples
 
 
 def _sample(
-    name: str, square: float, counted: int, change: Change, steps: Sequence[Reduced]
-) -> Sample:
+    name: str, square: float, counted: int, change: StepDistance, steps: Sequence[Reduced]
+) -> TensorSamples:
     square = square or 1.0
     blocks = torch.stack([step.blocks for step in steps]) / square
     distance, zeros = torch.tensor(
@@ -346,14 +348,14 @@ def _sample(
     # zero, as of a channel that is dead but for rounding
     one_more = 1 / (mean + 0.5) + 1 / (counted - mean + 0.5)
     odds_change = max(change.log_odds, one_more)
-    return Sample(
+    return TensorSamples(
         name, blocks, distance.sqrt(), odds, math.sqrt(change.square / square), odds_change
     )
 
 
 def _decide(
-    samples: Sequence[Sample],
-    references: Mapping[str, Sample],
+    samples: Sequence[TensorSamples],
+    references: Mapping[str, TensorSamples],
     slopes: torch.Tensor | None,
     precision: str,
     infinite: int,
@@ -389,7 +391,7 @@ def _decide(
     return SeedVerdict(passed, unverified, worst, p, len(found), unjudged, resolution)
 
 
-def _test_means(sample: Sample, margin: float) -> Iterator[Test]:
+def _test_means(sample: TensorSamples, margin: float) -> Iterator[Test]:
     """Tests of the means of both arms. No test where no two steps differ by more than the margin:
     it cannot fail.
     """
@@ -417,7 +419,7 @@ def _test_mean(name: str, statistic: str, values: torch.Tensor, margin: float) -
         )
 
 
-def _rounds_less(test: Test, references: Mapping[str, Sample]) -> bool:
+def _rounds_less(test: Test, references: Mapping[str, TensorSamples]) -> bool:
     """Whether compiled steps are nearer than eager's to those in a reliable format, of which no
     slopes are taken.
     """
@@ -432,7 +434,7 @@ def _rounds_less(test: Test, references: Mapping[str, Sample]) -> bool:
     return abs(compiled - reference) < abs(eager - reference)
 
 
-def _measure(statistic: str, sample: Sample) -> float:
+def _measure(statistic: str, sample: TensorSamples) -> float:
     """A statistic of all steps of a sample, as a test has it of an arm."""
     if statistic == "spread":
         return max(float(sample.blocks.var(0).sum().sqrt()), LEAST_SHARE)
@@ -441,7 +443,7 @@ def _measure(statistic: str, sample: Sample) -> float:
     return float((sample.blocks.sum(1) if statistic == "coefficient" else sample.distance).mean())
 
 
-def _test_slope(gradients: Sample, slopes: torch.Tensor, precision: str) -> Iterator[Test]:
+def _test_slope(gradients: TensorSamples, slopes: torch.Tensor, precision: str) -> Iterator[Test]:
     """The test of the excess slope: -1 where gradients have nothing of the forward pass's masks.
 
     Rounding moves gradients by r, of which the loss knows nothing, so the excess is -|r|^2 / |x -
@@ -453,7 +455,7 @@ def _test_slope(gradients: Sample, slopes: torch.Tensor, precision: str) -> Iter
     return _test_mean(gradients.name, "slope", slopes, SLOPE_MARGIN[precision] + explained)
 
 
-def _test_spread(sample: Sample, margin: float) -> Iterator[Test]:
+def _test_spread(sample: TensorSamples, margin: float) -> Iterator[Test]:
     """The test of the spread, where steps differ by more than what rounding explains."""
     explained, distance = margin + MAX_TIMES * sample.change, float(sample.distance.mean())
     if distance > explained and bool(sample.blocks.var(0).sum() > 0):
@@ -484,7 +486,7 @@ def _stack(values: Sequence[torch.Tensor]) -> torch.Tensor:
     )
 
 
-def _resolve(samples: Sequence[Sample], correlations: torch.Tensor, margin: float) -> float:
+def _resolve(samples: Sequence[TensorSamples], correlations: torch.Tensor, margin: float) -> float:
     """The least change of the coefficient of all gradients that is a fault; without gradients, of
     an output.
 

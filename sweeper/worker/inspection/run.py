@@ -16,7 +16,7 @@ from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import describe_error
 from sweeper.worker.inspection import trace
 from sweeper.worker.inspection.summary import Inspected, write_summary
-from sweeper.worker.session import EAGER_STEPS, Notes, Part, Task, begin, build
+from sweeper.worker.session import EAGER_STEPS, Notes, ProcessSlot, Task, begin, build
 
 REPORT = "tlparse"  # the folder of its report
 MAX_METRICS = 1000  # of compilations that torch keeps, instead of 64
@@ -25,7 +25,7 @@ MAX_METRICS = 1000  # of compilations that torch keeps, instead of 64
 def make_inspection(folder: Path, timed_fingerprint: str | None) -> Task:
     """Return a function that runs the phases of an inspection and writes its files to `folder`."""
 
-    def inspect(job: Job, _part: Part, notes: Notes) -> None:
+    def inspect(job: Job, _part: ProcessSlot, notes: Notes) -> None:
         from torch._dynamo.utils import set_compilation_metrics_limit
 
         traced = trace.take_folder(os.environ)

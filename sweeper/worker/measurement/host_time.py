@@ -35,7 +35,7 @@ WAITS = "called a synchronizing CUDA operation"  # torch's warning, in c10/cuda/
 
 
 @dataclass(frozen=True)
-class Known:
+class ProfiledArm:
     """What the profiler says of an arm, per step: device seconds, kernels, copies and memsets."""
 
     device_s: float | None
@@ -70,7 +70,10 @@ def _count_steps(wall_s: float, num_sizes: int) -> int:
 
 
 def leave_out_unknown(
-    bench: Bench, arms: tuple[Arm, Arm], host_s: Mapping[str, float], known: Mapping[str, Known]
+    bench: Bench,
+    arms: tuple[Arm, Arm],
+    host_s: Mapping[str, float],
+    known: Mapping[str, ProfiledArm],
 ) -> Steps[dict[str, float | Missing]]:
     """Give a reason in place of each time that may contain a wait for the device; both mappings are
     by arm.
@@ -87,7 +90,9 @@ def host_per_step(times_s: Sequence[float], num_sizes: int = 1) -> float:
     return fmean(median(times_s[size::num_sizes]) for size in range(num_sizes))
 
 
-def _explain_unknown(bench: Bench, arm: Arm, host_s: float, known: Known) -> Steps[str | None]:
+def _explain_unknown(
+    bench: Bench, arm: Arm, host_s: float, known: ProfiledArm
+) -> Steps[str | None]:
     """Explain why the time of the call may contain a wait for the device; None where it contains
     none.
     """

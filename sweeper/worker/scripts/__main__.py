@@ -29,7 +29,7 @@ from sweeper.worker.scripts.arms import Arms
 from sweeper.worker.scripts.compile_calls import CompileCalls
 from sweeper.worker.scripts.description import describe
 from sweeper.worker.scripts.loop import Lead, Loop
-from sweeper.worker.scripts.loop_time import Known
+from sweeper.worker.scripts.loop_time import LoopFacts
 from sweeper.worker.scripts.passes import PASSES
 from sweeper.worker.scripts.places import describe_in_script
 from sweeper.worker.scripts.program import EndOfScript, Program
@@ -71,7 +71,7 @@ def choose_lead(arguments: argparse.Namespace) -> Callable[[ScriptSetup], Lead]:
     if kind == "steps":
         return leads.lead_steps
     if kind == "loop":
-        return partial(leads.lead_loop, arm=arm, known=Known(**json.loads(arguments.known)))
+        return partial(leads.lead_loop, arm=arm, known=LoopFacts(**json.loads(arguments.known)))
     return trajectories.lead_trajectory
 
 

@@ -32,7 +32,7 @@ MAX_BATCHES = 2  # that are judged, of each module
 
 
 @dataclass(frozen=True)
-class Call:
+class ModuleCall:
     """What a module was called with, and the format of autocast at the time."""
 
     batch: Batch
@@ -48,7 +48,7 @@ class ModuleSetup:
         device: torch.device,
         module: torch.nn.Module,
         compiled: Function,
-        calls: Sequence[Call],
+        calls: Sequence[ModuleCall],
     ):
         self.measure, self.device = job.measure, device
         self.capture, self._autocast = OutputCapture(), calls[0].autocast
@@ -99,7 +99,7 @@ def check_modules(
 
     Raises MismatchError for one that is wrong.
     """
-    recorded: dict[torch.nn.Module, list[Call]] = {module: [] for module, _ in pairs}
+    recorded: dict[torch.nn.Module, list[ModuleCall]] = {module: [] for module, _ in pairs}
     handles = [
         module.register_forward_pre_hook(_make_recorder(calls, device), with_kwargs=True)
         for module, calls in recorded.items()
@@ -131,11 +131,11 @@ def check_modules(
         raise MismatchError(f"{describe_mismatch(worst)} ({worst.case})")
 
 
-def _make_recorder(calls: list[Call], device: torch.device) -> Callable[..., None]:
+def _make_recorder(calls: list[ModuleCall], device: torch.device) -> Callable[..., None]:
     def record(
         _module: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
     ) -> None:
         if torch.is_grad_enabled() and len(calls) < MAX_BATCHES + 1:
-            calls.append(Call(copy_batch(Batch(arguments, options)), read_autocast(device)))
+            calls.append(ModuleCall(copy_batch(Batch(arguments, options)), read_autocast(device)))
 
     return record

@@ -66,7 +66,7 @@ class State:
 
 
 @dataclass(frozen=True)
-class Call:
+class RecordedCall:
     """A call of the module in a step, with all that it depended on."""
 
     batch: Batch
@@ -86,7 +86,7 @@ class Follower:
         self, module: torch.nn.Module, compiled: Function, trial: Trial, device: torch.device
     ) -> None:
         self._module, self._compiled, self._trial, self._device = module, compiled, trial, device
-        self._calls: list[Call] = []
+        self._calls: list[RecordedCall] = []
         self._weights: dict[int, torch.Tensor] = {}  # copies of this step's
         self._versions: list[tuple[int, int]] = []  # of the weights when they were copied
         self._num_noises = 0
@@ -124,19 +124,19 @@ class Follower:
             self._forget(unused)
         return True
 
-    def _forget(self, call: Call) -> None:
+    def _forget(self, call: RecordedCall) -> None:
         self._calls.remove(call)
         for hook in call.hooks:
             hook.remove()
 
-    def _note(self, batch: Batch) -> Call:
+    def _note(self, batch: Batch) -> RecordedCall:
         parameters = list(self._module.parameters())
         versions = [(id(item), item._version) for item in parameters]
         if versions != self._versions:
             self._weights, self._versions = _copy_values(parameters), versions
         values = self._weights | _copy_values(self._module.buffers())
         state, autocast = State(self._module, values), read_autocast(self._device)
-        return Call(copy_batch(batch), state, autocast, read_states(self._device))
+        return RecordedCall(copy_batch(batch), state, autocast, read_states(self._device))
 
     def compare(self) -> None:
         """Run the calls of the step that has ended in every arm, and compare what they give."""
@@ -148,13 +148,13 @@ class Follower:
             self.unknown = failed.reason if isinstance(failed, Missing) else self.unknown
         self._weights, self._versions = {}, []
 
-    def _compare_all(self, calls: Sequence[Call]) -> None:
+    def _compare_all(self, calls: Sequence[RecordedCall]) -> None:
         with self._kept():
             for call in calls:
                 if not self.unknown:
                     self._compare(call)
 
-    def _compare(self, call: Call) -> None:
+    def _compare(self, call: RecordedCall) -> None:
         watch = FormatWatch() if self._computed is None else nullcontext()  # type: ignore[no-untyped-call]
         with watch:
             eager = self._run(call, self._call_eager)
@@ -199,7 +199,7 @@ class Follower:
 
     def _run(
         self,
-        call: Call,
+        call: RecordedCall,
         function: Function,
         is_compiled: bool = False,
         relative: float = 0.0,
@@ -238,7 +238,9 @@ class Follower:
                 )
         return {name: to_reals(tensor.to_dense()).clone() for name, tensor in named.items()}
 
-    def _take_gradients(self, call: Call, outputs: Sequence[torch.Tensor], leaves: Batch) -> Named:
+    def _take_gradients(
+        self, call: RecordedCall, outputs: Sequence[torch.Tensor], leaves: Batch
+    ) -> Named:
         """Go back as the script did: `torch.autograd.grad` would leave out what reentrant
         checkpoints hold.
         """

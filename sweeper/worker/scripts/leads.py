@@ -23,7 +23,7 @@ from sweeper.worker.measurement.bench import (
 from sweeper.worker.monitoring import host_monitor
 from sweeper.worker.scripts.check import check_modules
 from sweeper.worker.scripts.loop import Lead, Loop, ScriptOverError, run_steps
-from sweeper.worker.scripts.loop_time import NOTHING, Known, time_loop
+from sweeper.worker.scripts.loop_time import NOTHING, LoopFacts, time_loop
 from sweeper.worker.scripts.setup import ScriptSetup
 from sweeper.worker.session import take_readings, time_rounds, warm_up
 
@@ -155,7 +155,7 @@ def _explain_interval(setup: ScriptSetup) -> str:
     )
 
 
-def lead_loop(setup: ScriptSetup, arm: str, known: Known = NOTHING) -> Lead:
+def lead_loop(setup: ScriptSetup, arm: str, known: LoopFacts = NOTHING) -> Lead:
     """Time the loop as the script runs it, with one arm throughout. What is set here counts from
     its first batch on.
     """
@@ -165,7 +165,7 @@ def lead_loop(setup: ScriptSetup, arm: str, known: Known = NOTHING) -> Lead:
     return _lead_loop(setup, arm, known)
 
 
-def _compile_from_the_start(setup: ScriptSetup, known: Known) -> None:
+def _compile_from_the_start(setup: ScriptSetup, known: LoopFacts) -> None:
     """Compile each known module at its first call, as `model.compile()` before the loop does.
 
     Eager steps before that may change how long later ones take, by what they leave behind in the
@@ -177,7 +177,7 @@ def _compile_from_the_start(setup: ScriptSetup, known: Known) -> None:
         setup.arms.compile_at_first_calls(known.modules, partial(setup.notes.announce, "compiling"))
 
 
-def _lead_loop(setup: ScriptSetup, arm: str, known: Known) -> Lead:
+def _lead_loop(setup: ScriptSetup, arm: str, known: LoopFacts) -> Lead:
     notes, arms, loop = setup.notes, setup.arms, setup.loop
     modules = setup.begin()
     if arm == "compiled":

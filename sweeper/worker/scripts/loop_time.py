@@ -26,7 +26,7 @@ MAX_STARTS = 4  # of a loop's measurement because of compilations, and as many b
 
 
 @dataclass(frozen=True)
-class Known:
+class LoopFacts:
     """What earlier runs of the script have shown."""
 
     interval: int = 0  # steps from one evaluation or saved file to the next; 0: none was seen
@@ -46,8 +46,8 @@ class Known:
         return self.evaluations, self.saves, self.epochs
 
     @staticmethod
-    def of(script: ScriptRun) -> Known:
-        known = Known(
+    def of(script: ScriptRun) -> LoopFacts:
+        known = LoopFacts(
             script.interval,
             modules=list(map(name_call, script.modules, script.called_at)),
             compiles_itself=any(call.is_arm for call in script.compile_calls),
@@ -64,10 +64,10 @@ class Known:
         )
 
 
-NOTHING = Known()
+NOTHING = LoopFacts()
 
 
-def time_loop(setup: ScriptSetup, arm: str, known: Known = NOTHING) -> Lead:
+def time_loop(setup: ScriptSetup, arm: str, known: LoopFacts = NOTHING) -> Lead:
     """Time steps of the loop until there are enough of them.
 
     What compiles meanwhile, as the first evaluation does, comes once in a training: the time begins
@@ -150,7 +150,7 @@ def _count_events(seen: Counts) -> tuple[int, int, int]:
 class _Timing:
     """Decides after each step whether the window is long enough, and where it begins anew."""
 
-    def __init__(self, setup: ScriptSetup, known: Known) -> None:
+    def __init__(self, setup: ScriptSetup, known: LoopFacts) -> None:
         self._setup, self._known = setup, known
         self._limit_s = min(LOOP_S, setup.measure.rounds_s or LOOP_S)
         self._patience_s = max(PATIENCE * self._limit_s, LOOP_S)

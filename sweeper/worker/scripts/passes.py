@@ -26,8 +26,8 @@ from sweeper.core.record import (
     Trajectory,
 )
 from sweeper.worker import failures
-from sweeper.worker.scripts.loop_time import Known
-from sweeper.worker.session import Notes, Part, Task
+from sweeper.worker.scripts.loop_time import LoopFacts
+from sweeper.worker.session import Notes, ProcessSlot, Task
 
 EAGER_LOOP = "loop_eager"
 MEASURING = ("steps", EAGER_LOOP, "loop_compiled")
@@ -50,7 +50,7 @@ def make_task(trial: Path) -> Task:
     return lambda job, part, notes: _run_passes(trial, job, part, notes)
 
 
-def _run_passes(trial: Path, job: Job, part: Part, notes: Notes) -> None:
+def _run_passes(trial: Path, job: Job, part: ProcessSlot, notes: Notes) -> None:
     """Run all passes, one after the other, with the device alone."""
     notes.lease.take(ALONE)
     deadline = time.monotonic() + job.measure.timeout_s - RESERVE_S
@@ -79,10 +79,10 @@ def _blame_eager(outcome: Outcome) -> Outcome:
 
 
 def _tell_what_is_known(script: ScriptRun | None) -> list[str]:
-    return ["--known", json.dumps(asdict(Known.of(script)))] if script else []
+    return ["--known", json.dumps(asdict(LoopFacts.of(script)))] if script else []
 
 
-def _follow(trial: Path, part: Part, notes: Notes, deadline: float) -> None:
+def _follow(trial: Path, part: ProcessSlot, notes: Notes, deadline: float) -> None:
     """Add the trajectory. If its pass fails or is late, the trajectory says so; what was measured
     before stays.
     """
@@ -148,7 +148,7 @@ def _shorten_places(diagnostics: Diagnostics) -> Diagnostics:
 def _run_pass(
     trial: Path,
     which: str,
-    part: Part,
+    part: ProcessSlot,
     notes: Notes,
     told: Sequence[str] = (),
     deadline: float = math.inf,

@@ -21,7 +21,7 @@ from sweeper.worker.lease import Lease
 from sweeper.worker.measurement import host_time
 from sweeper.worker.measurement.bench import Arm, ModelBench, Steps, complete
 from sweeper.worker.measurement.host_time import (
-    Known,
+    ProfiledArm,
     find_wait,
     host_per_step,
     leave_out_unknown,
@@ -74,9 +74,13 @@ def modes(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def measure(
-    machine: Machine, eager: Arm, compiled: Arm, wall_s: float = 0.1, known: Known | None = None
+    machine: Machine,
+    eager: Arm,
+    compiled: Arm,
+    wall_s: float = 0.1,
+    known: ProfiledArm | None = None,
 ) -> dict[str, float | Missing]:
-    arms, each = (eager, compiled), known or Known(device_s=0.05, kernels=100)
+    arms, each = (eager, compiled), known or ProfiledArm(device_s=0.05, kernels=100)
     host_s = complete(time_arms(machine, arms, {"eager": wall_s, "compiled": wall_s}))
     return complete(leave_out_unknown(machine, arms, host_s, {"eager": each, "compiled": each}))
 
@@ -173,7 +177,7 @@ def test_a_step_that_may_have_filled_the_queue_has_no_host_time(
     monkeypatch.setattr(host_time, "count_launches", give(launches))
     machine = Machine()
     arms = machine.arm("eager", 0.02, 0.05), machine.arm("compiled", 0.02, 0.05)
-    found = measure(machine, *arms, 0.05, Known(device_s, kernels))
+    found = measure(machine, *arms, 0.05, ProfiledArm(device_s, kernels))
     assert isinstance(found["eager"], Missing) is not is_known
     if not is_known:
         assert found["eager"] == Missing(

@@ -13,7 +13,7 @@ import pytest
 from sweeper.core.record import CompileCall, LoopRun, ScriptRun
 from sweeper.worker.scripts import loop_time
 from sweeper.worker.scripts.loop import Counts, ScriptOverError
-from sweeper.worker.scripts.loop_time import NOTHING, Known
+from sweeper.worker.scripts.loop_time import NOTHING, LoopFacts
 
 STEP_S, COMPILE_S, EVENT_S = 0.25, 60.0, 5.0
 
@@ -55,7 +55,7 @@ class MadeUpLoop:
             self.clock_s += COMPILE_S
             self.programs.add(self.num_steps)
 
-    def time(self, ends_after: int = 1000, known: Known = NOTHING) -> LoopRun:
+    def time(self, ends_after: int = 1000, known: LoopFacts = NOTHING) -> LoopRun:
         setup: Any = SimpleNamespace(
             loop=self, loops={}, measure=SimpleNamespace(rounds_s=None),
             bench=SimpleNamespace(synchronize=lambda: None), arms=SimpleNamespace(counters=self),
@@ -107,7 +107,7 @@ def every(period: int, first: int = 0) -> Callable[[int], bool]:
 def test_an_eager_loop_is_timed_from_one_evaluation_to_another(
     monkeypatch: pytest.MonkeyPatch, period: int
 ) -> None:
-    run = MadeUpLoop(set(), monkeypatch, every(period)).time(known=Known(interval=period))
+    run = MadeUpLoop(set(), monkeypatch, every(period)).time(known=LoopFacts(interval=period))
     assert run.step_s == pytest.approx(STEP_S + EVENT_S / period)
     assert (run.steps, run.left_out) == (period * run.evaluations, False)
     assert run.steps * run.step_s >= loop_time.LOOP_S
@@ -122,7 +122,7 @@ def test_the_compiled_loop_has_as_many_evaluations_wherever_it_begins(
     """
     made = MadeUpLoop({begins_at + 3}, monkeypatch, every(12))
     made.num_steps = begins_at
-    run = made.time(known=Known(steps=24, seconds=16.0, evaluations=2))
+    run = made.time(known=LoopFacts(steps=24, seconds=16.0, evaluations=2))
     assert (run.steps % 24, run.evaluations, run.recompiles) == (0, run.steps / 12, 0)
     assert run.step_s == pytest.approx(STEP_S + EVENT_S / 12)
 
@@ -140,7 +140,7 @@ def test_what_eager_has_left_out_is_not_in_the_compiled_loop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 30).time(
-        known=Known(steps=40, seconds=10.0)
+        known=LoopFacts(steps=40, seconds=10.0)
     )
     assert (run.step_s, run.steps, run.evaluations, run.left_out) == (
         pytest.approx(STEP_S),
@@ -164,8 +164,8 @@ def test_a_script_that_ends_between_two_evaluations_keeps_the_whole_periods(
     assert (run.steps, run.evaluations) == (12, 1)
 
 
-def make_known(run: LoopRun) -> Known:
-    return Known.of(ScriptRun(loop_eager=run))
+def make_known(run: LoopRun) -> LoopFacts:
+    return LoopFacts.of(ScriptRun(loop_eager=run))
 
 
 @pytest.mark.parametrize("begins_at", [12, 19, 32, 41])
@@ -194,7 +194,7 @@ def test_a_compiled_script_that_ends_early_leaves_out_what_eager_has_not(
 def test_a_compiled_loop_that_is_far_slower_does_not_run_on(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    run = MadeUpLoop(set(range(1000)), monkeypatch).time(known=Known(steps=1000, seconds=20.0))
+    run = MadeUpLoop(set(range(1000)), monkeypatch).time(known=LoopFacts(steps=1000, seconds=20.0))
     assert run.steps == loop_time.MIN_STEPS
 
 
@@ -209,13 +209,13 @@ def test_what_the_first_run_has_found_is_told_to_the_others() -> None:
     first = ScriptRun(
         modules=("Net", "torch.nn.Linear"), called_at=("train.py:7", "train.py:8"), interval=5
     )
-    known = Known.of(first)
+    known = LoopFacts.of(first)
     assert (list(known.modules), known.compiles_itself) == (
         ["Net (train.py:7)", "torch.nn.Linear (train.py:8)"],
         False,
     )
-    assert Known.of(replace(first, compile_calls=calls)).compiles_itself
+    assert LoopFacts.of(replace(first, compile_calls=calls)).compiles_itself
     timed = replace(first, loop_eager=LoopRun(20, 0.5, None, 1.0, 0, evaluations=4))
-    known = Known.of(timed)
+    known = LoopFacts.of(timed)
     assert (known.interval, known.steps, known.seconds, known.evaluations) == (5, 20, 10.0, 4)
-    assert known == Known(**json.loads(json.dumps(asdict(known))))
+    assert known == LoopFacts(**json.loads(json.dumps(asdict(known))))
