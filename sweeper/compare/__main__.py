@@ -146,8 +146,8 @@ def _choose_exit_code(document: Document, parsed: argparse.Namespace) -> int:
 
 
 def _write(file: Path, text: str) -> None:
-    """Raises ConfigError on failure: the system's message names a temporary file, which nobody has
-    typed.
+    """Raises ConfigError on failure: the system's message names a temporary file, which the user
+    has never typed.
     """
     try:
         write_text(file, text)

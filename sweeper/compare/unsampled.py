@@ -1,8 +1,7 @@
 """How far two measurements of one program lie apart for reasons that a comparison has not sampled.
 
 Processes of one draw do not show what autotuning does, and few processes do not show what a host
-does. Both have been measured. A step time that changed by more is a regression, though nobody knows
-its size.
+does. Both have been measured. A step time that changed by more is a regression of unknown size.
 """
 
 from __future__ import annotations

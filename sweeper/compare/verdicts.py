@@ -445,9 +445,7 @@ def _judge_step(wall: Change, device: Change) -> tuple[str, str | None, str]:
 
 
 def _name_unverified(pair: Pair) -> str:
-    """Name the side whose result is verified no more, or was not yet: its speed may be that of
-    another computation.
-    """
+    """Name the side whose result is not verified: its speed may be that of another computation."""
     sides = {"BASE": pair.base, "HEAD": pair.head}
     unverified = [name for name, side in sides.items() if side and UNVERIFIED in side.flags]
     return f"not verified in {unverified[0]} ({UNVERIFIED})" if len(unverified) == 1 else ""

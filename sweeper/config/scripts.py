@@ -26,7 +26,7 @@ from sweeper.core.trial import (
 ONLY_OF_SCRIPT = ("path", "args", "cwd", "total_steps", "trajectory")  # keys of `model`
 # keys of `model` that a script has
 OF_SCRIPT = ("library", *ONLY_OF_SCRIPT, "family", "suite", "batch_size")
-# What the script decides, as it is where nobody asks for anything else; groups first, and what
+# What the script decides, as it is unless a user asks for something else; groups first, and what
 # chooses for others.
 DECIDED = {
     "preset": None,

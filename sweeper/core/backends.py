@@ -75,7 +75,7 @@ GONE = {
     ),
     "nvprims_aten": "its primitives left torch together with nvFuser; take aot_eager",
     "aot_cudagraphs": "it was renamed to cudagraphs; take cudagraphs",
-    # torch/_dynamo/backends/ of torch 2.0 has neither any more
+    # torch/_dynamo/backends/ of torch 2.0 lacks both
     "ofi": "torch.jit.optimize_for_inference left TorchDynamo before torch 2.0; take jit_script or "
     "inductor",
     "fx2trt": "it became Torch-TensorRT; take tensorrt",

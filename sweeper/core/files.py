@@ -22,7 +22,7 @@ from sweeper.core.system.leftovers import make_prefix
 
 MAX_JSON_BYTES = 100 * 2**20  # large records have 100 kB
 MAX_FILE_BYTES = 1 << 30  # of a log, or of another file that is shown or sent
-# without O_NONBLOCK a pipe that nobody fills is waited for
+# without O_NONBLOCK opening waits for a pipe that is never filled
 READ_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
 

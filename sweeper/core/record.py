@@ -39,8 +39,7 @@ STATUSES = (
 TORCH_NN = "torch.nn."  # begins the names of torch's own classes among a script's modules
 # Left out of the denominator of a pass rate: the compiler is not to blame.
 NOT_JUDGED = ("eager_error", "unavailable", "interrupted")
-# May be another when the same trial runs again: a machine, a time limit or a user ended it, not its
-# code.
+# A rerun may change these: a machine, a time limit or a user ended the trial, not its code.
 CHANGEABLE = ("interrupted", "timeout", "crashed")
 
 EAGER_PHASES = ("starting", "building", "eager")
@@ -49,7 +48,7 @@ ALONE_PHASES = ("warming", "measuring", "memory", "profiling", "energy")  # with
 PHASES = (*EAGER_PHASES, "compiling", *CHECK_PHASES, *ALONE_PHASES)
 ARMS = ("eager", "compiled")
 
-MAX_VOID_ROUNDS = 3  # so many end the measuring
+MAX_VOID_ROUNDS = 3  # measuring stops after this many
 NO_REASON = "no reason given"  # by torch
 # Why a round is void in which a script did more than train: this says nothing of the compiler.
 READ_LOADER, SAVED_FILE = "the script read another loader", "the script saved a file"

@@ -52,7 +52,7 @@ def claim_devices(devices: Sequence[Device], locks: bool = True) -> Iterator[tup
 
 
 def _lock_file(uuid: str) -> Path:
-    """The lock of a GPU, in a folder that is the same for every user, and where nobody removes the
+    """The lock of a GPU, in a folder that is the same for every user, and where no user removes the
     files of others.
 
     Raises ConfigError where there is no such folder.

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial
 
-WHOLE_DEVICE = math.inf  # bytes: nobody else has memory of the device
+WHOLE_DEVICE = math.inf  # bytes: no other process has memory of the device
 MORE_THAN_ANY = sys.float_info.max  # bytes: less than the whole device, more than anything else
 USABLE_SHARE = 0.9  # of the device's memory; contexts and libraries of each process take the rest
 POLL_S = 0.5

@@ -76,7 +76,7 @@ class SweepFolder:
         return any(_is_there(trial.record) or _is_there(trial.trial) for trial in self._trials())
 
     def _trials(self) -> Iterator[TrialPaths]:
-        """Yield everything in the folder; what holds neither a record nor a trial is none."""
+        """Yield each folder inside; one without a record and a trial is no trial."""
         return (TrialPaths(self.folder / name) for name in self._names())
 
     def _names(self) -> tuple[str, ...]:

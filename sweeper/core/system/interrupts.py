@@ -105,7 +105,7 @@ def receive(items: Iterator[T]) -> Iterator[T]:
 def _interrupt(_number: int, _frame: FrameType | None) -> None:
     _state.received += 1
     if _state.received >= AT_ONCE:
-        with suppress(OSError):  # nobody reads it
+        with suppress(OSError):  # the reader has left
             # shown again; the live view has hidden it
             cursor = "\x1b[?25h" if 2 in _state.terminals else ""
             os.write(

@@ -44,7 +44,7 @@ def run_until_closed(main: Callable[[], int]) -> int:
             why = shortages.describe(error)
         else:
             raise
-        with suppress(OSError):  # nobody can be told
+        with suppress(OSError):  # there is no other place to say so
             print(f"sweeper: {why}", file=sys.stderr)
         _drop_output()
         return NOT_OK

@@ -252,7 +252,7 @@ class AccuracyCheck:
                 )
                 if isinstance(taken, Missing):
                     reason = (
-                        "steps differ, and none in a longer number format says which are "
+                        "steps differ, and no step in a longer number format shows which are "
                         f"right: {taken.reason}"
                     )
                     return _name_case(CaseVerdict(Accuracy(None, None, reason)), case)

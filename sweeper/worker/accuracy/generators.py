@@ -28,7 +28,7 @@ class GeneratorStates(NamedTuple):
 
 
 def read_states(device: torch.device) -> GeneratorStates:
-    """Read the states; that neither moves them nor waits for the device."""
+    """Read the states, without a wait for the device; they do not move."""
     accelerator = (
         b""
         if device.type == "cpu"

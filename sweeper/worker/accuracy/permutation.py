@@ -20,7 +20,7 @@ import torch
 
 MAX_SPLITS = 100_000
 TIE = 1e-9  # relative; statistics so near to each other differ by rounding
-LEAST_SHARE = 1e-12  # of all variation: an arm without any counts as having so much
+LEAST_SHARE = 1e-12  # of all variation; the least that an arm counts as having
 
 
 @cache

@@ -111,9 +111,7 @@ class States:
 
 
 def is_expanded(tensor: torch.Tensor) -> bool:
-    """Whether numbers share their memory; torch lets nobody write to such a tensor, a step
-    neither.
-    """
+    """Whether elements share their memory; torch refuses every write to such a tensor."""
     sizes = (
         zip(tensor.stride(), tensor.shape, strict=True) if tensor.layout == torch.strided else ()
     )

@@ -93,8 +93,7 @@ class Form:
 
 
 class FirstCalls:
-    """Hears of modules before they are called for training first; they have the names that they
-    have in a record.
+    """Reports each module before its first call for training, by its name in a record.
 
     It stands in for `Module.__call__` until all have come, and steps aside for each call, so that
     the compiler does not see it.

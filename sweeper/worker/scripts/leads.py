@@ -2,7 +2,7 @@
 steps.
 
 `lead_steps` compares both arms in one process: blocks of K steps take turns, on recorded batches of
-the script's loader, so the times have neither loading nor other shapes in them. `lead_loop` runs
+the script's loader, so the times leave out loading and other shapes. `lead_loop` runs
 one arm throughout, loader and all, as the script does by itself: batches that were fetched ahead in
 one arm's time must not be used up in the other's.
 """

@@ -26,8 +26,8 @@ _BEGIN = Path.cwd()
 
 
 def is_users(file: str) -> bool:
-    """Whether a file, as code objects name it, is neither a library's nor ours, and no compiler has
-    written it.
+    """Whether a file, as code objects name it, is the script's own: not a library's, not ours and
+    not a compiler's.
     """
     caches = [os.environ[name] for name in CACHES if name in os.environ]
     return not file.startswith(("<", *LIBRARIES, *caches)) and OWN not in Path(file).parents
