@@ -14,7 +14,7 @@ from pathlib import Path
 
 import archives
 import pytest
-from checkout import ENVIRONMENT, HEAVY
+from checkout import ENVIRONMENT, HEAVY, run_python
 from comparisons import GIB, MODELS, NOISY, compare, measured, on, on_device, two_sweeps
 from records import make_record, make_trial, write_sweep
 
@@ -25,16 +25,7 @@ from sweeper.tracking.tracker import Tracker
 
 def typed(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """As a user types it."""
-    command = [sys.executable, "-m", "sweeper.compare", *arguments]
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_python(folder, "-m", "sweeper.compare", *arguments)
 
 
 def test_nothing_changed_is_exit_0_and_rows_that_are_the_same_are_counted(tmp_path: Path) -> None:

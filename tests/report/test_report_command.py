@@ -3,12 +3,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from checkout import ENVIRONMENT, HEAVY
+from checkout import HEAVY, run_python
 from records import make_process, make_record, write_sweep
 
 MODULES_AFTERWARDS = """
@@ -21,20 +20,7 @@ print([name for name in {heavy!r} if name in sys.modules], file=sys.stderr)
 
 
 def report(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    return python(folder, "-m", "sweeper.report", *arguments)
-
-
-def python(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *arguments]
-    return subprocess.run(
-        command,
-        cwd=folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return run_python(folder, "-m", "sweeper.report", *arguments)
 
 
 @pytest.fixture
@@ -121,7 +107,7 @@ def test_a_folder_that_cannot_be_written_is_exit_2(tmp_path: Path, sweep: Path) 
 def test_the_report_is_light(tmp_path: Path, sweep: Path, arguments: list[str]) -> None:
     assert sweep.exists()
     code = MODULES_AFTERWARDS.format(heavy=HEAVY)
-    result = python(tmp_path, "-c", code, *arguments)
+    result = run_python(tmp_path, "-c", code, *arguments)
     assert result.stderr.splitlines()[-1] == "[]"
 
 
