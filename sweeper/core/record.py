@@ -17,7 +17,7 @@ from typing import Annotated
 from sweeper.core.backends import NO_CUDA_GRAPHS
 from sweeper.core.errors import explain_unreadable
 from sweeper.core.files import MAX_JSON_BYTES, read_text
-from sweeper.core.serialization import Between, Json, from_json, get_mapping, parse_json, to_json
+from sweeper.core.serialization import Between, Json, from_json, parse_json, to_json
 from sweeper.core.text import clean_text
 from sweeper.core.trial import Trial
 
@@ -243,6 +243,8 @@ class Trajectory:
     # the same of eager that is moved by rounding, or of eager against `longer`
     yardstick: Amount | None = None
     limit: Amount | None = None  # the largest `value` that passes
+
+    RETIRED = ("trainings", "trainings_missing")  # of trainings by several seeds
 
 
 @dataclass(frozen=True, slots=True)
@@ -564,7 +566,6 @@ class Record:
             if len(text) > MAX_JSON_BYTES:
                 raise ValueError(f"larger than {MAX_JSON_BYTES / 2**20:.0f} MiB")
             data = parse_json(text)
-            _drop_trainings(data)
             if not isinstance(data, dict) or "schema_version" not in data:
                 raise ValueError("not a record: no schema_version")
             _require_schema(data["schema_version"])
@@ -573,16 +574,6 @@ class Record:
             raise
         except ValueError as error:
             raise RecordError(explain_unreadable(error)) from error
-
-
-def _drop_trainings(data: object) -> None:
-    """Drop trainings by several seeds, which records of this schema may have and no field takes."""
-    processes = get_mapping(data).get("processes")
-    for process in processes if isinstance(processes, list) else ():
-        trajectory = get_mapping(process, "script", "trajectory")
-        if isinstance(trajectory, dict):
-            trajectory.pop("trainings", None)
-            trajectory.pop("trainings_missing", None)
 
 
 def _require_schema(version: object) -> None:

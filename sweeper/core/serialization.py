@@ -115,8 +115,9 @@ def drop_defaults(value: Any) -> Any:
 def from_json(cls: type[T], data: Any) -> T:
     """Build the dataclass `cls` from what `to_json` gave.
 
-    Raises ValueError when `data` is no mapping, has a key that `cls` does not know, lacks one that
-    it needs, or has a value of the wrong type or out of range.
+    Keys that `cls` lists as RETIRED are left out: older files may have them. Raises ValueError when
+    `data` is no mapping, has another key that `cls` does not know, lacks one that it needs, or has
+    a value of the wrong type or out of range.
     """
     return typing.cast(T, _reader_of(cls)(data))  # type: ignore[arg-type]
 
@@ -134,16 +135,19 @@ def _reader_of(cls: type) -> Callable[[Any], Any]:
         name: getattr(getattr(cls, name, None), "__set__", None) for name in known
     }
     skip_init = not hasattr(cls, "__post_init__") and None not in slots.values()
+    retired = frozenset(getattr(cls, "RETIRED", ()))
 
     def read(data: Any) -> Any:
         # dict first: an abstract class takes longer to ask
         if not isinstance(data, (dict, Mapping)):
             raise ValueError(f"{cls.__name__}: expected an object, got {type(data).__name__}")
         if not data.keys() <= known.keys():
-            unknown = ", ".join(sorted(data.keys() - known.keys()))
-            raise ValueError(
-                f"{cls.__name__}: unknown key {unknown:.80}; allowed: {', '.join(sorted(known))}"
-            )
+            if unknown := ", ".join(sorted(data.keys() - known.keys() - retired)):
+                raise ValueError(
+                    f"{cls.__name__}: unknown key {unknown:.80}; "
+                    f"allowed: {', '.join(sorted(known))}"
+                )
+            data = {name: value for name, value in data.items() if name in known}
         try:
             if len(data) < len(known) or not skip_init:
                 return cls(**{name: known[name][1](value) for name, value in data.items()})
