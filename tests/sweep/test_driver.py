@@ -59,6 +59,8 @@ def record() -> Record:
 
 def test_inspection_is_of_trials_that_run(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
     """A finished trial is left alone by a resume, and inspected when it is run again."""
+    tlparse = Path(trial.python).with_name("tlparse")  # it is looked for, and never run
+    tlparse.touch(0o755)
     assert run_sweep([trial], SETTINGS) == OK
     assert run_sweep([trial], INSPECTING) == OK
     assert record().inspection is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -73,11 +74,11 @@ def link(chromium: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
     store.
     """
     folder = tmp_path_factory.mktemp("pages")
-    with mock.patch.dict(os.environ):
+    with mock.patch.dict(os.environ), contextlib.chdir(folder):
         write_sweep(folder / "runs", [QUICK, SLOW, BROKEN])
-        tracker = Tracker(None, "night", folder / "runs")
+        tracker = Tracker(None, "night")
         assert tracker.catch_up() == Sent(3, 0)
-        sweep = SweepPaths.of("night", folder / "runs")
+        sweep = SweepPaths.of("night")
         report = write_report([sweep.folder], sweep.report)
         page = sweep.report / "report.html"
         if page not in report.paths:
