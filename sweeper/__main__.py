@@ -5,8 +5,6 @@ exit 2.
 Try: `python -m sweeper --help`, `python -m sweeper -m model=resnet18,vit_tiny dry_run=true`
 """
 
-from __future__ import annotations
-
 import os
 import runpy
 import sys

@@ -4,8 +4,6 @@ For the first three it says what to do, too; without a name it lists them. Exit 
 2 no such name. Try: `python -m sweeper.explain host_bound`
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import sys

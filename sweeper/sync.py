@@ -2,8 +2,6 @@
 the report.
 """
 
-from __future__ import annotations
-
 import argparse
 import shlex
 import sys

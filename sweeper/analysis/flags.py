@@ -6,8 +6,6 @@ reports do not find them again. `sweeper.loading.cross_trial` adds the flag `eag
 compares trials. `DOUBTS` are those flags that say that a speedup may be off.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ column, MLflow metric, frame, line on the page, column for people and line in do
 from that line.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """The figures of a trial, as every table has them; `derive` makes them of a record."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

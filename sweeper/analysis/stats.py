@@ -4,8 +4,6 @@ Everything works on logs of ratios, where a speedup of 2 and a slowdown of 1/2 a
 1.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence

@@ -6,8 +6,6 @@ records that cannot be read, or a store that does not answer; 3 nothing could be
 of 1, 2 and 3 that applies. Try: `python -m sweeper.compare torch-2.12 torch-2.13`
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ measured.
 Only facts that both sides have are compared.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple

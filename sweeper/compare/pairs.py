@@ -5,8 +5,6 @@ by their ids. A trial's own interpreter is part of its id and is what an upgrade
 that are left over match without it.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections import Counter

@@ -4,8 +4,6 @@ counts.
 A new quantity is a `Quantity` here and, for people to read, a column in `text`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import methodcaller

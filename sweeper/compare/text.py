@@ -4,8 +4,6 @@
 records is escaped for the format that it goes into.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import math

@@ -4,8 +4,6 @@ Processes of one draw do not show what autotuning does, and few processes do not
 does. Both have been measured. A step time that changed by more is a regression of unknown size.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

@@ -6,8 +6,6 @@ Where no test finds a change of the step, its size may decide (`unsampled`). The
 miss: docs/decisions/what-is-a-regression.md.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ overrides, so we give it.
 Try: `COMP_LINE='sweeper mode=' python -m sweeper -sc query=bash`
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path

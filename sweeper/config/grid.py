@@ -8,8 +8,6 @@ grid are put together from the nodes. Where that could give another result (opti
 each other's nodes, or have defaults lists of their own), Hydra composes every point.
 """
 
-from __future__ import annotations
-
 import copy
 import functools
 import itertools

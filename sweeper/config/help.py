@@ -5,8 +5,6 @@ Try: `python -m sweeper --help`, `python -m sweeper --help models`, `python -m s
 backend`
 """
 
-from __future__ import annotations
-
 import platform
 import shutil
 import textwrap

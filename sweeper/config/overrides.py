@@ -5,8 +5,6 @@ Hydra 1.3 takes its flags only before or after all overrides, reads `sweep=007` 
 adds a new key to a dictionary only after `+`. Users should not have to know.
 """
 
-from __future__ import annotations
-
 import argparse
 import datetime as dt
 import re

@@ -4,8 +4,6 @@ it.
 Try: `python -m sweeper --cfg job model=vit_b16 precision=amp`
 """
 
-from __future__ import annotations
-
 import math
 import os
 import re

@@ -5,8 +5,6 @@ The lines are the comments of `schema` and `core.settings`, and those at the hea
 `conf/`.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 import types

@@ -5,8 +5,6 @@ Hydra checks every YAML file against `Config`, so an unknown key or a wrong type
 anything runs.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The trial of `model=script`: a user's own training script, which decides most axes by itself."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from dataclasses import fields

@@ -5,8 +5,6 @@ torch is not imported. `sweeper.worker.compilation.backends` finds out whether a
 machine.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 # no compiler: forward and backward recorded as CUDA graphs, by `torch.cuda.make_graphed_callables`

@@ -1,7 +1,5 @@
 """The error for bad input: a few lines that say what came, what is allowed and what to type."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from difflib import get_close_matches

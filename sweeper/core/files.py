@@ -5,8 +5,6 @@ A file is written under a temporary name and then renamed. No link is followed. 
 says who is trusted with what.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import secrets

@@ -5,8 +5,6 @@ A rung is a trial. It has the one-liners of the rungs before it, as far as they 
 The compiled rungs do without the graph by hand, since their modes decide about graphs.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from sweeper.core.backends import GRAPHED, NO_CUDA_GRAPHS

@@ -4,8 +4,6 @@ To add a library, write a builder module, for which `sweeper.worker.models.Build
 and put a `LibrarySpec` into `LIBRARIES`. No other module names a library.
 """
 
-from __future__ import annotations
-
 import importlib.metadata
 from collections.abc import Iterable
 from contextlib import suppress

@@ -6,8 +6,6 @@ they return has the types of its dataclass, finite numbers, bounded nesting, and
 terminal and UTF-8 can take.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import types

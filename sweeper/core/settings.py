@@ -4,8 +4,6 @@ The dataclasses are not frozen, because Hydra's schema, `config.schema.Config`, 
 The comments of their fields are the help of the command line.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from sweeper.core.errors import ConfigError, nearest

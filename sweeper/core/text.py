@@ -1,7 +1,5 @@
 """Text from anywhere, made fit for a terminal, a file or a page."""
 
-from __future__ import annotations
-
 import re
 
 # Escape sequences of a terminal; control characters but tab and line feed; marks that change the

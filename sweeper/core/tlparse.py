@@ -1,7 +1,5 @@
 """tlparse, the program that `inspect=true` needs: https://github.com/meta-pytorch/tlparse."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

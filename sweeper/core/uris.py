@@ -2,8 +2,6 @@
 kept in files.
 """
 
-from __future__ import annotations
-
 import re
 from urllib.parse import unquote_plus
 

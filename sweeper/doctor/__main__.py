@@ -9,8 +9,6 @@ could not be measured; 2 bad arguments; 130 interrupted. Try: `python -m sweeper
 --json doctor.json`
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -1,7 +1,5 @@
 """The C++ compiler that Inductor would use on this machine."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """What is installed, as a process of its own says: importing torch may hang, crash or fail."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -1,7 +1,5 @@
 """Earlier attempts of a trial: what its new record keeps of the record that it replaces."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from sweeper.analysis.derive import find_worst_accuracy

@@ -2,8 +2,6 @@
 on it.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 import time

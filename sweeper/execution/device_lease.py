@@ -6,8 +6,6 @@ stopped (SIGSTOP) with its process group. Only workers without a lease are stopp
 without a lease has no work on the device.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

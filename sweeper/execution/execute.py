@@ -5,8 +5,6 @@ Every record is on disk before anything else happens to it. A job is this progra
 overrides of one trial. Its record comes back through the folder that both see.
 """
 
-from __future__ import annotations
-
 import functools
 import shutil
 import sys

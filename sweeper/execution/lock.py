@@ -5,8 +5,6 @@ nothing. The folder of a lock may be open to others, so its file may be theirs: 
 followed, and no file is ever truncated.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import errno
 import fcntl

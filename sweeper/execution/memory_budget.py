@@ -4,8 +4,6 @@ The first trial of a model and batch size shows how much memory the others need;
 unknown needs reserves nothing. If memory runs out on a shared device, the trial runs again alone on
 it: only then it is out of memory."""
 
-from __future__ import annotations
-
 import math
 import sys
 import threading

@@ -6,8 +6,6 @@ the package sweeper alone, through a folder that holds only a link to it, so it 
 of this interpreter's packages to import.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import secrets

@@ -10,8 +10,6 @@ The reaper runs as a program of its own and imports nothing of sweeper, so that 
 milliseconds: `python -IS reaper.py VALUE`, with lines `+GROUP` and `-GROUP` on standard input.
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

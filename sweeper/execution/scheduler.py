@@ -5,8 +5,6 @@ Each trial in flight has a thread. Events are given in the caller's thread, in t
 they happened.
 """
 
-from __future__ import annotations
-
 import queue
 import threading
 from collections import deque

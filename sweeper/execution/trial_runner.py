@@ -5,8 +5,6 @@ Workers are started as `python -m sweeper.worker trial.json ...` in a process gr
 that nothing that they started outlives them.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import signal

@@ -5,8 +5,6 @@ Nothing that a worker does blocks the driver: it writes without waiting, and it 
 there.
 """
 
-from __future__ import annotations
-
 import os
 import selectors
 import subprocess

@@ -2,8 +2,6 @@
 the strongest eager.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import replace

@@ -2,8 +2,6 @@
 line for people.
 """
 
-from __future__ import annotations
-
 import functools
 import gc
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The environment and settings of a record as typed values: where a trial ran, and how."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The commands of a sweep, as its `sweep.json` keeps them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ Step times of different trials are compared as independent means of log times (W
 are for a recommendation. A ladder belongs to one sweep and one kind of device.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ That is safe only in `python -m sweeper.report`, which has nothing open that a f
 Linux and without other Python threads. Elsewhere the work is done when its result is asked for.
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

@@ -2,8 +2,6 @@
 `print_report` all.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace

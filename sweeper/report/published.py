@@ -4,8 +4,6 @@ beside ours.
 All are of training, as eager / compiled step time. `References` say how this report differs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The life of a sweep in the driver: plan, check, run, track, report."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress

@@ -4,8 +4,6 @@ Hydra calls `job` for a single run, and in the jobs of a cluster; for `-m` it ca
 plugin, which calls `run_grid`.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Callable, Iterable

@@ -2,8 +2,6 @@
 versions.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 import importlib.metadata
 import json

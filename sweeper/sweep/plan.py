@@ -3,8 +3,6 @@
 Nothing here touches files or processes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Whether a library has a model, a factory imports and returns what it should, a c
 exists, torch sees the device.
 """
 
-from __future__ import annotations
-
 import json
 import tempfile
 from collections.abc import Sequence

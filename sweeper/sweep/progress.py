@@ -4,8 +4,6 @@ below.
 The view is drawn once per second at most: the driver must leave the processor to the workers.
 """
 
-from __future__ import annotations
-
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 rest alike.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import sys

@@ -4,8 +4,6 @@ A sweep's folder may come from somebody else, and MLflow sends the credentials o
 whatever server it talks to. So an address that only the folder names is no reason to connect.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Iterable

@@ -10,8 +10,6 @@ The driver passes `--answer-fd`; without it the answer goes to standard output. 
 after the arguments are read, because what it reads of the environment has to be set before.
 """
 
-from __future__ import annotations
-
 import argparse
 import faulthandler
 import json

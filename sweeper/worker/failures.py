@@ -2,8 +2,6 @@
 exception.
 """
 
-from __future__ import annotations
-
 import traceback
 from collections.abc import Callable, Generator
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ the device back for one benchmark at a time, so that several workers that autotu
 Without a driver the device is always ours.
 """
 
-from __future__ import annotations
-
 import functools
 import threading
 import time

@@ -4,8 +4,6 @@ on the rest.
 Only the libraries that the trials need are imported.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path

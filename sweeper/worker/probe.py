@@ -3,8 +3,6 @@
 The answer is one line of JSON on standard output; all that libraries print goes to standard error.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -8,8 +8,6 @@ has given its lease back.
 A script's loop takes the measurements for which the device is alone, too: see `Setup`.
 """
 
-from __future__ import annotations
-
 import math
 import traceback
 from collections.abc import Callable, Iterator

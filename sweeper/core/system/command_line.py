@@ -2,8 +2,6 @@
 sweep.
 """
 
-from __future__ import annotations
-
 import sys
 
 _sweeps: list[str] = []  # that this command runs: one, once it is known

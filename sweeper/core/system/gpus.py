@@ -2,8 +2,6 @@
 uses.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 from collections.abc import Callable, Sequence

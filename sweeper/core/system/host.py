@@ -3,8 +3,6 @@
 Linux tells most; elsewhere fields stay None.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import time

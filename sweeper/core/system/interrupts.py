@@ -10,8 +10,6 @@ Without `install`, as in a cluster's job and in the other commands, Python's own
 nothing here does anything.
 """
 
-from __future__ import annotations
-
 import atexit
 import os
 import signal

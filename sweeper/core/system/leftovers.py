@@ -2,8 +2,6 @@
 a kill has left.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import shutil

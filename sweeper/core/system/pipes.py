@@ -2,8 +2,6 @@
 terminal has gone.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import sys

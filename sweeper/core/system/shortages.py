@@ -2,8 +2,6 @@
 about it.
 """
 
-from __future__ import annotations
-
 import errno
 
 HINTS = {

@@ -5,8 +5,6 @@ The clock is the step's, or of a user's own script that of the whole loop, with 
 waits for that.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ times its step time. Graph breaks, skipped CUDA graphs and a busy host lie behin
 their own shares cannot be told.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Different devices are told apart by `variant`, and enter no common mean. Trials 
 anything else do.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeVar

@@ -13,8 +13,6 @@ the number of modes. A pair of trials in which one has no interval is not tested
 counts from `NOISE` on, or from `HOST_NOISE` on where an arm waits for the host.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence

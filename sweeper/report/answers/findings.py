@@ -1,7 +1,5 @@
 """Findings: the answers that every table, text and figure of a report is made of, computed once."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Trials are compared unpaired, by Welch's t over processes (over draws where there are three).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

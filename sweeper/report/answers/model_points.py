@@ -4,8 +4,6 @@ the weighted precisions.
 Trials with mode=eager, or in a precision without a weight, are in no model point.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass

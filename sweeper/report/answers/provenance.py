@@ -1,7 +1,5 @@
 """Where the numbers come from: dates, devices, versions and settings, at the head of a report."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

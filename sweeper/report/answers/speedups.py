@@ -1,7 +1,5 @@
 """Figures of a trial as people see them: its speedup, what compiling costs, and its flags."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence

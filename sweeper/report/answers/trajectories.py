@@ -2,8 +2,6 @@
 table.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from sweeper.core.record import Trajectory

@@ -1,7 +1,5 @@
 """Trials as people tell them apart: their axes, their names and their order."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Cells: a value of a table as files have it, and as one line of text."""
 
-from __future__ import annotations
-
 import math
 import re
 

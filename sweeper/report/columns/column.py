@@ -1,7 +1,5 @@
 """Columns of tables: a value for files, and how people see it."""
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -1,7 +1,5 @@
 """Formats: numbers, intervals, durations and lists of names as people see them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from sweeper.analysis.stats import Estimate

@@ -1,7 +1,5 @@
 """The cards of the page: a mean in large letters per mode."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

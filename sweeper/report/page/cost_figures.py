@@ -1,7 +1,5 @@
 """Figures of what compiling costs and saves besides step time: compile time, total time, memory."""
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

@@ -8,8 +8,6 @@ all figures share. Every text goes through `label`, because plotly takes HTML ta
 markup.
 """
 
-from __future__ import annotations
-
 import html
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The figure of ladders: per model a bar for each rung, from eager as built to torch.compile."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from sweeper.core.ladder import COMPILED_RUNGS, RUNGS

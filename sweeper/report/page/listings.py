@@ -5,8 +5,6 @@ The specs in `report/tables/` declare the columns. Texts are plain here; the pag
 for HTML.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import re

@@ -6,8 +6,6 @@ Python package plotly. A content security policy lets these two scripts run, and
 forbids every request. Try it: `python -m sweeper.report my-sweep`
 """
 
-from __future__ import annotations
-
 import base64
 import functools
 import hashlib

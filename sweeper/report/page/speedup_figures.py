@@ -3,8 +3,6 @@
 Families have AMP and fp32 beside each other, and what was published for PyTorch 2.0.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain

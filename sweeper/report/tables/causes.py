@@ -14,8 +14,6 @@ and cause.
 | `sweep` | the name of the trial's sweep |
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Sequence
 

@@ -6,8 +6,6 @@ summary.csv. These do not: eager-side failures, `unavailable`, `interrupted`, an
 that has one of those, precisions without a weight and mode=eager.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

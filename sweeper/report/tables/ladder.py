@@ -26,8 +26,6 @@ arm where it is not |
 Trials are compared unpaired, by Welch's t over processes (over draws where there are three).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from sweeper.analysis.stats import Estimate

@@ -31,8 +31,6 @@ none is |
 nearest to eager |
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from sweeper.analysis.flags import DOUBTS, UNVERIFIED

@@ -1,7 +1,5 @@
 """The tables of a report: a new one is a line here."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from sweeper.report.tables.causes import CausesTable

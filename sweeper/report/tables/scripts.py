@@ -25,8 +25,6 @@ was timed |
 | `findings` | what to know and to do, in words |
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from sweeper.core.record import LoopRun

@@ -30,8 +30,6 @@ ladder.csv |
 compared unpaired |
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Columns of what tells trials apart, for every table whose rows have a trial."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter

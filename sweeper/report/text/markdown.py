@@ -1,7 +1,5 @@
 """report.md: the tables with what is needed to read them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 

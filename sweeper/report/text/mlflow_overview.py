@@ -2,8 +2,6 @@
 Markdown.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import Counter

@@ -2,8 +2,6 @@
 exactly these.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The contents of a report, before they become files, text or a page."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 

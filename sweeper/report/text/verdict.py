@@ -5,8 +5,6 @@ Plain data, made once of the findings, for the end of the terminal, the head of 
 head of the page.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ measured. Not seen: numbers from a generator that the model made for itself, and
 is put back (`torch.random.fork_rng`).
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Callable

@@ -9,8 +9,6 @@ these depend on each other, and costs less power than Bonferroni (Westfall & You
 Multiple Testing, 1993, section 2.3: single-step maxT).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import cache
 from itertools import combinations, islice

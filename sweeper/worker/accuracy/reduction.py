@@ -2,8 +2,6 @@
 direction.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple

@@ -29,8 +29,6 @@ one moves gradients a thousand times further than rounding does.
 `docs/decisions/what-counts-as-wrong.md` has the figures.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -32,8 +32,6 @@ eager in a longer number format are taken, and it is no fault to be nearer to th
 finds.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

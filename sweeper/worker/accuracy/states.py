@@ -10,8 +10,6 @@ replaced. The values lie on the host, where they do not count as the model's mem
 they may lie on the device as well.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 from collections.abc import Iterable

@@ -21,8 +21,6 @@ where eager does not, and the other way around. `docs/decisions/same-training.md
 rates.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ Two processes with the same fingerprints ran the same kernels; Inductor autotune
 compiles, so two caches may end with different ones.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -14,8 +14,6 @@ scripting and symbolic tracing refuse what they cannot read. With `backend=graph
 compiled: `graphed` records the model's kernels as CUDA graphs.
 """
 
-from __future__ import annotations
-
 import functools
 import subprocess
 import warnings

@@ -2,8 +2,6 @@
 they came in.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -6,8 +6,6 @@ compiler.
 those of eager, and the host launches two graphs a step. Loss and optimizer stay outside.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -6,8 +6,6 @@ run eager. So runs of the graph as it came are counted where they end up, in its
 too, to trace them.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 Nothing is timed here, so torch may write all that it can tell.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`summary.md` of an inspection: what the compiler did with a trial, short enough to be read."""
 
-from __future__ import annotations
-
 import linecache
 import os
 import re

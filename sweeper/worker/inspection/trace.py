@@ -4,8 +4,6 @@
 Torch is not imported here: the variable has to be set before that.
 """
 
-from __future__ import annotations
-
 import subprocess
 import tempfile
 from collections.abc import MutableMapping

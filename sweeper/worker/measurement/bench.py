@@ -11,8 +11,6 @@ at the end of each. So what runs steps is a generator here that yields once for 
 loop has to run: `Steps`. Where no loop is needed, `complete` runs it to its end.
 """
 
-from __future__ import annotations
-
 import gc
 import itertools
 import math

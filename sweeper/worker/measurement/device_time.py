@@ -7,8 +7,6 @@ gaps: after each kernel it needs about a microsecond that no host can remove. A 
 length that gaps have when the next kernel was launched long before.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

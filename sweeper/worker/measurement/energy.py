@@ -5,8 +5,6 @@ The passes come after the rounds. The counter moves ten to fifty times per secon
 seconds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from statistics import fmean
 

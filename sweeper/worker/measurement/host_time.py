@@ -6,8 +6,6 @@ are the host's own seconds as long as no call in the step waits for the device: 
 synchronises, and the queue of launches never fills. Otherwise the host time is unknown.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager

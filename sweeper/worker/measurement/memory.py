@@ -13,8 +13,6 @@ for its own, and the rest for others'.
 On a CPU there is no figure: a process that holds the compiler says little about the model.
 """
 
-from __future__ import annotations
-
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Batches: what a step is given, how one is made from another, and losses of what comes out."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -12,8 +12,6 @@ by itself, as those of transformers do from labels, and otherwise the mean of th
 output.
 """
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Callable, Mapping

@@ -7,8 +7,6 @@ this fill level: the cache's counters are set back before it, outside of what is
 tensors, so compiled code does not know the level.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from typing import Any

@@ -8,8 +8,6 @@ the predicted noise.
 Try: `python -m sweeper model=unet_ddpm batch_size=2`
 """
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 from typing import Any

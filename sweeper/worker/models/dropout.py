@@ -1,7 +1,5 @@
 """Turns dropout off, whether it is a module or a rate that a forward hands to a function."""
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import inspect

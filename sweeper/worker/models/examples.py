@@ -4,8 +4,6 @@ and `resnet8`.
 Try: `python -m sweeper model=control_flow batch_size=8`
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import torch

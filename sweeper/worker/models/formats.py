@@ -2,8 +2,6 @@
 and casting them.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from collections import Counter
 from typing import Any

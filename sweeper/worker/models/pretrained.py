@@ -6,8 +6,6 @@ trial takes the device.
 Try: `python -m sweeper model=resnet18 model.pretrained=true batch_size=8`
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -3,8 +3,6 @@
 Lengths come from a generator on the CPU, so they are the same on every device.
 """
 
-from __future__ import annotations
-
 import inspect
 import itertools
 from dataclasses import dataclass

@@ -2,8 +2,6 @@
 knows.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import timm

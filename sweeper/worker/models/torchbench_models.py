@@ -8,8 +8,6 @@ benchmarks/dynamo/torchbench.py.
 Try: `python -m sweeper model=torchbench/BERT_pytorch`
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 from pathlib import Path

@@ -1,7 +1,5 @@
 """torchvision's classification models, by the names of `torchvision.models.list_models()`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

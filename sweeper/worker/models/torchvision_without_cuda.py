@@ -7,8 +7,6 @@ that are timed here never call the operators. A torchvision whose operators load
 itself, and a second definition would be an error.
 """
 
-from __future__ import annotations
-
 import importlib.util
 from importlib.machinery import PathFinder
 

@@ -6,8 +6,6 @@ of text get token numbers, models of images pixels, Whisper spectrograms, and th
 images with texts both.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -2,8 +2,6 @@
 torch does.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

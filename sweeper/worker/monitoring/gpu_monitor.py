@@ -4,8 +4,6 @@ Only facts are collected here; `sweeper.analysis.flags` says from when on they m
 taken between blocks, never inside one.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from statistics import median

@@ -1,7 +1,5 @@
 """What else uses the host's processor, asked of the kernel."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Iterator, Mapping

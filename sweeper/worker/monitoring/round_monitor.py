@@ -5,8 +5,6 @@ process ran kernels on the GPU. A recompilation is `bench`'s to see. Clocks, tem
 flags are noted and void nothing: dropping rounds for them would favour one arm.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

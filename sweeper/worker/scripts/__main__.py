@@ -5,8 +5,6 @@ It answers with phases and one outcome, as a worker does, and ends the script. W
 does to its process (signals, descriptors, folders, exit) stays in here.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -5,8 +5,6 @@ A module is judged by itself: its outputs, and the gradients of its own loss whe
 else of a weighted mean of its outputs. The script's loss and its optimizer are eager in both arms.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace

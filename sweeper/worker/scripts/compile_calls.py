@@ -1,7 +1,5 @@
 """The calls of `torch.compile` that a script makes by itself, and those that its libraries make."""
 
-from __future__ import annotations
-
 import functools
 import json
 import sys

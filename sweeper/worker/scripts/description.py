@@ -2,8 +2,6 @@
 called with.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 

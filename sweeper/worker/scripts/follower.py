@@ -7,8 +7,6 @@ that the script's loss sent back. What the script goes on with is as the step ha
 what a module keeps in Python objects of its own.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext

@@ -2,8 +2,6 @@
 it saves.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from statistics import median_low
 

@@ -7,8 +7,6 @@ one arm throughout, loader and all, as the script does by itself: batches that w
 one arm's time must not be used up in the other's.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from sweeper.core.record import Accuracy, HostState, PerArm

@@ -2,8 +2,6 @@
 GPU.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 

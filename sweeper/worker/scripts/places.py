@@ -1,7 +1,5 @@
 """Places in a user's own files, where something happens that a report names."""
 
-from __future__ import annotations
-
 import os
 import site
 import sysconfig

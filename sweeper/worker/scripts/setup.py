@@ -1,7 +1,5 @@
 """What the leads of a script share."""
 
-from __future__ import annotations
-
 import torch
 
 from sweeper.core.protocol import Job

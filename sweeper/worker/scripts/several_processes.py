@@ -1,7 +1,5 @@
 """Refuses scripts that train in several processes: one process is watched, and one GPU is lent."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from typing import Any, NoReturn

@@ -5,8 +5,6 @@ Compiled code draws random numbers as eager does here, so it is another program 
 timed.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import torch
