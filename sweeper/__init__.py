@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sweeper.dataframes import (
+    from .dataframes import (
         Records,
         causes,
         load_records,
@@ -36,7 +36,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     """The functions of `sweeper.dataframes`, loaded when one is asked for."""
     if name in __all__:
-        from sweeper import dataframes
+        from . import dataframes
 
         return getattr(dataframes, name)
     raise AttributeError(f"module 'sweeper' has no attribute {name!r}")

@@ -76,12 +76,13 @@ def _run_sweep() -> int:
     from omegaconf.errors import OmegaConfBaseException
     from yaml import YAMLError
 
-    from sweeper.config import schema
     from sweeper.config.error_messages import explain
     from sweeper.config.overrides import normalise
     from sweeper.config.reference import read_keys
     from sweeper.core.errors import ConfigError
     from sweeper.sweep.hydra_app import job
+
+    from .config import schema
 
     expected = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)
     try:

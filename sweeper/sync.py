@@ -15,9 +15,10 @@ from sweeper.core.text import printable
 from sweeper.core.uris import remove_credentials
 from sweeper.loading.sources import SweepFolder, read_settings
 from sweeper.report.text.mlflow_overview import load_overview
-from sweeper.tracking import trusted
 from sweeper.tracking.store import sqlite_file
 from sweeper.tracking.tracker import Tracker
+
+from .tracking import trusted
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -7,9 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from sweeper.analysis.metrics import METRICS
-from sweeper.analysis.result import Result
-from sweeper.analysis.stats import Estimate, group_by_draw, mean_over_draws, median_of
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import (
     ARMS,
@@ -20,6 +17,10 @@ from sweeper.core.record import (
     Process,
     Record,
 )
+
+from .metrics import METRICS
+from .result import Result
+from .stats import Estimate, group_by_draw, mean_over_draws, median_of
 
 # with fewer compile caches, an interval describes these compiled artifacts alone
 MIN_DRAWS_FOR_INTERVAL = 3

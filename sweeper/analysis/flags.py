@@ -10,11 +10,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from sweeper.analysis.meanings import Meaning
-from sweeper.analysis.result import Result
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import ARMS, HostState, PerArm, Process, Record
 from sweeper.core.settings import Measure
+
+from .meanings import Meaning
+from .result import Result
 
 MAX_SCATTER = {"cuda": 0.05, "cpu": 0.10}  # of the blocks of an arm, as a share of the fastest
 MAX_CLOCK_DIFFERENCE = 0.01

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from sweeper.analysis.result import Result
-from sweeper.analysis.stats import median_of
 from sweeper.core.record import ARMS, PERCENTILES, Latency, Process
+
+from .result import Result
+from .stats import median_of
 
 SCALES = {"ms": 1e3, "mib": 1 / 2**20}  # from the base unit
 

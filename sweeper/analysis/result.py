@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sweeper.analysis.stats import Estimate
 from sweeper.core.record import ScriptRun
+
+from .stats import Estimate
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,29 +15,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from sweeper.compare.changes import (
-    list_device_changes,
-    list_environment_changes,
-    list_setting_changes,
-    list_version_changes,
-)
-from sweeper.compare.pairs import (
-    AXES,
-    choose_values,
-    list_sides,
-    match_sweeps,
-    match_values,
-    read_sides,
-)
-from sweeper.compare.quantities import DEVICE_MIN_EFFECT, MIN_EFFECT
-from sweeper.compare.text import (
-    FORMATS,
-    Document,
-    advise_if_nothing_is_judged,
-    print_document,
-    render,
-)
-from sweeper.compare.verdicts import judge
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import write_text
 from sweeper.core.system.exit_codes import BAD_INPUT, NOT_OK, NOTHING_JUDGED, OK
@@ -45,6 +22,30 @@ from sweeper.core.system.pipes import run_until_closed
 from sweeper.loading.sources import add_tracking_uri, find_sources
 from sweeper.report.columns.formats import count
 from sweeper.tracking.store import TrackingError
+
+from .changes import (
+    list_device_changes,
+    list_environment_changes,
+    list_setting_changes,
+    list_version_changes,
+)
+from .pairs import (
+    AXES,
+    choose_values,
+    list_sides,
+    match_sweeps,
+    match_values,
+    read_sides,
+)
+from .quantities import DEVICE_MIN_EFFECT, MIN_EFFECT
+from .text import (
+    FORMATS,
+    Document,
+    advise_if_nothing_is_judged,
+    print_document,
+    render,
+)
+from .verdicts import judge
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:

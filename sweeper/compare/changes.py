@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from sweeper.compare.pairs import Pair, Side
 from sweeper.core.text import printable
 from sweeper.loading.environment import LIBRARIES, Facts, show_fact, show_facts
 from sweeper.loading.sources import Source, read_last_run, read_settings
 from sweeper.report.columns.formats import count, shorten
+
+from .pairs import Pair, Side
 
 MAX_CHARACTERS = 80  # of a value
 

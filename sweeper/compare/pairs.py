@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple
 
 from sweeper.analysis.derive import derive
-from sweeper.compare.quantities import QUANTITIES, Quantity
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import read_json
 from sweeper.core.paths import TrialPaths
@@ -26,6 +25,8 @@ from sweeper.loading.device_names import DeviceKind, read_device
 from sweeper.loading.environment import Facts, read_other_facts, read_version_facts
 from sweeper.loading.sources import FoundRecord, Source
 from sweeper.report.answers.trials import rank_mode
+
+from .quantities import QUANTITIES, Quantity
 
 # Statuses of a trial without a record, and how they are said of BASE or HEAD.
 LOST: Mapping[str, str] = {

@@ -18,20 +18,6 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from sweeper.compare.changes import VersionChange, describe_versions
-from sweeper.compare.pairs import LOST, Side
-from sweeper.compare.quantities import (
-    COMPILE,
-    COMPILED,
-    COMPILED_DEVICE,
-    EAGER,
-    EAGER_DEVICE,
-    MEMORY,
-    QUANTITIES,
-    SPEEDUP,
-    Quantity,
-)
-from sweeper.compare.verdicts import VERDICTS, Change, Comparison, Control, JudgedPair, percent
 from sweeper.core.trial import Trial
 from sweeper.report.columns import cell
 from sweeper.report.columns.cell import Value
@@ -46,6 +32,21 @@ from sweeper.report.columns.column import (
 from sweeper.report.columns.formats import count, figure, join, join_lines, ratio, shorten_names
 from sweeper.report.tables.spec import select_shown
 from sweeper.report.text import markdown, terminal
+
+from .changes import VersionChange, describe_versions
+from .pairs import LOST, Side
+from .quantities import (
+    COMPILE,
+    COMPILED,
+    COMPILED_DEVICE,
+    EAGER,
+    EAGER_DEVICE,
+    MEMORY,
+    QUANTITIES,
+    SPEEDUP,
+    Quantity,
+)
+from .verdicts import VERDICTS, Change, Comparison, Control, JudgedPair, percent
 
 FORMATS = ("text", "md", "csv", "json")
 FILE_WIDTH = 160  # columns of a text file

@@ -8,9 +8,10 @@ import math
 from collections.abc import Mapping
 
 from sweeper.analysis.derive import MIN_PROCESSES_IF_HOST_BOUND
-from sweeper.compare.pairs import Side
-from sweeper.compare.quantities import Quantity
 from sweeper.report.answers.candidates import HOST_NOISE, NOISE
+
+from .pairs import Side
+from .quantities import Quantity
 
 # Another draw, process, session or GPU, where no host disturbs the step: on H200s at most 1.3 % by
 # wall clock and 0.7 % by device time (docs/results/h200-scheduling.md), with room for other

@@ -15,8 +15,11 @@ from sweeper.analysis import stats
 from sweeper.analysis.derive import MIN_DRAWS_FOR_INTERVAL, MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.stats import CONFIDENCE, Estimate, Interval
-from sweeper.compare.pairs import LOST, Pair, Sample, Side
-from sweeper.compare.quantities import (
+from sweeper.loading.cross_trial import max_eager_spread
+from sweeper.report.columns.formats import join
+
+from .pairs import LOST, Pair, Sample, Side
+from .quantities import (
     COMPILE,
     COMPILED,
     COMPILED_DEVICE,
@@ -27,9 +30,7 @@ from sweeper.compare.quantities import (
     STEP_TIMES,
     Quantity,
 )
-from sweeper.compare.unsampled import count_fewest, find_unsampled_logs, is_host_bound
-from sweeper.loading.cross_trial import max_eager_spread
-from sweeper.report.columns.formats import join
+from .unsampled import count_fewest, find_unsampled_logs, is_host_bound
 
 Sides = tuple[Side, Side]
 

@@ -11,9 +11,10 @@ from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from sweeper.config.reference import COMMANDS, PURPOSES, list_options, read_keys
-from sweeper.config.schema import conf_folder
 from sweeper.core.paths import RUNS
+
+from .reference import COMMANDS, PURPOSES, list_options, read_keys
+from .schema import conf_folder
 
 FLAGS = (
     "-m",

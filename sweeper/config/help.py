@@ -11,7 +11,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from sweeper.config.reference import (
+from sweeper.core.backends import GONE
+from sweeper.core.errors import ConfigError, nearest
+from sweeper.core.libraries import read_versions
+
+from .reference import (
     COMMANDS,
     PURPOSES,
     ConfigKey,
@@ -19,10 +23,7 @@ from sweeper.config.reference import (
     list_options,
     read_keys,
 )
-from sweeper.config.schema import conf_folder
-from sweeper.core.backends import GONE
-from sweeper.core.errors import ConfigError, nearest
-from sweeper.core.libraries import read_versions
+from .schema import conf_folder
 
 MAX_WIDTH = 120
 INTRODUCTION = """\

@@ -15,10 +15,11 @@ from typing import NoReturn
 
 from hydra._internal.utils import get_args_parser
 
-from sweeper.config.reference import COMMANDS, PURPOSES, read_keys
-from sweeper.config.schema import conf_folder
 from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.paths import check_sweep_name
+
+from .reference import COMMANDS, PURPOSES, read_keys
+from .schema import conf_folder
 
 LIST_ALL = "all flags, groups and keys: python -m sweeper --help"
 SWEEP = re.compile(r"\+{0,2}sweep=(.*)", re.DOTALL)

@@ -15,8 +15,6 @@ from typing import Any, TypeVar
 
 from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 
-from sweeper.config.schema import Config, ModelConf, PrecisionConf, keys
-from sweeper.config.scripts import ONLY_OF_SCRIPT, read_script
 from sweeper.core import ladder
 from sweeper.core import trial as axes
 from sweeper.core.errors import ConfigError, nearest
@@ -25,6 +23,9 @@ from sweeper.core.paths import check_sweep_name
 from sweeper.core.serialization import Json, show_value
 from sweeper.core.settings import CLOCKS, RETRIES, Settings, check_settings
 from sweeper.core.trial import PRECISION_CASTS, Compile, Labels, Model, Precision, Text, Trial
+
+from .schema import Config, ModelConf, PrecisionConf, keys
+from .scripts import ONLY_OF_SCRIPT, read_script
 
 # Values allowed for a key that is not null.
 CHOICES: Mapping[str, Collection[str]] = {

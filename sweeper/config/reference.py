@@ -14,10 +14,11 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from sweeper.config.reader import CHOICES
-from sweeper.config.schema import GROUPS, Config, conf_folder
 from sweeper.core.serialization import show_value
 from sweeper.core.trial import SCOPES
+
+from .reader import CHOICES
+from .schema import GROUPS, Config, conf_folder
 
 COMMANDS = {  # `sweeper NAME ...` is `python -m sweeper.NAME ...`
     "report": "tables and a page of sweeps that have run",

@@ -6,7 +6,6 @@ from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
 
-from sweeper.config.schema import Config, ModelConf, VaryConf
 from sweeper.core.backends import WITHOUT_DYNAMO
 from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import SCRIPT
@@ -20,6 +19,8 @@ from sweeper.core.trial import (
     find_script,
     name_module,
 )
+
+from .schema import Config, ModelConf, VaryConf
 
 ONLY_OF_SCRIPT = ("path", "args", "cwd", "total_steps", "trajectory")  # keys of `model`
 # keys of `model` that a script has

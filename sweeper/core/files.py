@@ -15,8 +15,9 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from sweeper.core.serialization import parse_json
 from sweeper.core.system.leftovers import make_prefix
+
+from .serialization import parse_json
 
 MAX_JSON_BYTES = 100 * 2**20  # large records have 100 kB
 MAX_FILE_BYTES = 1 << 30  # of a log, or of another file that is shown or sent

@@ -7,9 +7,9 @@ The compiled rungs do without the graph by hand, since their modes decide about 
 
 from dataclasses import replace
 
-from sweeper.core.backends import GRAPHED, NO_CUDA_GRAPHS
-from sweeper.core.libraries import LIBRARIES
-from sweeper.core.trial import BUNDLED_RUNGS, CACHED, Compile, Trial
+from .backends import GRAPHED, NO_CUDA_GRAPHS
+from .libraries import LIBRARIES
+from .trial import BUNDLED_RUNGS, CACHED, Compile, Trial
 
 EAGER = "eager"
 # titles, in the order in which they are added, each to those before it; they hold for both arms

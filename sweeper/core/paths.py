@@ -6,8 +6,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from sweeper.core.errors import ConfigError
-from sweeper.core.files import remove_folder
+from .errors import ConfigError
+from .files import remove_folder
 
 RUNS = Path("runs")
 RESERVED = ("mlflow.db", "mlartifacts")  # MLflow's own, beside the sweeps

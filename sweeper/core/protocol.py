@@ -16,10 +16,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from sweeper.core.record import PHASES, STATUSES, Diagnostics, Process
-from sweeper.core.serialization import Json, from_json, parse_json, to_json
-from sweeper.core.settings import Measure
-from sweeper.core.trial import Trial
+from .record import PHASES, STATUSES, Diagnostics, Process
+from .serialization import Json, from_json, parse_json, to_json
+from .settings import Measure
+from .trial import Trial
 
 
 @dataclass(frozen=True)

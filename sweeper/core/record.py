@@ -14,12 +14,12 @@ from pathlib import Path
 from statistics import median
 from typing import Annotated
 
-from sweeper.core.backends import NO_CUDA_GRAPHS
-from sweeper.core.errors import explain_unreadable
-from sweeper.core.files import MAX_JSON_BYTES, read_text
-from sweeper.core.serialization import Between, Json, from_json, parse_json, to_json
-from sweeper.core.text import clean_text
-from sweeper.core.trial import Trial
+from .backends import NO_CUDA_GRAPHS
+from .errors import explain_unreadable
+from .files import MAX_JSON_BYTES, read_text
+from .serialization import Between, Json, from_json, parse_json, to_json
+from .text import clean_text
+from .trial import Trial
 
 SCHEMA_VERSION = 6  # records of other versions are refused
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
-from sweeper.core.text import clean_text
+from .text import clean_text
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 T = TypeVar("T")

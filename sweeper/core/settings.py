@@ -6,8 +6,8 @@ The comments of their fields are the help of the command line.
 
 from dataclasses import dataclass, field
 
-from sweeper.core.errors import ConfigError, nearest
-from sweeper.core.record import PHASES
+from .errors import ConfigError, nearest
+from .record import PHASES
 
 # stopping early at a narrow interval by chance makes intervals too narrow
 MIN_PROCESSES_FOR_TARGET = 5

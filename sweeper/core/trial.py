@@ -14,9 +14,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any
 
-from sweeper.core.backends import GRAPHED
-from sweeper.core.libraries import LIBRARIES, SCRIPT, has_texts
-from sweeper.core.serialization import Between, Json, drop_defaults, from_json, show_value, to_json
+from .backends import GRAPHED
+from .libraries import LIBRARIES, SCRIPT, has_texts
+from .serialization import Between, Json, drop_defaults, from_json, show_value, to_json
 
 MODULE = "-m "  # begins the name of a script that is a module
 MIN_TRAJECTORY = 20  # calls of a script's module, to compare its training with another

@@ -31,11 +31,12 @@ from sweeper.core.system.exit_codes import BAD_INPUT, INTERRUPTED, NOT_OK, OK
 from sweeper.core.system.gpus import Device, GpuReading
 from sweeper.core.system.host import Host
 from sweeper.core.system.pipes import run_until_closed
-from sweeper.doctor import noise
-from sweeper.doctor.cpp_compiler import find_cpp_compiler
-from sweeper.doctor.noise import Noise
-from sweeper.doctor.software import ask_software
 from sweeper.execution.disturbances import UNRELIABLE, discount_past_load, find_disturbances
+
+from . import noise
+from .cpp_compiler import find_cpp_compiler
+from .noise import Noise
+from .software import ask_software
 
 # from 10 on, a standard deviation is known to 0.7 to 1.8 times its estimate
 MIN_PROCESSES_FOR_SPREAD = 10

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.system.gpus import Device, Gpu, computing_pids
-from sweeper.execution.lock import GO_ON, hold_lock
+
+from .lock import GO_ON, hold_lock
 
 # Of the locks of GPUs: the first that fits. Not the temporary folder of the environment, which may
 # be private.

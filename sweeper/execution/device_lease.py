@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from sweeper.core.protocol import ALONE, NOTHING, LeaseGrant
-from sweeper.execution.reaper import Reaper
+
+from .reaper import Reaper
 
 
 @dataclass(eq=False)

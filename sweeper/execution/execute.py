@@ -26,13 +26,14 @@ from sweeper.core.settings import Settings
 from sweeper.core.system import shortages
 from sweeper.core.system.leftovers import remove_leftovers, remove_temporary
 from sweeper.core.trial import Trial
-from sweeper.execution.attempts import read_attempts
-from sweeper.execution.device_claim import claim_devices
-from sweeper.execution.placement import DeviceSlot, Placement, make_slots
-from sweeper.execution.processes import OWN_MARK, describe_failed_start
-from sweeper.execution.reaper import run_reaper
-from sweeper.execution.scheduler import Event, Finished, OnPhase, Started, run_all
-from sweeper.execution.trial_runner import run_trial
+
+from .attempts import read_attempts
+from .device_claim import claim_devices
+from .placement import DeviceSlot, Placement, make_slots
+from .processes import OWN_MARK, describe_failed_start
+from .reaper import run_reaper
+from .scheduler import Event, Finished, OnPhase, Started, run_all
+from .trial_runner import run_trial
 
 # runs a job for each list of overrides, and waits for all
 Launch = Callable[[Sequence[Sequence[str]]], object]

@@ -11,9 +11,10 @@ from itertools import chain
 from sweeper.core.settings import Settings
 from sweeper.core.system.gpus import Device, cores_near, resolve, total_memory_bytes, visible_gpus
 from sweeper.core.system.host import free_memory_bytes, physical_cores, read
-from sweeper.execution.device_lease import DeviceLease
-from sweeper.execution.memory_budget import MemoryBudget, PeakMemory
-from sweeper.execution.reaper import Reaper
+
+from .device_lease import DeviceLease
+from .memory_budget import MemoryBudget, PeakMemory
+from .reaper import Reaper
 
 MAX_CONCURRENCY = 8  # more trials would wait for the device most of the time
 CORES_PER_TRIAL = 2  # one traces, the compiler's own processes share the rest

@@ -21,7 +21,8 @@ from typing import Any
 
 from sweeper.core.system import shortages
 from sweeper.core.system.leftovers import TEMPORARY, make_prefix
-from sweeper.execution.reaper import MARK, kill_marked
+
+from .reaper import MARK, kill_marked
 
 # of everything that this process starts; see `reaper`
 OWN_MARK = f"{os.getpid()}-{secrets.token_hex(8)}"

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from sweeper.analysis.result import Result
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial
-from sweeper.execution.placement import DeviceSlot
+
+from .placement import DeviceSlot
 
 
 @dataclass(frozen=True)

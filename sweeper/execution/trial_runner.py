@@ -25,13 +25,14 @@ from sweeper.core.record import Inspection, Record
 from sweeper.core.serialization import to_json
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Settings
 from sweeper.core.trial import Trial
-from sweeper.execution import processes
-from sweeper.execution.attempts import read_attempts
-from sweeper.execution.device_lease import Tenant
-from sweeper.execution.memory_budget import WHOLE_DEVICE
-from sweeper.execution.placement import DeviceSlot
-from sweeper.execution.scheduler import Finished, OnPhase
-from sweeper.execution.worker_channel import WorkerChannel, send_grant
+
+from . import processes
+from .attempts import read_attempts
+from .device_lease import Tenant
+from .memory_budget import WHOLE_DEVICE
+from .placement import DeviceSlot
+from .scheduler import Finished, OnPhase
+from .worker_channel import WorkerChannel, send_grant
 
 INSPECTED = ("ok", "accuracy_mismatch", "not_compiled", "compile_error")  # the compiler was reached
 GRACE_S = 1.0  # for a busy worker to write its stack to the log before it is killed

@@ -23,7 +23,8 @@ from sweeper.core.protocol import (
     decode,
 )
 from sweeper.core.settings import Measure
-from sweeper.execution.device_lease import DeviceLease, Tenant
+
+from .device_lease import DeviceLease, Tenant
 
 POLL_S, END_POLL_S = 0.5, 0.05
 CLOSED_S = 5.0  # for a worker to end after it has closed its pipe

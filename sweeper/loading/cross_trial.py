@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
-from sweeper.loading.entries import Entry, OverStrongest
-from sweeper.loading.ladder import find_ladders
+from .entries import Entry, OverStrongest
+from .ladder import find_ladders
 
 # The share by which the eager step times of one model may differ, by type of device: a CPU's clock
 # wobbles.

@@ -16,9 +16,10 @@ from sweeper.analysis.stats import Estimate
 from sweeper.core.record import ARMS, Accuracy, Record, RecordError
 from sweeper.core.text import printable
 from sweeper.core.trial import Trial, name_variants
-from sweeper.loading import parallel
-from sweeper.loading.device_names import name_origins
-from sweeper.loading.sources import Source, SweepFolder
+
+from . import parallel
+from .device_names import name_origins
+from .sources import Source, SweepFolder
 
 T = TypeVar("T")
 

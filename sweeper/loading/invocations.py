@@ -7,7 +7,8 @@ from typing import Any
 from sweeper.core.errors import explain_unreadable
 from sweeper.core.serialization import get_mapping, parse_json
 from sweeper.core.text import printable
-from sweeper.loading.sources import Source
+
+from .sources import Source
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,9 @@ from sweeper.analysis.stats import Estimate, difference, pool_estimates
 from sweeper.core import ladder
 from sweeper.core.backends import GRAPHED
 from sweeper.core.trial import Compile, Trial
-from sweeper.loading.device_names import name_origins
-from sweeper.loading.entries import Entry, OverStrongest
+
+from .device_names import name_origins
+from .entries import Entry, OverStrongest
 
 
 @dataclass(frozen=True, eq=False)

@@ -104,9 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from sweeper.core.paths import RUNS, SweepPaths
     from sweeper.loading import parallel
     from sweeper.loading.sources import find_sources
-    from sweeper.report import build
     from sweeper.report.text.terminal import print_plain
     from sweeper.tracking.store import TrackingError
+
+    from . import build
 
     console = Console()
     try:

@@ -21,12 +21,13 @@ from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.groups import list_missing_precisions, list_unverified
 from sweeper.report.answers.provenance import describe
 from sweeper.report.columns.formats import count
-from sweeper.report.page import page
 from sweeper.report.tables.registry import TABLES
-from sweeper.report.text import markdown, terminal
 from sweeper.report.text.report import Report
 from sweeper.report.text.terminal import print_plain
 from sweeper.report.text.verdict import make_verdict
+
+from .page import page
+from .text import markdown, terminal
 
 MAX_INSPECTIONS = 10  # named in a note
 MIN_WIDTH = 100  # columns of a console that is no terminal

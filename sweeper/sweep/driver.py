@@ -30,12 +30,16 @@ from sweeper.loading.sources import SweepFolder
 from sweeper.report.build import begin_files, make_report, print_verdict, suggest_next
 from sweeper.report.text.mlflow_overview import overview
 from sweeper.report.text.report import Report
-from sweeper.sweep import manifest
-from sweeper.sweep.estimate import describe_estimate, read_history
-from sweeper.sweep.plan import Plan, describe_plan, make_plan
-from sweeper.sweep.preflight import require_runnable
-from sweeper.sweep.progress import Progress
-from sweeper.sweep.resume import (
+from sweeper.tracking import trusted
+from sweeper.tracking.store import sqlite_file
+from sweeper.tracking.tracker import Tracker
+
+from . import manifest
+from .estimate import describe_estimate, read_history
+from .plan import Plan, describe_plan, make_plan
+from .preflight import require_runnable
+from .progress import Progress
+from .resume import (
     describe_others,
     is_alike,
     keep_total_steps,
@@ -44,9 +48,6 @@ from sweeper.sweep.resume import (
     require_same_scripts,
     require_same_settings,
 )
-from sweeper.tracking import trusted
-from sweeper.tracking.store import sqlite_file
-from sweeper.tracking.tracker import Tracker
 
 
 def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LOCAL) -> int:

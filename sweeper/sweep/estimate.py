@@ -14,8 +14,9 @@ from sweeper.core.settings import TIMING, Measure
 from sweeper.core.trial import Trial
 from sweeper.execution.placement import Placement
 from sweeper.report.columns.formats import duration
-from sweeper.sweep.plan import Plan
-from sweeper.sweep.resume import read_measure
+
+from .plan import Plan
+from .resume import read_measure
 
 _read_timing = attrgetter(*TIMING)
 

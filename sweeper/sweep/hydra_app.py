@@ -26,7 +26,8 @@ from sweeper.core.trial import Trial
 from sweeper.execution.execute import Launch, execute, make_cluster_launcher
 from sweeper.execution.placement import place_trials
 from sweeper.execution.scheduler import Finished
-from sweeper.sweep.driver import run_sweep
+
+from .driver import run_sweep
 
 
 @hydra.main(version_base="1.3", config_path=str(schema.conf_folder()), config_name="config")

@@ -20,7 +20,8 @@ from sweeper.core.serialization import get_mapping, to_json
 from sweeper.core.settings import Settings
 from sweeper.core.system.command_line import list_words
 from sweeper.core.uris import remove_credentials, remove_passwords
-from sweeper.sweep.plan import Plan
+
+from .plan import Plan
 
 
 def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: str) -> list[str]:

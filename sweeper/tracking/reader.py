@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sweeper.core.files import MAX_JSON_BYTES, open_inside
 from sweeper.core.system.leftovers import TEMPORARY, make_prefix
-from sweeper.tracking import runs, store
-from sweeper.tracking.store import TrackingError, translate_errors
+
+from . import runs, store
+from .store import TrackingError, translate_errors
 
 if TYPE_CHECKING:
     from mlflow.entities import Run

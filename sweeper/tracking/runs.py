@@ -18,7 +18,8 @@ from sweeper.core.paths import check_sweep_name
 from sweeper.core.record import Record
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import escape_markdown
-from sweeper.tracking.store import TrackingError
+
+from .store import TrackingError
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -37,8 +37,9 @@ from sweeper.core.system import interrupts
 from sweeper.core.system.leftovers import TEMPORARY, make_prefix, remove_temporary
 from sweeper.core.text import printable
 from sweeper.core.uris import remove_passwords
-from sweeper.tracking import runs, store
-from sweeper.tracking.runs import Overview, View
+
+from . import runs, store
+from .runs import Overview, View
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

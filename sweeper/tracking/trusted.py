@@ -11,7 +11,8 @@ from pathlib import Path
 
 from sweeper.core.files import open_inside, write_text
 from sweeper.core.uris import remove_credentials
-from sweeper.tracking.store import sqlite_file
+
+from .store import sqlite_file
 
 VARIABLE = "MLFLOW_TRACKING_URI"
 MAX_LIST_BYTES = 1 << 20

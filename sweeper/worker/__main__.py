@@ -22,8 +22,9 @@ from pathlib import Path
 
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.protocol import NOTHING, Job, LeaseGrant, LeaseRequest, Message, encode
-from sweeper.worker.inspection import trace
-from sweeper.worker.process import die_with_parent
+
+from .inspection import trace
+from .process import die_with_parent
 
 
 def main() -> None:
@@ -58,8 +59,8 @@ def main() -> None:
 
         task = make_inspection(arguments.inspect, arguments.timed)
 
-    from sweeper.worker.lease import Lease
-    from sweeper.worker.session import ProcessSlot, run
+    from .lease import Lease
+    from .session import ProcessSlot, run
 
     job = Job.loads(arguments.trial.read_text())
     if job.trial.workload == SCRIPT and task is None:
@@ -91,7 +92,7 @@ def _check(question: Path, answer: Path) -> None:
         )
         answer.write_text(json.dumps({"problems": [problem], "notes": []}))
         return
-    from sweeper.worker.preflight import check
+    from .preflight import check
 
     check(question, answer)
 

@@ -16,7 +16,8 @@ from sweeper.core.protocol import AT, Preflight
 from sweeper.core.serialization import to_json
 from sweeper.core.trial import Trial
 from sweeper.worker.compilation.compiler import compile_arguments
-from sweeper.worker.models import Examined, builder
+
+from .models import Examined, builder
 
 ALL_OPTIONS = "python -c 'import torch; print(*torch._inductor.list_options(), sep=\"\\n\")'"
 

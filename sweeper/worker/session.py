@@ -22,13 +22,8 @@ from sweeper.core.record import ARMS, Accuracy, Diagnostics, HostState, Latencie
 from sweeper.core.serialization import Json
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Trial
-from sweeper.worker import failures, models
 from sweeper.worker.accuracy.check import AccuracyCheck
-from sweeper.worker.compilation import artifacts, backends, compiler
 from sweeper.worker.compilation.counters import CompileCounters
-from sweeper.worker.failures import EagerError, MismatchError, Missing, try_reading, try_steps
-from sweeper.worker.lease import Lease
-from sweeper.worker.measurement import device_time, energy, host_time, memory
 from sweeper.worker.measurement.bench import (
     Arm,
     Bench,
@@ -39,8 +34,14 @@ from sweeper.worker.measurement.bench import (
     measure_rounds,
 )
 from sweeper.worker.models.formats import count_parameters
-from sweeper.worker.monitoring import environment, host_monitor, round_monitor
-from sweeper.worker.setup import TrialSetup
+
+from . import failures, models
+from .compilation import artifacts, backends, compiler
+from .failures import EagerError, MismatchError, Missing, try_reading, try_steps
+from .lease import Lease
+from .measurement import device_time, energy, host_time, memory
+from .monitoring import environment, host_monitor, round_monitor
+from .setup import TrialSetup
 
 # of the compile time: after a longer wait, the compiler's own timings are wrong
 MAX_AWAY_FRACTION = 0.01

@@ -12,13 +12,14 @@ from sweeper.core.serialization import Json
 from sweeper.core.trial import CACHED
 from sweeper.worker.compilation.compiler import compile_function, compile_update, uses_cuda_graphs
 from sweeper.worker.compilation.counters import CompileCounters
-from sweeper.worker.measurement import memory, step
 from sweeper.worker.measurement.bench import Arm, ModelBench
 from sweeper.worker.measurement.capture import OutputCapture
-from sweeper.worker.models import Built, build, read_attention, read_memory_format
 from sweeper.worker.models.batches import find_tensors, name_loss
 from sweeper.worker.models.decoding import CachedDecoder
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
+
+from .measurement import memory, step
+from .models import Built, build, read_attention, read_memory_format
 
 FLEX_ATTENTION = "flex_attention"  # compiled by transformers itself at its first call in eager
 

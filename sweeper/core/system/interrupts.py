@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import TypeVar
 
-from sweeper.core.system.command_line import make_resume_command
-from sweeper.core.system.exit_codes import INTERRUPTED
+from .command_line import make_resume_command
+from .exit_codes import INTERRUPTED
 
 # the number of the signal that waits for nothing; `timeout` and wrappers of programs send two
 AT_ONCE = 3

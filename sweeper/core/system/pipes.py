@@ -9,8 +9,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from sweeper.core.system import shortages
-from sweeper.core.system.exit_codes import CLOSED, INTERRUPTED, NOT_OK
+from . import shortages
+from .exit_codes import CLOSED, INTERRUPTED, NOT_OK
 
 
 def run_until_closed(main: Callable[[], int]) -> int:

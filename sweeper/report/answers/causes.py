@@ -14,9 +14,10 @@ from sweeper.analysis.meanings import CAUSES
 from sweeper.core.backends import CONTROLS
 from sweeper.core.libraries import SCRIPT
 from sweeper.loading.entries import Entry
-from sweeper.report.answers.candidates import NOISE
-from sweeper.report.answers.decision import GRAPH_MODES
 from sweeper.report.columns.formats import count, figure, percent, prefix, ratio
+
+from .candidates import NOISE
+from .decision import GRAPH_MODES
 
 WAITS = "the device waits for the host"
 GRAPHS = "mode=reduce-overhead launches its kernels all at once"

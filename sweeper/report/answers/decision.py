@@ -23,7 +23,9 @@ from sweeper.core.backends import CONTROLS
 from sweeper.core.trial import Trial
 from sweeper.loading.cross_trial import disagree
 from sweeper.loading.entries import Entry
-from sweeper.report.answers.candidates import (
+from sweeper.report.columns.formats import join, prefix, shorten_names
+
+from .candidates import (
     HOST_NOISE,
     NOISE,
     Candidate,
@@ -35,8 +37,7 @@ from sweeper.report.answers.candidates import (
     find_times,
     name_mode,
 )
-from sweeper.report.answers.trials import rank_mode
-from sweeper.report.columns.formats import join, prefix, shorten_names
+from .trials import rank_mode
 
 EAGER_MOVED = (
     "eager step times of these trials do not agree, so each mode is compared with its own eager "

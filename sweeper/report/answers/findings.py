@@ -8,14 +8,15 @@ from functools import cached_property
 from sweeper.core.libraries import SCRIPT
 from sweeper.loading.entries import Entry
 from sweeper.loading.ladder import find_ladders
-from sweeper.report.answers.causes import Cause, find_causes
-from sweeper.report.answers.decision import NO_LIMITS, Choice, Limits, choose_all
-from sweeper.report.answers.groups import Group, group_by_suite, make_groups
-from sweeper.report.answers.ladders import LadderAnswer, Rung, answer_ladders
-from sweeper.report.answers.model_points import ModelPoints, collect
-from sweeper.report.answers.provenance import name_amp_format
-from sweeper.report.answers.scripts import ScriptAnswer
-from sweeper.report.answers.trials import TRIAL_AXES, find_varying
+
+from .causes import Cause, find_causes
+from .decision import NO_LIMITS, Choice, Limits, choose_all
+from .groups import Group, group_by_suite, make_groups
+from .ladders import LadderAnswer, Rung, answer_ladders
+from .model_points import ModelPoints, collect
+from .provenance import name_amp_format
+from .scripts import ScriptAnswer
+from .trials import TRIAL_AXES, find_varying
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ from sweeper.analysis import stats
 from sweeper.analysis.flags import DEVICE_DOUBTS, DOUBTS, UNVERIFIED
 from sweeper.analysis.stats import Estimate
 from sweeper.core.trial import WEIGHTS
-from sweeper.report.answers.model_points import GroupKey, ModelPoint
 from sweeper.report.columns.formats import count, shorten_names
+
+from .model_points import GroupKey, ModelPoint
 
 K = TypeVar("K", GroupKey, str)
 T = TypeVar("T", float, Estimate)

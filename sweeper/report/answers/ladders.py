@@ -17,10 +17,11 @@ from sweeper.core.record import ARMS
 from sweeper.loading.entries import Entry
 from sweeper.loading.environment import read_environment
 from sweeper.loading.ladder import Ladder, Step
-from sweeper.report.answers.candidates import NOISE
-from sweeper.report.answers.trials import show_axis
 from sweeper.report.columns import cell
 from sweeper.report.columns.formats import count, estimated, join, prefix, ratio
+
+from .candidates import NOISE
+from .trials import show_axis
 
 MAX_SENTENCES = 3  # of a verdict
 # What all rungs of a ladder have in common, beside the model.

@@ -14,8 +14,9 @@ from sweeper.analysis.result import Result
 from sweeper.analysis.stats import Estimate
 from sweeper.core.trial import Precision
 from sweeper.loading.entries import Entry
-from sweeper.report.answers.trials import name_backend, rank_mode
 from sweeper.report.columns.formats import count
+
+from .trials import name_backend, rank_mode
 
 NamedPrecision = tuple[str, Precision]
 

@@ -10,11 +10,12 @@ from functools import cached_property
 from sweeper.core.record import TORCH_NN, CompileCall, ScriptRun
 from sweeper.core.serialization import drop_defaults
 from sweeper.loading.entries import Entry
-from sweeper.report.answers import trajectories
-from sweeper.report.answers.candidates import NOISE, Times, find_times
-from sweeper.report.answers.decision import NOT_KNOWN, Choice
-from sweeper.report.answers.trials import find_varying, show_axis
 from sweeper.report.columns.formats import count, duration, figure, join, percent, prefix, ratio
+
+from . import trajectories
+from .candidates import NOISE, Times, find_times
+from .decision import NOT_KNOWN, Choice
+from .trials import find_varying, show_axis
 
 # torch compiles a frame for so many shapes that differ in more than one size, then runs it eager.
 MANY_SHAPES = 8

@@ -6,8 +6,9 @@ from collections.abc import Collection, Sequence
 
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
-from sweeper.report.answers.trials import TRIAL_AXES, find_varying, name_trial
 from sweeper.report.columns.formats import MAX_NAMES, estimated, figure, ratio, shorten_names
+
+from .trials import TRIAL_AXES, find_varying, name_trial
 
 NOT_KNOWN = "not known"  # of what the device has, and a trial could not tell
 

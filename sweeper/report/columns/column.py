@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from sweeper.analysis.stats import Estimate, Interval
-from sweeper.report.columns import cell, formats
-from sweeper.report.columns.cell import Value
+
+from . import cell, formats
+from .cell import Value
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -14,7 +14,8 @@ from sweeper.report.answers.speedups import (
     show_memory_change,
 )
 from sweeper.report.answers.trials import show_axis
-from sweeper.report.page.figure_base import (
+
+from .figure_base import (
     SYMBOLS,
     Axis,
     Drawing,
@@ -33,7 +34,7 @@ from sweeper.report.page.figure_base import (
     seconds_axis,
     zero_axis,
 )
-from sweeper.report.page.speedup_figures import describe_trial, select_measured, speedup
+from .speedup_figures import describe_trial, select_measured, speedup
 
 MAX_POINTS = 3000  # of a scatter
 MAX_TRIALS = 100  # to choose from in the figure of total time

@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from sweeper.core.ladder import COMPILED_RUNGS, RUNGS
 from sweeper.report.answers.ladders import LadderAnswer, Rung, find_ladder_axes
 from sweeper.report.columns.formats import estimated
-from sweeper.report.page.figure_base import (
+
+from .figure_base import (
     PATTERNS,
     Drawing,
     Figure,

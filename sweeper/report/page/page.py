@@ -21,14 +21,15 @@ from sweeper.core.text import printable
 from sweeper.loading import parallel
 from sweeper.loading.entries import pause_garbage_collection
 from sweeper.report.answers.findings import Findings
-from sweeper.report.page import cost_figures, ladder_figure, speedup_figures
-from sweeper.report.page.cards import make_cards
-from sweeper.report.page.figure_base import Figure, list_shades
-from sweeper.report.page.legend import make_legend
-from sweeper.report.page.listings import Listing, make_listing
 from sweeper.report.published import References, find_references
 from sweeper.report.tables.registry import TABLES
 from sweeper.report.text.report import Report
+
+from . import cost_figures, ladder_figure, speedup_figures
+from .cards import make_cards
+from .figure_base import Figure, list_shades
+from .legend import make_legend
+from .listings import Listing, make_listing
 
 DIGITS = 6  # of a number in a figure
 CARD_LINES = 4  # of a card that show at once

@@ -20,7 +20,9 @@ from sweeper.report.answers.speedups import (
 )
 from sweeper.report.answers.trials import find_varying, name_trial, show_axis
 from sweeper.report.columns.formats import estimated, shorten
-from sweeper.report.page.figure_base import (
+from sweeper.report.published import Published, References, find_published
+
+from .figure_base import (
     DASHES,
     PATTERNS,
     SYMBOLS,
@@ -48,7 +50,6 @@ from sweeper.report.page.figure_base import (
     stack,
     zero_axis,
 )
-from sweeper.report.published import Published, References, find_published
 
 MAX_BARS = 60  # of the forest as it opens
 MAX_BARS_PER_GROUP = 200

@@ -23,8 +23,9 @@ from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.trials import TRIAL_AXES, find_varying, name_trial
 from sweeper.report.columns.column import Column, lift
 from sweeper.report.columns.formats import join_lines, shorten_names
-from sweeper.report.tables.spec import TableSpec
-from sweeper.report.tables.trials import trial_columns
+
+from .spec import TableSpec
+from .trials import trial_columns
 
 MAX_TRIALS = 200  # that a cause on the page opens to
 

@@ -15,8 +15,9 @@ from sweeper.report.answers.trials import sort_trials
 from sweeper.report.columns.cell import show
 from sweeper.report.columns.column import MARKDOWN, PAGE, TERMINAL, Column
 from sweeper.report.columns.formats import count, join_lines
-from sweeper.report.tables.spec import TableSpec
-from sweeper.report.tables.trials import file_columns, trial_columns
+
+from .spec import TableSpec
+from .trials import file_columns, trial_columns
 
 
 @dataclass(frozen=True)

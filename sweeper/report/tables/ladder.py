@@ -35,8 +35,9 @@ from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.ladders import Rung, answer_ladders, find_ladder_axes
 from sweeper.report.columns.column import MARKDOWN, PAGE, Column, estimate_columns, lift
 from sweeper.report.columns.formats import estimated, shorten_names
-from sweeper.report.tables.spec import TableSpec
-from sweeper.report.tables.trials import file_columns, trial_columns
+
+from .spec import TableSpec
+from .trials import file_columns, trial_columns
 
 
 def show_speedup_or_status(rung: Rung) -> str:

@@ -41,8 +41,9 @@ from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.trials import name_sweep
 from sweeper.report.columns.column import MARKDOWN, PAGE, Column, lift
 from sweeper.report.columns.formats import interval, percent, ratio, shorten_names
-from sweeper.report.tables.spec import TableSpec
-from sweeper.report.tables.trials import file_columns, trial_columns
+
+from .spec import TableSpec
+from .trials import file_columns, trial_columns
 
 MARGINS = (
     f"{percent(NOISE)} count as a difference, {percent(HOST_NOISE)} where a step waits for the host"

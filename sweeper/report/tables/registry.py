@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from sweeper.report.tables.causes import CausesTable
-from sweeper.report.tables.failures import FailuresTable
-from sweeper.report.tables.ladder import LadderTable
-from sweeper.report.tables.recommendations import RecommendationsTable
-from sweeper.report.tables.scripts import ScriptsTable
-from sweeper.report.tables.spec import TableSpec
-from sweeper.report.tables.speedups import SpeedupsTable
-from sweeper.report.tables.summary import SummaryTable
+from .causes import CausesTable
+from .failures import FailuresTable
+from .ladder import LadderTable
+from .recommendations import RecommendationsTable
+from .scripts import ScriptsTable
+from .spec import TableSpec
+from .speedups import SpeedupsTable
+from .summary import SummaryTable
 
 # In the order of report.md.
 TABLES: list[TableSpec[Any]] = [

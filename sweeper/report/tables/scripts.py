@@ -35,8 +35,9 @@ from sweeper.report.answers.scripts import Saving, ScriptAnswer, describe_call
 from sweeper.report.answers.trials import find_varying, show_axis
 from sweeper.report.columns.column import MARKDOWN, PAGE, Column, lift
 from sweeper.report.columns.formats import estimated, join, percent
-from sweeper.report.tables.spec import TableSpec
-from sweeper.report.tables.trials import file_columns, trial_columns
+
+from .spec import TableSpec
+from .trials import file_columns, trial_columns
 
 
 def _of_saving(column: Column[Saving]) -> Column[ScriptAnswer]:

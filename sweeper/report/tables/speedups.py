@@ -55,8 +55,9 @@ from sweeper.report.columns.column import (
     lift,
 )
 from sweeper.report.columns.formats import figure, join, percent
-from sweeper.report.tables.spec import TableSpec
-from sweeper.report.tables.trials import TRIAL_COLUMNS, metric_column
+
+from .spec import TableSpec
+from .trials import TRIAL_COLUMNS, metric_column
 
 HOST_BOUND = "host-bound"  # titles of columns that are shown for some reports only
 GRAPH_BREAKS = "graph breaks"

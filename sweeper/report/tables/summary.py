@@ -44,7 +44,8 @@ from sweeper.report.columns.column import (
 )
 from sweeper.report.columns.formats import estimated, interval, join, ratio, shorten_names
 from sweeper.report.published import Published, find_published, find_references
-from sweeper.report.tables.spec import Headline, TableSpec
+
+from .spec import Headline, TableSpec
 
 WEIGHTING = f"weighted {WEIGHTED.meaning}"
 MODELS_TO_PREDICT = 6  # a new one: of four, the interval reaches from a fifth to sixteen

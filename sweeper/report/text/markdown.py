@@ -9,7 +9,8 @@ from sweeper.report.columns.column import MARKDOWN, Column
 from sweeper.report.columns.formats import join, sentence
 from sweeper.report.tables.registry import TABLES
 from sweeper.report.tables.spec import TableSpec
-from sweeper.report.text.report import Report
+
+from .report import Report
 
 T = TypeVar("T")
 PARAGRAPH = "\n\n"  # between sections

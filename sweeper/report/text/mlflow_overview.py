@@ -16,8 +16,9 @@ from sweeper.report.answers.groups import AMP, FP32, Group
 from sweeper.report.columns.column import MARKDOWN
 from sweeper.report.columns.formats import count, join
 from sweeper.report.tables.summary import SummaryTable, headline
-from sweeper.report.text import markdown
 from sweeper.tracking.runs import MAX_TAG_CHARACTERS, Overview
+
+from . import markdown
 
 MAX_NAME_CHARACTERS = 100  # of what tells rows apart; MLflow takes 250 for a whole name
 

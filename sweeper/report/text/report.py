@@ -5,7 +5,8 @@ from pathlib import Path
 
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.provenance import Provenance
-from sweeper.report.text.verdict import Verdict
+
+from .verdict import Verdict
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,9 @@ from sweeper.report.columns.column import TERMINAL, Column
 from sweeper.report.columns.formats import count, prefix, ratio
 from sweeper.report.tables.registry import TABLES
 from sweeper.report.tables.spec import TableSpec
-from sweeper.report.text.report import Report
-from sweeper.report.text.verdict import Verdict
+
+from .report import Report
+from .verdict import Verdict
 
 T = TypeVar("T")
 

@@ -31,7 +31,8 @@ from sweeper.report.columns.formats import (
     ratio,
     sentence,
 )
-from sweeper.report.text.next_steps import Again, list_again, list_planned
+
+from .next_steps import Again, list_again, list_planned
 
 GAIN = f"more than {percent(NOISE)}"
 MAX_MESSAGE_CHARACTERS = 90

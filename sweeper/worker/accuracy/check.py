@@ -34,11 +34,6 @@ import torch
 from sweeper.core.record import Accuracy, PerArm
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Trial
-from sweeper.worker.accuracy import rule
-from sweeper.worker.accuracy.generators import draws_random
-from sweeper.worker.accuracy.rule import Bounds, CaseVerdict, Comparison
-from sweeper.worker.accuracy.seeds import DIRECTION_STEPS, STEPS, SeedTest
-from sweeper.worker.accuracy.states import BUILT, MOVED, States, perturb, seed_generators
 from sweeper.worker.compilation.compiler import holds_weights
 from sweeper.worker.failures import MismatchError, Missing, is_out_of_memory, try_reading
 from sweeper.worker.measurement.bench import Arm, ModelBench
@@ -54,6 +49,12 @@ from sweeper.worker.measurement.capture import (
 )
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch, copy_batch, describe_tensors
+
+from . import rule
+from .generators import draws_random
+from .rule import Bounds, CaseVerdict, Comparison
+from .seeds import DIRECTION_STEPS, STEPS, SeedTest
+from .states import BUILT, MOVED, States, perturb, seed_generators
 
 FORMATS = (torch.float64, torch.float32)  # of the reference, the first that will do
 RELIABLE = {"full": torch.float64, "reduced": torch.float32}  # for what is taken over seeds

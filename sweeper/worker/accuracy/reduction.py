@@ -9,8 +9,9 @@ from typing import NamedTuple
 import torch
 from torch.nn.functional import pad
 
-from sweeper.worker.accuracy.rule import CHUNK, pair_up
 from sweeper.worker.measurement.capture import GRADIENT, LOSS, Named, to_reals
+
+from .rule import CHUNK, pair_up
 
 BLOCKS = 64
 # elements at a time: 512 KiB in fp64 stay in the cache, and sums take a fifth of the time

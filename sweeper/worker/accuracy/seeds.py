@@ -38,7 +38,9 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from sweeper.worker.accuracy.permutation import (
+from sweeper.worker.measurement.capture import GRADIENT, HOST, LOSS, Named
+
+from .permutation import (
     LEAST_SHARE,
     compare_spreads,
     correlate,
@@ -46,7 +48,7 @@ from sweeper.worker.accuracy.permutation import (
     list_splits,
     rank,
 )
-from sweeper.worker.accuracy.reduction import (
+from .reduction import (
     Direction,
     Reduced,
     Size,
@@ -54,8 +56,7 @@ from sweeper.worker.accuracy.reduction import (
     compute_log_odds,
     join,
 )
-from sweeper.worker.accuracy.rule import ALL_GRADIENTS, LEAST_SIZE, MAX_TIMES
-from sweeper.worker.measurement.capture import GRADIENT, HOST, LOSS, Named
+from .rule import ALL_GRADIENTS, LEAST_SIZE, MAX_TIMES
 
 DIRECTION_STEPS = 4
 STEPS = 8  # of each arm: 6435 splits, so that the real one alone is 1.6e-4 of them

@@ -29,8 +29,9 @@ import torch
 
 from sweeper.core.record import Trajectory
 from sweeper.core.trial import MIN_TRAJECTORY
-from sweeper.worker.accuracy.rule import FLOOR, DifferentTensorsError, pair_up
 from sweeper.worker.measurement.capture import GRADIENT, OUTPUT
+
+from .rule import FLOOR, DifferentTensorsError, pair_up
 
 EAGER, COMPILED, LONGER = "eager", "compiled", "longer"
 MOVED = ("moved 1", "moved 2")

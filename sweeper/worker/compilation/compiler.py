@@ -28,10 +28,11 @@ from torch.optim import Optimizer
 
 from sweeper.core.backends import GRAPHED, HOLD_WEIGHTS, WITHOUT_DYNAMO
 from sweeper.core.trial import PRECISION_CASTS, Trial
-from sweeper.worker.compilation.counters import CompileCounters
-from sweeper.worker.compilation.flat_module import FlatModule, Structure
-from sweeper.worker.compilation.graphed import GraphedModule
 from sweeper.worker.failures import NotCompiledError
+
+from .counters import CompileCounters
+from .flat_module import FlatModule, Structure
+from .graphed import GraphedModule
 
 Function = Callable[..., Any]
 

@@ -18,9 +18,10 @@ from torch._dynamo.utils import (
 from sweeper.core.backends import CONTROLS
 from sweeper.core.record import NO_REASON, Diagnostics, GraphBreak
 from sweeper.core.serialization import Json
-from sweeper.worker.compilation.artifacts import code_fingerprint, count_kernels
-from sweeper.worker.compilation.backends import FallbackLog, find_compiler
-from sweeper.worker.compilation.wrapped_backend import WrappedBackend
+
+from .artifacts import code_fingerprint, count_kernels
+from .backends import FallbackLog, find_compiler
+from .wrapped_backend import WrappedBackend
 
 REASON_LENGTH = 300
 NO_GRAPH = {  # by scope, why there is none; else a model that Dynamo could not read

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from sweeper.worker.compilation.flat_module import FlatModule, Structure
+from .flat_module import FlatModule, Structure
 
 Record = Callable[["OutputsOf", tuple[torch.Tensor, ...]], Callable[..., Any]]
 

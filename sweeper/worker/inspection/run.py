@@ -12,9 +12,10 @@ from sweeper.core.protocol import Job
 from sweeper.worker.compilation import artifacts
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import describe_error
-from sweeper.worker.inspection import trace
-from sweeper.worker.inspection.summary import Inspected, write_summary
 from sweeper.worker.session import EAGER_STEPS, Notes, ProcessSlot, Task, begin, build
+
+from . import trace
+from .summary import Inspected, write_summary
 
 REPORT = "tlparse"  # the folder of its report
 MAX_METRICS = 1000  # of compilations that torch keeps, instead of 64

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 import torch
 
 from sweeper.core.trial import Trial
-from sweeper.worker.measurement.step import grad_mode, make_optimizer
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import (
     Batch,
@@ -22,6 +21,8 @@ from sweeper.worker.models.batches import (
     is_plain,
     map_tensors,
 )
+
+from .step import grad_mode, make_optimizer
 
 HOST = torch.device("cpu")
 LOSS, OUTPUT, GRADIENT, CHANGE = "loss", "output", "gradient of ", "change of "

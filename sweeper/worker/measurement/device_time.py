@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
-from sweeper.worker.measurement.bench import Arm, Bench, Steps
+from .bench import Arm, Bench, Steps
 
 STEPS = 5  # of a pass
 STEPS_BEFORE, BEFORE_S = 2, 0.3  # a pass starts at the clocks that its arm keeps, as a block does

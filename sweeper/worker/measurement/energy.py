@@ -9,7 +9,8 @@ from collections.abc import Callable, Mapping
 from statistics import fmean
 
 from sweeper.core.record import PerArm
-from sweeper.worker.measurement.bench import Arm, Bench, Steps
+
+from .bench import Arm, Bench, Steps
 
 # a reading that is 0.1 s old at either end is 3 % of it at most, and two passes are taken
 PASS_S = 3.0

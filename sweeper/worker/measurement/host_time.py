@@ -16,14 +16,15 @@ from statistics import fmean, median
 import torch
 
 from sweeper.worker.failures import Missing
-from sweeper.worker.measurement.bench import (
+
+from .bench import (
     STEPS_BEFORE_BLOCK,
     Arm,
     Bench,
     Steps,
     without_collector,
 )
-from sweeper.worker.measurement.device_time import recording, select_work
+from .device_time import recording, select_work
 
 TIMED_S = 1.0  # of steps per arm, within these numbers of steps of each size
 MIN_STEPS, MAX_STEPS = 5, 20

@@ -16,7 +16,8 @@ import torch
 import sweeper.worker.models.torchvision_without_cuda  # noqa: F401  # before anything imports torchvision
 from sweeper.core.libraries import LIBRARIES
 from sweeper.core.trial import Model, Trial
-from sweeper.worker.models.batches import (
+
+from .batches import (
     Batch,
     Loss,
     are_equal,
@@ -28,15 +29,15 @@ from sweeper.worker.models.batches import (
     put_on_device,
     roll_samples,
 )
-from sweeper.worker.models.decoding import CachedDecoder
-from sweeper.worker.models.dropout import silence_dropout
-from sweeper.worker.models.formats import (
+from .decoding import CachedDecoder
+from .dropout import silence_dropout
+from .formats import (
     cast_module,
     convert_to_float8,
     require_float8,
     require_format,
 )
-from sweeper.worker.models.texts import count_tokens
+from .texts import count_tokens
 
 Build = Callable[[Trial, torch.device], "Built"]
 # What constructors and forwards raise for settings that they cannot have.

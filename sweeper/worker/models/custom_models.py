@@ -21,8 +21,9 @@ import torch
 
 from sweeper.core.trial import Model, Trial
 from sweeper.worker.failures import describe_error
-from sweeper.worker.models import Built, Examined, build_from_batches
-from sweeper.worker.models.batches import (
+
+from . import Built, Examined, build_from_batches
+from .batches import (
     MEAN,
     OUTPUT_LOSS,
     Batch,

@@ -15,7 +15,8 @@ import torch
 
 from sweeper.core.trial import Trial
 from sweeper.worker.failures import UnavailableError
-from sweeper.worker.models.batches import Batch
+
+from .batches import Batch
 
 MakeCache = Callable[[], Any]  # gives a `transformers.StaticCache`
 

@@ -16,8 +16,9 @@ import torch
 
 from sweeper.core.trial import Model, Trial
 from sweeper.worker.failures import UnavailableError
-from sweeper.worker.models import WHILE_BUILDING, Built, Examined
-from sweeper.worker.models.batches import Batch, noise_error
+
+from . import WHILE_BUILDING, Built, Examined
+from .batches import Batch, noise_error
 
 KINDS = ("UNet", "Transformer", "DiT")  # the name of each network has one of them
 # The settings of a class that give the number of labels, and the width of the texts that it reads.

@@ -11,7 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from sweeper.core.trial import Precision
 from sweeper.worker.failures import EagerError, UnavailableError
-from sweeper.worker.models.batches import cast_tensor, find_tensors
+
+from .batches import cast_tensor, find_tensors
 
 SHORT = ("bfloat16", "float16")
 FLOAT8_CAPABILITY = (8, 9)  # compute capability of the first GPUs whose matrix products take float8

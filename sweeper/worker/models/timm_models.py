@@ -8,8 +8,9 @@ import timm
 import torch
 
 from sweeper.core.trial import Model, Trial
-from sweeper.worker.models import Built, Examined, build_classifier, try_classifier
-from sweeper.worker.models.pretrained import report_unreachable_hub
+
+from . import Built, Examined, build_classifier, try_classifier
+from .pretrained import report_unreachable_hub
 
 
 def names() -> list[str]:

@@ -17,8 +17,9 @@ import torch
 
 from sweeper.core.trial import Model, Trial
 from sweeper.worker.failures import UnavailableError
-from sweeper.worker.models import Built, Examined, build_from_batches
-from sweeper.worker.models.batches import make_batch, mean_of_floats
+
+from . import Built, Examined, build_from_batches
+from .batches import make_batch, mean_of_floats
 
 FOLDERS = ("models", "canary_models")
 INSTALL = (

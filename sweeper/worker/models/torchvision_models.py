@@ -6,8 +6,9 @@ import torch
 import torchvision.models
 
 from sweeper.core.trial import Model, Trial
-from sweeper.worker.models import Built, Examined, build_classifier, try_classifier
-from sweeper.worker.models.pretrained import report_unreachable_hub
+
+from . import Built, Examined, build_classifier, try_classifier
+from .pretrained import report_unreachable_hub
 
 IMAGE_SIZES = {"inception_v3": 299}
 IMAGE_SIZE = 224

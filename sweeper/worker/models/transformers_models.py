@@ -18,11 +18,12 @@ import transformers
 from sweeper.core.errors import nearest
 from sweeper.core.trial import CACHED, Model, Trial
 from sweeper.worker.failures import UnavailableError
-from sweeper.worker.models import Built, Examined, read_attention
-from sweeper.worker.models.batches import Batch, OwnLossOrMean, mean_of_floats
-from sweeper.worker.models.decoding import CachedDecoder, list_problems
-from sweeper.worker.models.pretrained import report_unreachable_hub
-from sweeper.worker.models.texts import Shape, TextMaker, choose_form, ignore_padding, may_be_packed
+
+from . import Built, Examined, read_attention
+from .batches import Batch, OwnLossOrMean, mean_of_floats
+from .decoding import CachedDecoder, list_problems
+from .pretrained import report_unreachable_hub
+from .texts import Shape, TextMaker, choose_form, ignore_padding, may_be_packed
 
 SEQUENCE_LENGTH = 128
 # Of Whisper's spectrogram: its second convolution halves them, https://arxiv.org/abs/2212.04356

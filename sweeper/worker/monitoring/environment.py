@@ -14,7 +14,8 @@ import torch
 
 from sweeper.core.libraries import library_packages, read_versions
 from sweeper.core.system import gpus, host
-from sweeper.worker.monitoring.gpu_monitor import open_nvml
+
+from .gpu_monitor import open_nvml
 
 PREFIXES = (
     "TORCH",

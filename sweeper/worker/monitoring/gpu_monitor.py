@@ -13,7 +13,8 @@ import torch
 
 from sweeper.core.record import ARMS, GpuState, PerArm
 from sweeper.core.system.gpus import GpuReading, read_handle
-from sweeper.worker.monitoring.host_monitor import own_processes
+
+from .host_monitor import own_processes
 
 # Reasons that slow a step down; the other ones are those of an idle GPU and of clocks that somebody
 # chose.

@@ -10,8 +10,9 @@ from collections.abc import Callable, Sequence
 import torch
 
 from sweeper.core.serialization import Json
-from sweeper.worker.monitoring import torch_flags
-from sweeper.worker.monitoring.gpu_monitor import GpuMonitor
+
+from . import torch_flags
+from .gpu_monitor import GpuMonitor
 
 
 class RoundMonitor:

@@ -22,18 +22,19 @@ from sweeper.worker import failures
 from sweeper.worker.lease import Lease
 from sweeper.worker.monitoring import environment, torch_flags
 from sweeper.worker.process import die_with_parent
-from sweeper.worker.scripts import leads, trajectories
-from sweeper.worker.scripts.arms import Arms
-from sweeper.worker.scripts.compile_calls import CompileCalls
-from sweeper.worker.scripts.description import describe
-from sweeper.worker.scripts.loop import Lead, Loop
-from sweeper.worker.scripts.loop_time import LoopFacts
-from sweeper.worker.scripts.passes import PASSES
-from sweeper.worker.scripts.places import describe_in_script
-from sweeper.worker.scripts.program import EndOfScript, Program
-from sweeper.worker.scripts.setup import ScriptSetup
-from sweeper.worker.scripts.several_processes import refuse_several
 from sweeper.worker.session import Notes
+
+from . import leads, trajectories
+from .arms import Arms
+from .compile_calls import CompileCalls
+from .description import describe
+from .loop import Lead, Loop
+from .loop_time import LoopFacts
+from .passes import PASSES
+from .places import describe_in_script
+from .program import EndOfScript, Program
+from .setup import ScriptSetup
+from .several_processes import refuse_several
 
 
 def main() -> None:

@@ -19,9 +19,10 @@ from sweeper.core.trial import Trial
 from sweeper.worker.compilation.compiler import compile_function
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import NotCompiledError
-from sweeper.worker.scripts.compile_calls import CompileCalls, Compiled
-from sweeper.worker.scripts.loop import find_script_line, is_called_to_train
-from sweeper.worker.scripts.places import name_call, name_class
+
+from .compile_calls import CompileCalls, Compiled
+from .loop import find_script_line, is_called_to_train
+from .places import name_call, name_class
 
 Function = Callable[..., Any]
 CALLED_FIRST = "_compiled_call_impl"  # of a module: `Module.__call__` prefers it

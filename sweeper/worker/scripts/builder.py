@@ -10,7 +10,8 @@ import torch
 from sweeper.core.trial import Model, Trial
 from sweeper.worker.failures import UnavailableError
 from sweeper.worker.models import Built, Examined
-from sweeper.worker.scripts.program import Program
+
+from .program import Program
 
 
 def names() -> None:

@@ -23,8 +23,9 @@ from sweeper.worker.measurement.step import make_training_step
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch, OwnLossOrMean, copy_batch, weighted_mean_of_floats
 from sweeper.worker.models.formats import FormatWatch, find_precision, read_autocast
-from sweeper.worker.scripts.arms import Function, call_eager
 from sweeper.worker.session import Notes, describe_mismatch
+
+from .arms import Function, call_eager
 
 MAX_BATCHES = 2  # that are judged, of each module
 

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 
 from sweeper.core.record import CompileCall
-from sweeper.worker.scripts.places import LIBRARIES, OWN, TORCH, name_place
+
+from .places import LIBRARIES, OWN, TORCH, name_place
 
 _THIS = Path(__file__)
 

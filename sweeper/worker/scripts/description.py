@@ -8,8 +8,9 @@ from collections import Counter
 import torch
 
 from sweeper.core.record import ScriptRun, Shapes, SizeCount
-from sweeper.worker.scripts.places import name_call, name_class
-from sweeper.worker.scripts.setup import ScriptSetup
+
+from .places import name_call, name_class
+from .setup import ScriptSetup
 
 MAX_SHAPES = 12  # that a record keeps
 MAX_SIZES = 500  # the same, of the dimension that varies

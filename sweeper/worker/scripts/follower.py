@@ -26,7 +26,8 @@ from sweeper.worker.failures import Missing, try_reading
 from sweeper.worker.measurement.capture import CHANGE, GRADIENT, OUTPUT, to_reals
 from sweeper.worker.models.batches import Batch, copy_batch, find_tensors, map_tensors
 from sweeper.worker.models.formats import FormatWatch, find_precision, read_autocast
-from sweeper.worker.scripts.arms import Function, call_eager
+
+from .arms import Function, call_eager
 
 MAX_CALLS = 4  # of a module in a step that are repeated
 MAX_DISTANCE = 0.1  # of outputs, beyond which an arm is taken to draw other random numbers

@@ -19,11 +19,12 @@ from sweeper.worker.measurement.bench import (
     time_first_steps,
 )
 from sweeper.worker.monitoring import host_monitor
-from sweeper.worker.scripts.check import check_modules
-from sweeper.worker.scripts.loop import Lead, Loop, ScriptOverError, run_steps
-from sweeper.worker.scripts.loop_time import NOTHING, LoopFacts, time_loop
-from sweeper.worker.scripts.setup import ScriptSetup
 from sweeper.worker.session import take_readings, time_rounds, warm_up
+
+from .check import check_modules
+from .loop import Lead, Loop, ScriptOverError, run_steps
+from .loop_time import NOTHING, LoopFacts, time_loop
+from .setup import ScriptSetup
 
 EAGER_STEPS = 4  # of runs that begin in eager; they show how many batches a step takes
 # recorded batches that blocks go through; each new shape may have to be compiled

@@ -31,9 +31,10 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from sweeper.worker.failures import Failure
-from sweeper.worker.scripts.interruptions import Interruptions
-from sweeper.worker.scripts.places import TORCH, is_users, name_place
-from sweeper.worker.scripts.program import EndOfScript
+
+from .interruptions import Interruptions
+from .places import TORCH, is_users, name_place
+from .program import EndOfScript
 
 MIN_WATCHED = 8  # optimizer steps, before it is decided which of them end a step of the loop
 MAX_SINCE_LAST = 8 * MIN_WATCHED  # steps of other optimizers, before it is decided anew

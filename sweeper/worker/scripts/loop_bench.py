@@ -12,9 +12,10 @@ from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.measurement import memory
 from sweeper.worker.measurement.bench import Arm, Bench, Steps
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
-from sweeper.worker.scripts.arms import Arms
-from sweeper.worker.scripts.interruptions import Interruptions
-from sweeper.worker.scripts.loop import Loop
+
+from .arms import Arms
+from .interruptions import Interruptions
+from .loop import Loop
 
 
 class LoopBench(Bench):

@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from sweeper.core.record import LoopRun, ScriptRun
-from sweeper.worker.scripts.loop import Counts, Lead, ScriptOverError
-from sweeper.worker.scripts.places import name_call
-from sweeper.worker.scripts.setup import ScriptSetup
+
+from .loop import Counts, Lead, ScriptOverError
+from .places import name_call
+from .setup import ScriptSetup
 
 LOOP_S = 10.0  # length of a loop's measurement, unless `measure.rounds_s` says less
 # times that length, or LOOP_S, for which the beginning of a period is waited for, and for its end

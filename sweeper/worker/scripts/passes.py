@@ -24,8 +24,9 @@ from sweeper.core.record import (
     Trajectory,
 )
 from sweeper.worker import failures
-from sweeper.worker.scripts.loop_time import LoopFacts
 from sweeper.worker.session import Notes, ProcessSlot, Task
+
+from .loop_time import LoopFacts
 
 EAGER_LOOP = "loop_eager"
 MEASURING = ("steps", EAGER_LOOP, "loop_compiled")

@@ -6,11 +6,12 @@ from sweeper.core.protocol import Job
 from sweeper.core.record import ARMS, LoopRun, Trajectory
 from sweeper.worker.measurement.bench import Arm
 from sweeper.worker.models.batches import Batch
-from sweeper.worker.scripts.arms import Arms
-from sweeper.worker.scripts.compile_calls import CompileCalls
-from sweeper.worker.scripts.loop import Loop
-from sweeper.worker.scripts.loop_bench import LoopBench, LoopMonitor
 from sweeper.worker.session import Notes
+
+from .arms import Arms
+from .compile_calls import CompileCalls
+from .loop import Loop
+from .loop_bench import LoopBench, LoopMonitor
 
 
 class ScriptSetup:

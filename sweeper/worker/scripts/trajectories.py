@@ -10,11 +10,12 @@ from contextlib import suppress
 import torch
 
 from sweeper.core.record import Trajectory
-from sweeper.worker.scripts.description import name_module
-from sweeper.worker.scripts.follower import Follower, combine
-from sweeper.worker.scripts.leads import EAGER_STEPS
-from sweeper.worker.scripts.loop import Lead, ScriptOverError, run_steps
-from sweeper.worker.scripts.setup import ScriptSetup
+
+from .description import name_module
+from .follower import Follower, combine
+from .leads import EAGER_STEPS
+from .loop import Lead, ScriptOverError, run_steps
+from .setup import ScriptSetup
 
 
 def lead_trajectory(setup: ScriptSetup) -> Lead:
