@@ -55,16 +55,12 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         usage="%(prog)s BASE HEAD [options]\n       %(prog)s SWEEP --by AXIS [BASE_VALUE "
         "HEAD_VALUE] [options]",
         description="Compare two sweeps, or two values of an axis of one: which compiled steps got "
-        "slower, what broke. "
-        "Small changes need several processes on both sides, and three draws (measure=published) "
-        "where the compiled "
-        "code is not the same; a large one is SLOWER from one process on, and its size is "
-        "uncertain.",
+        "slower, what broke. Small changes need several processes on both sides, and three draws "
+        "(measure=published) where the compiled code is not the same; a large one is SLOWER from "
+        "one process on, and its size is uncertain.",
         epilog="exit code: 0 no regression, 1 a compiled step is SLOWER or a trial BROKE (or, with "
-        "--fail-unresolved, "
-        "is UNRESOLVED), 2 bad input, records that cannot be read, or no answer from MLflow, 3 "
-        "nothing could be judged "
-        "(0 with --allow-unresolved)",
+        "--fail-unresolved, is UNRESOLVED), 2 bad input, records that cannot be read, or no answer "
+        "from MLflow, 3 nothing could be judged (0 with --allow-unresolved)",
     )
     add, switch = parser.add_argument, partial(parser.add_argument, action="store_true")
     add("names", nargs="+", metavar="BASE HEAD", help="sweeps under runs/, or folders of trials")

@@ -20,9 +20,8 @@ def check_sweep_name(name: str) -> str:
     if not SWEEP_NAME.fullmatch(name) or len(name) > 100 or name in RESERVED:
         raise ConfigError(
             f"sweep={name}: a sweep's name starts with a letter or digit, goes on with letters, "
-            "digits, '.', '_' or "
-            "'-', has at most 100 characters and is none of the names that MLflow's store has; "
-            "e.g. sweep=resnets-h200"
+            "digits, '.', '_' or '-', has at most 100 characters and is none of the names that "
+            "MLflow's store has; e.g. sweep=resnets-h200"
         )
     return name
 

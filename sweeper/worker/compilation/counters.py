@@ -26,12 +26,10 @@ from .wrapped_backend import WrappedBackend
 REASON_LENGTH = 300
 NO_GRAPH = {  # by scope, why there is none; else a model that Dynamo could not read
     "optimizer": "no graph of the optimizer's step reached the backend: everything ran eager. "
-    "Dynamo leaves a fused "
-    "optimizer alone (optimizer.impl=fused, or adam with a gradient scaler); use "
-    "optimizer.impl=foreach",
+    "Dynamo leaves a fused optimizer alone (optimizer.impl=fused, or adam with a gradient scaler); "
+    "use optimizer.impl=foreach",
     "loss": "no graph of the loss reached the backend: everything ran eager. Models of "
-    "transformers compute their loss "
-    "in their forward; use compile.scope=model",
+    "transformers compute their loss in their forward; use compile.scope=model",
 }
 
 

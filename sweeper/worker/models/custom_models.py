@@ -157,9 +157,8 @@ def _require_equal_shapes(batches: list[Batch], name: str) -> None:
             if here != there:
                 raise ValueError(
                     f"model.factory={name}: the batches of its inputs must have the same "
-                    "arguments, shapes and formats "
-                    f"(vary.* is for sizes that change); at {place}, batch 1 has {here} and batch "
-                    f"{number} has {there}"
+                    f"arguments, shapes and formats (vary.* is for sizes that change); at {place}, "
+                    f"batch 1 has {here} and batch {number} has {there}"
                 )
 
 

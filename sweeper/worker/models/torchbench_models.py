@@ -24,8 +24,7 @@ from .batches import make_batch, mean_of_floats
 FOLDERS = ("models", "canary_models")
 INSTALL = (
     "git clone https://github.com/pytorch/benchmark, there `python install.py {name}` and `pip "
-    "install -e .`, "
-    "with the Python of the workers"
+    "install -e .`, with the Python of the workers"
 )
 TESTS = {"train": "train", "inference": "eval"}  # TorchBench's words for a workload
 
