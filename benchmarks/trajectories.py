@@ -33,7 +33,7 @@ from sweeper.core.record import Trajectory
 from sweeper.core.serialization import to_json
 from sweeper.core.trial import Labels, Model, Precision, Trial
 from sweeper.worker.accuracy import rule
-from sweeper.worker.scripts.follower import Follower
+from sweeper.worker.scripts.step_replayer import StepReplayer
 
 BATCH, STEPS = 16, 300
 CPU = torch.device("cpu")
@@ -221,7 +221,7 @@ def train(
     model = MODELS[name]()
     function = make_function(model, case, random.Random(seed))
     trial = Trial(Model("script", "x"), 1, Labels("x", "own"))
-    follower = Follower(model, function, trial, CPU)
+    follower = StepReplayer(model, function, trial, CPU)
     steps = OPTIMIZERS[optimizer](model.parameters())
     for _ in range(STEPS):
         inputs, labels = draw_batch(name)

@@ -5,7 +5,7 @@ with the device alone, warm up, measure both arms in turn, and take the readings
 round. Before that, other workers may compile on the host, and use the device whenever this process
 has given its lease back.
 
-A script's loop takes the measurements for which the device is alone, too: see `Setup`.
+A script's loop takes the measurements for which the device is alone, too: see `Subject`.
 """
 
 import math
@@ -66,7 +66,7 @@ class ProcessSlot:
 
 
 @dataclass
-class Notes:
+class ProcessLog:
     """What a process has measured so far; it is kept when the process fails."""
 
     say: Callable[[Phase], None]
@@ -114,10 +114,10 @@ class Notes:
         return Outcome(status, phase, message, self.process, diagnostics, dict(self.environment))
 
 
-Task = Callable[[Job, ProcessSlot, Notes], None]  # what a process does, phase by phase
+Task = Callable[[Job, ProcessSlot, ProcessLog], None]  # what a process does, phase by phase
 
 
-class Setup(Protocol):
+class Subject(Protocol):
     """What is measured, and who runs its steps: a `ModelBench`, or the loop of a script."""
 
     trial: Trial
@@ -142,7 +142,7 @@ def run(
     """Run the phases of a measurement, or of `task`. Always returns: any exception in them becomes
     a status.
     """
-    notes = Notes(say, Process(part.index, part.draw, part.cold), lease)
+    notes = ProcessLog(say, Process(part.index, part.draw, part.cold), lease)
     try:
         (task or _measure)(job, part, notes)
     except Exception as error:  # noqa: BLE001  # the one place where anything at all becomes a status
@@ -153,7 +153,7 @@ def run(
     return notes.outcome("ok")
 
 
-def begin(job: Job, notes: Notes) -> None:
+def begin(job: Job, notes: ProcessLog) -> None:
     """Import what the model needs, and wait for the device."""
     notes.environment |= environment.describe()
     models.builder(job.trial.model.library).load(job.trial.model)
@@ -161,7 +161,7 @@ def begin(job: Job, notes: Notes) -> None:
     notes.environment["device"] = environment.describe_device(torch.device(job.trial.device))
 
 
-def build(job: Job, notes: Notes) -> TrialSetup:
+def build(job: Job, notes: ProcessLog) -> TrialSetup:
     """Put the model on the device. Raises UnavailableError where the trial's backend or mode is not
     available.
     """
@@ -182,7 +182,7 @@ def build(job: Job, notes: Notes) -> TrialSetup:
     return setup
 
 
-def _measure(job: Job, part: ProcessSlot, notes: Notes) -> None:
+def _measure(job: Job, part: ProcessSlot, notes: ProcessLog) -> None:
     begin(job, notes)
     with notes.enter("building"):
         setup = build(job, notes)
@@ -216,7 +216,7 @@ def _measure(job: Job, part: ProcessSlot, notes: Notes) -> None:
     complete(take_readings(setup, notes))
 
 
-def _compile(setup: TrialSetup, notes: Notes) -> CompileCounters:
+def _compile(setup: TrialSetup, notes: ProcessLog) -> CompileCounters:
     counters, lease = CompileCounters(keep_compiled=setup.eager.compiles_kernels), notes.lease
     notes.counters = counters
     lease.leave_while_compiling()
@@ -247,7 +247,7 @@ def _require_compiled(setup: TrialSetup, counters: CompileCounters) -> None:
         raise failures.NotCompiledError(reason)
 
 
-def _require_accurate(trial: Trial, check: AccuracyCheck, notes: Notes) -> None:
+def _require_accurate(trial: Trial, check: AccuracyCheck, notes: ProcessLog) -> None:
     """Raise MismatchError unless the compiled step passes the check, or cannot be judged."""
     before = memory.failed_allocations() or 0
     try:
@@ -290,7 +290,7 @@ def describe_mismatch(accuracy: Accuracy) -> str:
     )
 
 
-def warm_up(setup: Setup, notes: Notes, steps: int | None = None) -> Steps[None]:
+def warm_up(setup: Subject, notes: ProcessLog, steps: int | None = None) -> Steps[None]:
     """Run each arm until its step time is flat, and choose K unless an earlier process has chosen
     it.
     """
@@ -306,7 +306,7 @@ def warm_up(setup: Setup, notes: Notes, steps: int | None = None) -> Steps[None]
     notes.add(**artifacts.read_fingerprints())
 
 
-def time_rounds(setup: Setup, notes: Notes) -> Steps[None]:
+def time_rounds(setup: Subject, notes: ProcessLog) -> Steps[None]:
     """Time rounds of both arms; what is known after each round stays, should the steps end."""
     host, monitor, steps = (
         host_monitor.HostMonitor(),
@@ -357,7 +357,7 @@ def _require_no_divergence(setup: TrialSetup, check: AccuracyCheck, process: Pro
     )
 
 
-def _measure_memory(setup: TrialSetup, notes: Notes, arm: Arm) -> None:
+def _measure_memory(setup: TrialSetup, notes: ProcessLog, arm: Arm) -> None:
     """Measure the device memory of an arm; on a shared GPU the memory in use cannot be attributed
     to it.
     """
@@ -378,7 +378,7 @@ def _measure_memory(setup: TrialSetup, notes: Notes, arm: Arm) -> None:
         notes.add(memory_bytes=replace(in_use, **{arm.name: reading.in_use_bytes}))
 
 
-def take_readings(setup: Setup, notes: Notes) -> Steps[None]:
+def take_readings(setup: Subject, notes: ProcessLog) -> Steps[None]:
     """Take the readings of both arms that belong to no round: joules, and seconds of host and
     device.
     """
@@ -391,7 +391,7 @@ def take_readings(setup: Setup, notes: Notes) -> Steps[None]:
             yield from profile(setup, notes)
 
 
-def profile(setup: Setup, notes: Notes) -> Steps[None]:
+def profile(setup: Subject, notes: ProcessLog) -> Steps[None]:
     """Measure the seconds per step of the host and of the device.
 
     The host comes first, since launches take longer in a process that has profiled. Whether its
@@ -403,11 +403,11 @@ def profile(setup: Setup, notes: Notes) -> Steps[None]:
     yield from _note_host_time(setup, notes, host_s)
 
 
-def _read_step_s(notes: Notes) -> dict[str, float]:
+def _read_step_s(notes: ProcessLog) -> dict[str, float]:
     return {arm: notes.process.step_s(arm) or 0.0 for arm in ARMS}
 
 
-def _measure_device_time(setup: Setup, notes: Notes) -> Steps[None]:
+def _measure_device_time(setup: Subject, notes: ProcessLog) -> Steps[None]:
     """Note the device's seconds per step of each arm, or why they are not known."""
     step_s, num_sizes = _read_step_s(notes), setup.bench.num_sizes
     profiled = yield from try_steps(
@@ -447,7 +447,9 @@ def _calibrate_gap_s() -> float:
     return gap_s
 
 
-def _note_host_time(setup: Setup, notes: Notes, host_s: dict[str, float] | Missing) -> Steps[None]:
+def _note_host_time(
+    setup: Subject, notes: ProcessLog, host_s: dict[str, float] | Missing
+) -> Steps[None]:
     """Note the host's seconds per step of each arm where they contain no wait for the device, else
     the reason.
     """
@@ -473,7 +475,7 @@ def _note_host_time(setup: Setup, notes: Notes, host_s: dict[str, float] | Missi
     notes.add(host_step_s=host_step_s, host_time_missing="; ".join(missing) or None)
 
 
-def _measure_energy(setup: Setup, notes: Notes) -> Steps[None]:
+def _measure_energy(setup: Subject, notes: ProcessLog) -> Steps[None]:
     """Measure the joules per step of each arm; on a shared GPU they cannot be attributed to this
     process.
     """

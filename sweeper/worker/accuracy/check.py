@@ -52,7 +52,7 @@ from sweeper.worker.models.batches import Batch, copy_batch, describe_tensors
 
 from . import rule
 from .generators import draws_random
-from .rule import Bounds, CaseVerdict, Comparison
+from .rule import Bounds, CaseVerdict, TensorSums
 from .seeds import DIRECTION_STEPS, STEPS, SeedTest
 from .states import BUILT, MOVED, States, perturb, seed_generators
 
@@ -63,7 +63,7 @@ SHARES = {"full": 1.0, "half": 0.5}  # of the way to the second state
 T = TypeVar("T")
 
 
-class Judged(Protocol):
+class JudgedSubject(Protocol):
     """What the check needs of a trial: `TrialSetup` has it, and so has a module of a script."""
 
     trial: Trial
@@ -107,7 +107,7 @@ class Reference:
     """The step of a case in a reliable format, how eager compares with it, and what that allows."""
 
     step: StepTensors
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[TensorSums, ...]
     bounds: Bounds
 
     def move(self, place: torch.device) -> Reference:
@@ -117,7 +117,7 @@ class Reference:
 class AccuracyCheck:
     """Keeps the state in which the model was built, and judges the compiled step against eager."""
 
-    def __init__(self, setup: Judged) -> None:
+    def __init__(self, setup: JudgedSubject) -> None:
         self._setup = setup
         self._states = States(setup.built.module, setup.measure.seed)
         self._stages = rule.name_stages(setup.built.module)
@@ -126,7 +126,7 @@ class AccuracyCheck:
         # of what is compared and restored; the host, once that had to be
         self._place: torch.device | None = None
         # eager's step of the first case, compared with itself
-        self._repeated: Comparison | None = None
+        self._repeated: TensorSums | None = None
         self._seed_offset = 0  # of the last step that had a seed of its own
 
     def restore(self) -> None:

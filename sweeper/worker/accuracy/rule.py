@@ -110,7 +110,7 @@ class Sums(NamedTuple):
         return self.products / self.reference if self.reference else math.nan
 
 
-Comparison = Mapping[str, Sums]  # by the name of the tensor
+TensorSums = Mapping[str, Sums]  # by the name of the tensor
 Stages = Mapping[str, str]  # the stage of each parameter, by name
 
 
@@ -135,7 +135,7 @@ def name_stages(module: torch.nn.Module) -> dict[str, str]:
     return {name: stage(name) for name, _ in module.named_parameters()}
 
 
-def compare(step: Named, reference: StepTensors, stages: Stages | None = None) -> Comparison:
+def compare(step: Named, reference: StepTensors, stages: Stages | None = None) -> TensorSums:
     """Compare two steps, tensor by tensor; the gradients of a stage together, and all gradients,
     have names as well.
 
@@ -269,8 +269,8 @@ class Bounds:
 
 def set_bounds(
     reference: StepTensors,
-    comparisons: Sequence[Comparison],
-    repeated: Comparison | None,
+    comparisons: Sequence[TensorSums],
+    repeated: TensorSums | None,
     tolerance: str,
 ) -> Bounds:
     """Set the bounds by eager steps that were compared with the reference.
@@ -324,7 +324,7 @@ def set_bounds(
     )
 
 
-def differs(comparison: Comparison, tolerance: str) -> bool:
+def differs(comparison: TensorSums, tolerance: str) -> bool:
     """Whether two steps that were compared differ by more than the tolerance, in anything but a
     single gradient.
     """
@@ -338,7 +338,7 @@ def _nan_last(value: float) -> float:
 
 def _floor(
     name: str,
-    eager: Comparison,
+    eager: TensorSums,
     tolerance: str,
     sizes: Mapping[str, float],
     sizes_of_kinds: Mapping[str, float],
@@ -363,7 +363,7 @@ def _floor(
     )
 
 
-def _sizes_of_kinds(eager: Comparison) -> dict[str, float]:
+def _sizes_of_kinds(eager: TensorSums) -> dict[str, float]:
     """The root mean squares of the reference over all gradients, and over all changes of
     buffers.
     """
@@ -374,7 +374,7 @@ def _sizes_of_kinds(eager: Comparison) -> dict[str, float]:
     }
 
 
-def _find_gradient(name: str, names: Comparison) -> str | None:
+def _find_gradient(name: str, names: TensorSums) -> str | None:
     """The gradient that a parameter's update, or the optimizer's state for it, follows from; None
     for other tensors.
     """
@@ -383,11 +383,11 @@ def _find_gradient(name: str, names: Comparison) -> str | None:
     return gradient if gradient in names and gradient != name else None
 
 
-def _is_update(name: str, names: Comparison) -> bool:
+def _is_update(name: str, names: TensorSums) -> bool:
     return name.startswith(CHANGE) and _find_gradient(name, names) is not None
 
 
-def _follows_noise(name: str, comparisons: Sequence[Comparison]) -> bool:
+def _follows_noise(name: str, comparisons: Sequence[TensorSums]) -> bool:
     """Whether an update or a state follows from a gradient that is noise: Adam makes updates of any
     length of it.
     """
@@ -400,7 +400,7 @@ def _follows_noise(name: str, comparisons: Sequence[Comparison]) -> bool:
     )
 
 
-def _passes_zeros(name: str, eager: Comparison, bound: float) -> bool:
+def _passes_zeros(name: str, eager: TensorSums, bound: float) -> bool:
     """Whether zeros would pass for a gradient that is more than noise beside the others.
 
     Outputs as far off as they are long are nothing to judge by at all; a loss has nothing that
@@ -411,7 +411,7 @@ def _passes_zeros(name: str, eager: Comparison, bound: float) -> bool:
     return bound >= eager[name].reference_size > LEAST_SIZE * eager[ALL_GRADIENTS].reference_size
 
 
-def _share_of_flips(name: str, eager: Comparison, bounds: Mapping[str, float]) -> float:
+def _share_of_flips(name: str, eager: TensorSums, bounds: Mapping[str, float]) -> float:
     """Of an update, roughly the share of numbers whose gradient may have another sign, within what
     is allowed to it.
 
@@ -423,7 +423,7 @@ def _share_of_flips(name: str, eager: Comparison, bounds: Mapping[str, float]) -
 
 
 def _span_projections(
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[TensorSums],
     least_margin: float,
     flips: Mapping[str, float],
     sizes_of_kinds: Mapping[str, float],
@@ -460,7 +460,7 @@ def _span_projections(
             yield name, Span(min(found), max(found), max(margin, least))
 
 
-def _explain_infinite(eager: Comparison, errors: Mapping[str, float]) -> str | None:
+def _explain_infinite(eager: TensorSums, errors: Mapping[str, float]) -> str | None:
     """Why there is nothing to judge by where reference or eager are not finite, or None.
 
     Outputs may hold infinities that are meant; eager has the same ones then.
@@ -474,12 +474,12 @@ def _explain_infinite(eager: Comparison, errors: Mapping[str, float]) -> str | N
     return f"the reference is not finite in {', '.join(names)}" if names else None
 
 
-def _explain_nothing_compared(eager: Comparison) -> str | None:
+def _explain_nothing_compared(eager: TensorSums) -> str | None:
     names = [name for name, sums in eager.items() if sums.infinite and not sums.elements]
     return f"no finite number in {', '.join(names)}" if names else None
 
 
-def _explain_far_off(comparisons: Sequence[Comparison]) -> str | None:
+def _explain_far_off(comparisons: Sequence[TensorSums]) -> str | None:
     """Why eager is nothing to judge by when its outputs are so far off that being as far says
     nothing, or None.
 
@@ -504,7 +504,7 @@ class CaseVerdict:
     share: float = 0.0
 
 
-def judge(comparison: Comparison, bounds: Bounds) -> CaseVerdict:
+def judge(comparison: TensorSums, bounds: Bounds) -> CaseVerdict:
     """Judge the compiled step, compared with the reference; a tensor in which eager itself is not
     finite is not.
     """

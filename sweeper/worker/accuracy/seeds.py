@@ -105,7 +105,6 @@ class SeedVerdict:
     # the fault that is the least likely to be chance, else the most significant difference
     worst: Test | None = None
     p: float | None = None  # of the worst, corrected for the number of tests
-    num_tests: int = 0
     unjudged: int = 0  # tensors of which rounding may explain anything
     # the least change of all gradients (else outputs) that is a fault, of their size
     resolution: float = math.inf
@@ -247,15 +246,15 @@ class SeedTest:
         return self._direction
 
 
-Steps = Sequence[Mapping[str, Reduced]]
+StepSums = Sequence[Mapping[str, Reduced]]
 
 
 def judge(
     sizes: Mapping[str, Size],
     changes: Mapping[str, StepDistance],
-    eager: Steps,
-    compiled: Steps,
-    reliable: Steps,
+    eager: StepSums,
+    compiled: StepSums,
+    reliable: StepSums,
     slopes: Sequence[float],
     precision: str,
 ) -> SeedVerdict:
@@ -304,7 +303,7 @@ class TensorSamples:
 
 
 def _relate(
-    sizes: Mapping[str, Size], changes: Mapping[str, StepDistance], steps: Steps
+    sizes: Mapping[str, Size], changes: Mapping[str, StepDistance], steps: StepSums
 ) -> list[TensorSamples]:
     """Divide what steps gave by the size of each tensor; all gradients are one more.
 

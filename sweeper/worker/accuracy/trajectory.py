@@ -50,7 +50,7 @@ LEAST = {
 }
 SURE = 5.0  # standard deviations by which a mean has to leave 0
 NEARER = 1.5  # times as far from the longer format as eager is near enough
-Tensors = Mapping[str, torch.Tensor]
+NamedTensors = Mapping[str, torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Differences:
         self._names: tuple[str, ...] = ()
         self._pairs: dict[tuple[str, str], _Pair] = {}
 
-    def add(self, arms: Mapping[str, Tensors]) -> None:
+    def add(self, arms: Mapping[str, NamedTensors]) -> None:
         """Compare what the arms gave in one call. Raises DifferentTensorsError where they gave
         other tensors.
         """

@@ -14,7 +14,7 @@ import torch
 
 from .flat_module import FlatModule, Structure
 
-Record = Callable[["OutputsOf", tuple[torch.Tensor, ...]], Callable[..., Any]]
+RecordGraph = Callable[["OutputsOf", tuple[torch.Tensor, ...]], Callable[..., Any]]
 
 
 class GraphedModule:
@@ -25,7 +25,7 @@ class GraphedModule:
     graph would add zeros to the gradient of the logits.
     """
 
-    def __init__(self, module: torch.nn.Module, record: Record | None = None) -> None:
+    def __init__(self, module: torch.nn.Module, record: RecordGraph | None = None) -> None:
         self._module, self._record = module, record or record_graphs
         self._used: set[int] | None = None  # outputs that got a gradient
         self._run: Callable[..., Any] | None = None

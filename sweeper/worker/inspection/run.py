@@ -12,7 +12,7 @@ from sweeper.core.protocol import Job
 from sweeper.worker.compilation import artifacts
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import describe_error
-from sweeper.worker.session import EAGER_STEPS, Notes, ProcessSlot, Task, begin, build
+from sweeper.worker.session import EAGER_STEPS, ProcessLog, ProcessSlot, Task, begin, build
 
 from . import trace
 from .summary import Inspected, write_summary
@@ -24,7 +24,7 @@ MAX_METRICS = 1000  # of compilations that torch keeps, instead of 64
 def make_inspection(folder: Path, timed_fingerprint: str | None) -> Task:
     """Return a function that runs the phases of an inspection and writes its files to `folder`."""
 
-    def inspect(job: Job, _part: ProcessSlot, notes: Notes) -> None:
+    def inspect(job: Job, _part: ProcessSlot, notes: ProcessLog) -> None:
         from torch._dynamo.utils import set_compilation_metrics_limit
 
         traced = trace.take_folder(os.environ)
@@ -57,7 +57,7 @@ def _write_files(
     folder: Path,
     traced: Path,
     job: Job,
-    notes: Notes,
+    notes: ProcessLog,
     timed_fingerprint: str | None,
     failure: str | None,
 ) -> None:

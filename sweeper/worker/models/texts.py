@@ -21,7 +21,7 @@ CAUSAL = ("CausalLM", "LMHeadModel")  # ends of the names of classes that predic
 MASKED_FORMS = ("padded", "full", "words")
 WORDS = Path(__file__).with_name("words.txt")
 MAX_WORD_TOKENS = 1024  # the vocabulary of the tokenizer that is trained on these words
-Tensors = dict[str, torch.Tensor]
+TextBatch = dict[str, torch.Tensor]
 
 
 def choose_form(text: Text, module: torch.nn.Module, trains: bool) -> str:
@@ -85,7 +85,7 @@ class TextMaker:
             else self.form
         )
 
-    def make(self) -> Tensors:
+    def make(self) -> TextBatch:
         """int64 [batch, length] each: `input_ids`, and `attention_mask` or `position_ids` where the
         form has them.
         """
@@ -180,7 +180,7 @@ def tokenize_words(vocabulary: int) -> torch.Tensor:
     return torch.tensor(tokenizer.encode(text).ids)
 
 
-def ignore_padding(labels: torch.Tensor, texts: Tensors) -> torch.Tensor:
+def ignore_padding(labels: torch.Tensor, texts: TextBatch) -> torch.Tensor:
     """Labels int64 [batch, length], with those of padding left out of the loss."""
     mask = texts.get("attention_mask")
     return labels if mask is None else labels.where(mask.bool(), IGNORED)

@@ -1,3 +1,3 @@
-"""A user's own training script, measured unchanged: `lead` starts it, `loop` sees its steps,
-`readings` times them.
+"""A user's own training script, measured unchanged: `script_runner` starts it, `loop` sees
+its steps, `phases` times them.
 """

@@ -20,21 +20,22 @@ from sweeper.core.protocol import Job, Message, encode
 from sweeper.core.record import Process, ScriptRun
 from sweeper.worker import failures
 from sweeper.worker.lease import Lease
+from sweeper.worker.measurement.bench import Steps
 from sweeper.worker.monitoring import environment, torch_flags
 from sweeper.worker.process import die_with_parent
-from sweeper.worker.session import Notes
+from sweeper.worker.session import ProcessLog
 
-from . import leads, trajectories
+from . import phases, trajectories
 from .arms import Arms
 from .compile_calls import CompileCalls
 from .description import describe
-from .loop import Lead, Loop
+from .loop import Loop
 from .loop_time import LoopFacts
 from .passes import PASSES
-from .places import describe_in_script
-from .program import EndOfScript, Program
+from .script_runner import EndOfScript, Program
 from .setup import ScriptSetup
 from .several_processes import refuse_several
+from .source_lines import describe_in_script
 
 
 def main() -> None:
@@ -60,22 +61,25 @@ def main() -> None:
     # or nobody sees the end
     os.register_at_fork(after_in_child=lambda: os.close(arguments.answer_fd))
     job = Job.loads(arguments.trial.read_text())
-    notes = Notes(say, Process(arguments.index, arguments.draw, arguments.cold), Lease())
-    run_script(job, choose_lead(arguments), notes, say)
+    notes = ProcessLog(say, Process(arguments.index, arguments.draw, arguments.cold), Lease())
+    run_script(job, choose_phases(arguments), notes, say)
 
 
-def choose_lead(arguments: argparse.Namespace) -> Callable[[ScriptSetup], Lead]:
-    """Choose what leads the script through a pass."""
+def choose_phases(arguments: argparse.Namespace) -> Callable[[ScriptSetup], Steps[None]]:
+    """Choose the phases that a script goes through in a pass."""
     kind, _, arm = arguments.which.partition("_")
     if kind == "steps":
-        return leads.lead_steps
+        return phases.compare_steps
     if kind == "loop":
-        return partial(leads.lead_loop, arm=arm, known=LoopFacts(**json.loads(arguments.known)))
-    return trajectories.lead_trajectory
+        return partial(phases.run_loop, arm=arm, known=LoopFacts(**json.loads(arguments.known)))
+    return trajectories.compare_trajectory
 
 
 def run_script(
-    job: Job, lead_pass: Callable[[ScriptSetup], Lead], notes: Notes, say: Callable[[Message], None]
+    job: Job,
+    phases_of: Callable[[ScriptSetup], Steps[None]],
+    notes: ProcessLog,
+    say: Callable[[Message], None],
 ) -> None:
     """Run the script of a job until what the pass measures is there, and say how it went."""
     notes.environment |= environment.describe()
@@ -86,9 +90,9 @@ def run_script(
     arms = Arms(job.trial, calls)
     holder: list[ScriptSetup] = []
 
-    def lead(loop: Loop) -> Lead:
+    def begin(loop: Loop) -> Steps[None]:
         holder.append(ScriptSetup(job, notes, loop, calls, arms, sha256))
-        return lead_pass(holder[0])
+        return phases_of(holder[0])
 
     def end(error: Exception | None) -> None:
         arms.stop()
@@ -105,7 +109,7 @@ def run_script(
         status = failures.choose_status(error, notes.phase)
         say(notes.outcome(status, notes.phase, describe_in_script(error)))
 
-    loop = Loop(lead, end)
+    loop = Loop(begin, end)
     os.register_at_fork(after_in_child=loop.stop)  # a child's steps are not the script's
 
     def refuse(reason: str) -> NoReturn:

@@ -16,15 +16,14 @@ from typing import Any
 import torch
 
 from sweeper.core.trial import Trial
-from sweeper.worker.compilation.compiler import compile_function
+from sweeper.worker.compilation.compiler import Function, compile_function
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import NotCompiledError
 
 from .compile_calls import CompileCalls, Compiled
 from .loop import find_script_line, is_called_to_train
-from .places import name_call, name_class
+from .source_lines import name_call, name_class
 
-Function = Callable[..., Any]
 CALLED_FIRST = "_compiled_call_impl"  # of a module: `Module.__call__` prefers it
 
 
@@ -35,7 +34,7 @@ def call_eager(module: torch.nn.Module, /, *arguments: Any, **options: Any) -> A
     return module._call_impl(*arguments, **options)  # type: ignore[no-untyped-call]
 
 
-class Form:
+class SwitchableModule:
     """What is called in place of a module: its eager form, or its compiled one.
 
     `caller` is what the script calls: the module, or what `torch.compile` gave for it.
@@ -56,17 +55,21 @@ class Form:
         self.caller.__dict__[CALLED_FIRST] = self  # a copy of the module has none
 
     @staticmethod
-    def compile(module: torch.nn.Module, trial: Trial, counters: CompileCounters) -> Form:
+    def compile(
+        module: torch.nn.Module, trial: Trial, counters: CompileCounters
+    ) -> SwitchableModule:
         """Make the forms of a module that the script does not compile."""
 
         # a frame of ours: Dynamo leaves some of torch's alone
         def forward(*arguments: Any, **options: Any) -> Any:
             return call_eager(module, *arguments, **options)
 
-        return Form(module, compile_function(forward, trial, counters), module._call_impl)
+        return SwitchableModule(
+            module, compile_function(forward, trial, counters), module._call_impl
+        )
 
     @staticmethod
-    def of_script(item: Compiled) -> Form | None:
+    def of_script(item: Compiled) -> SwitchableModule | None:
         """Make the form of what the script has compiled, which the stance turns off; None for
         functions.
         """
@@ -74,7 +77,7 @@ class Form:
             return None
         caller = item.result if isinstance(item.result, torch.nn.Module) else item.module
         called: Function = caller.__dict__.get(CALLED_FIRST) or caller._call_impl
-        return Form(item.module, called, called, caller)
+        return SwitchableModule(item.module, called, called, caller)
 
     def choose(self, arm: str) -> None:
         self.chosen = self.compiled if arm == "compiled" else self._eager
@@ -93,7 +96,7 @@ class Form:
             self.caller.__dict__[CALLED_FIRST] = self._before
 
 
-class FirstCalls:
+class CompileOnFirstCall:
     """Reports each module before its first call for training, by its name in a record.
 
     It stands in for `Module.__call__` until all have come, and steps aside for each call, so that
@@ -147,8 +150,8 @@ class Arms:
     def __init__(self, trial: Trial, calls: CompileCalls) -> None:
         self._trial, self._calls = trial, calls
         self.counters = CompileCounters()
-        self.forms: list[Form] = []
-        self._first_calls: FirstCalls | None = None
+        self.forms: list[SwitchableModule] = []
+        self._first_calls: CompileOnFirstCall | None = None
         torch.compiler.set_stance("force_eager")
 
     @property
@@ -166,9 +169,11 @@ class Arms:
             )
         if self.is_own:
             last = {id(item.module): item for item in self._calls.compiled}.values()
-            self.forms = [form for form in map(Form.of_script, last) if form]
+            self.forms = [form for form in map(SwitchableModule.of_script, last) if form]
             return
-        self.forms += [Form.compile(module, self._trial, self.counters) for module in modules]
+        self.forms += [
+            SwitchableModule.compile(module, self._trial, self.counters) for module in modules
+        ]
         if not self.forms:
             raise NotCompiledError(
                 "no module with parameters to train is called in a step, so there is none to "
@@ -182,10 +187,10 @@ class Arms:
 
         def compile_it(module: torch.nn.Module) -> None:
             tell()
-            self.forms.append(Form.compile(module, self._trial, self.counters))
+            self.forms.append(SwitchableModule.compile(module, self._trial, self.counters))
             self.forms[-1].choose("compiled")
 
-        self._first_calls = FirstCalls(names, compile_it)
+        self._first_calls = CompileOnFirstCall(names, compile_it)
 
     def _end_first_calls(self) -> list[str]:
         return self._first_calls.end() if self._first_calls else []

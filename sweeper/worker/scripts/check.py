@@ -16,6 +16,7 @@ import torch
 from sweeper.core.protocol import Job
 from sweeper.core.record import Accuracy
 from sweeper.worker.accuracy.check import AccuracyCheck
+from sweeper.worker.compilation.compiler import Function
 from sweeper.worker.failures import MismatchError
 from sweeper.worker.measurement.bench import Arm, ModelBench
 from sweeper.worker.measurement.capture import OutputCapture
@@ -23,9 +24,9 @@ from sweeper.worker.measurement.step import make_training_step
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch, OwnLossOrMean, copy_batch, weighted_mean_of_floats
 from sweeper.worker.models.formats import FormatWatch, find_precision, read_autocast
-from sweeper.worker.session import Notes, describe_mismatch
+from sweeper.worker.session import ProcessLog, describe_mismatch
 
-from .arms import Function, call_eager
+from .arms import call_eager
 
 MAX_BATCHES = 2  # that are judged, of each module
 
@@ -92,7 +93,10 @@ class ModuleSetup:
 
 
 def check_modules(
-    job: Job, device: torch.device, pairs: Sequence[tuple[torch.nn.Module, Function]], notes: Notes
+    job: Job,
+    device: torch.device,
+    pairs: Sequence[tuple[torch.nn.Module, Function]],
+    notes: ProcessLog,
 ) -> Iterator[None]:
     """Record what each module is called with in two more steps, then judge its compiled form.
 

@@ -13,7 +13,7 @@ import torch
 
 from sweeper.core.record import CompileCall
 
-from .places import LIBRARIES, OWN, TORCH, name_place
+from .source_lines import LIBRARIES, OWN, TORCH, name_place
 
 _THIS = Path(__file__)
 

@@ -9,8 +9,8 @@ import torch
 
 from sweeper.core.record import ScriptRun, Shapes, SizeCount
 
-from .places import name_call, name_class
 from .setup import ScriptSetup
+from .source_lines import name_call, name_class
 
 MAX_SHAPES = 12  # that a record keeps
 MAX_SIZES = 500  # the same, of the dimension that varies

@@ -16,7 +16,7 @@ import threading
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import astuple, dataclass
 from types import FrameType
 from typing import Any
@@ -31,15 +31,15 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from sweeper.worker.failures import Failure
+from sweeper.worker.measurement.bench import Steps
 
 from .interruptions import Interruptions
-from .places import TORCH, is_users, name_place
-from .program import EndOfScript
+from .script_runner import EndOfScript
+from .source_lines import TORCH, is_users, name_place
 
 MIN_WATCHED = 8  # optimizer steps, before it is decided which of them end a step of the loop
 MAX_SINCE_LAST = 8 * MIN_WATCHED  # steps of other optimizers, before it is decided anew
 MAX_RECORDED = 16  # batches that are kept to be given again
-Lead = Generator[None, None, None]  # goes on at the end of each step
 
 
 class LoaderWatch:
@@ -253,14 +253,13 @@ def find_script_line() -> str:
 
 
 class Loop:
-    """Sees the steps of a loop, and asks `lead` at the end of each what comes next.
+    """Sees the steps of a loop, and goes on with `phases` at the end of each.
 
-    The lead's end is the script's; `on_end` hears what went wrong in it, or None, before the script
-    is ended.
+    The script ends with its phases; before that, `on_end` gets what went wrong in it, or None.
     """
 
     def __init__(
-        self, lead: Callable[[Loop], Lead], on_end: Callable[[Exception | None], None]
+        self, phases: Callable[[Loop], Steps[None]], on_end: Callable[[Exception | None], None]
     ) -> None:
         self.num_steps = 0  # of the loop, since it is known where they end
         self.num_watched = 0  # optimizer steps before that
@@ -277,7 +276,7 @@ class Loop:
         self._since_last = 0  # steps of others
         self._running: list[FrameType] = []  # of steps that have begun, from the outermost
         self._thread = threading.get_ident()
-        self._lead, self._on_end, self._ended = lead(self), on_end, False
+        self._phases, self._on_end, self._ended = phases(self), on_end, False
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
@@ -334,7 +333,7 @@ class Loop:
         )
 
     def finish(self, error: Exception | None = None) -> None:
-        """The script has ended by itself, or with an error: the lead hears it, and what it has is
+        """The script has ended by itself, or with an error: its phases hear it, and what it has is
         kept.
         """
         if self._ended:
@@ -343,7 +342,7 @@ class Loop:
         self.stop()
         over = ScriptOverError(f"the script ended by itself: {self._count_steps()}")
         try:
-            self._lead.throw(ScriptFailedError(error) if error else over)
+            self._phases.throw(ScriptFailedError(error) if error else over)
         except StopIteration:
             self._on_end(None)
         except ScriptFailedError:
@@ -351,7 +350,7 @@ class Loop:
         except Exception as failure:  # noqa: BLE001  # it becomes the trial's status
             self._on_end(failure)
         else:
-            self._on_end(error or over)  # the lead wants more steps, of which there are none
+            self._on_end(error or over)  # the phases want more steps, of which there are none
 
     def _before_step(self, *_: object) -> None:
         if threading.get_ident() == self._thread:
@@ -405,7 +404,7 @@ class Loop:
         self._others = self.loader.others
         self.interruptions.note(self.loader.others + self.num_saved)
         try:
-            next(self._lead)
+            next(self._phases)
             return
         except StopIteration:
             error = None

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from sweeper.core.record import LoopRun, ScriptRun
+from sweeper.worker.measurement.bench import Steps
 
-from .loop import Counts, Lead, ScriptOverError
-from .places import name_call
+from .loop import Counts, ScriptOverError
 from .setup import ScriptSetup
+from .source_lines import name_call
 
 LOOP_S = 10.0  # length of a loop's measurement, unless `measure.rounds_s` says less
 # times that length, or LOOP_S, for which the beginning of a period is waited for, and for its end
@@ -68,7 +69,7 @@ class LoopFacts:
 NOTHING = LoopFacts()
 
 
-def time_loop(setup: ScriptSetup, arm: str, known: LoopFacts = NOTHING) -> Lead:
+def time_loop(setup: ScriptSetup, arm: str, known: LoopFacts = NOTHING) -> Steps[None]:
     """Time steps of the loop until there are enough of them.
 
     What compiles meanwhile, as the first evaluation does, comes once in a training: the time begins

@@ -24,7 +24,7 @@ from sweeper.core.record import (
     Trajectory,
 )
 from sweeper.worker import failures
-from sweeper.worker.session import Notes, ProcessSlot, Task
+from sweeper.worker.session import ProcessLog, ProcessSlot, Task
 
 from .loop_time import LoopFacts
 
@@ -49,7 +49,7 @@ def make_task(trial: Path) -> Task:
     return lambda job, part, notes: _run_passes(trial, job, part, notes)
 
 
-def _run_passes(trial: Path, job: Job, part: ProcessSlot, notes: Notes) -> None:
+def _run_passes(trial: Path, job: Job, part: ProcessSlot, notes: ProcessLog) -> None:
     """Run all passes, one after the other, with the device alone."""
     notes.lease.take(ALONE)
     deadline = time.monotonic() + job.measure.timeout_s - RESERVE_S
@@ -81,7 +81,7 @@ def _tell_what_is_known(script: ScriptRun | None) -> list[str]:
     return ["--known", json.dumps(asdict(LoopFacts.of(script)))] if script else []
 
 
-def _follow(trial: Path, part: ProcessSlot, notes: Notes, deadline: float) -> None:
+def _follow(trial: Path, part: ProcessSlot, notes: ProcessLog, deadline: float) -> None:
     """Add the trajectory. If its pass fails or is late, the trajectory says so; what was measured
     before stays.
     """
@@ -94,7 +94,7 @@ def _follow(trial: Path, part: ProcessSlot, notes: Notes, deadline: float) -> No
     notes.add(script=replace(script, trajectory=trajectory))
 
 
-def _take_over(outcome: Outcome, which: str, notes: Notes) -> None:
+def _take_over(outcome: Outcome, which: str, notes: ProcessLog) -> None:
     """Take the figures of the first pass, and of the others how long their loops took."""
     process = outcome.process
     assert process is not None
@@ -148,7 +148,7 @@ def _run_pass(
     trial: Path,
     which: str,
     part: ProcessSlot,
-    notes: Notes,
+    notes: ProcessLog,
     told: Sequence[str] = (),
     deadline: float = math.inf,
 ) -> Outcome:
@@ -204,7 +204,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
         os.killpg(process.pid, signal.SIGKILL)
 
 
-def _read_answer(receive: int, notes: Notes) -> Outcome | None:
+def _read_answer(receive: int, notes: ProcessLog) -> Outcome | None:
     """Announce the phases of a pass until its outcome comes; None where the script ends its process
     before.
     """

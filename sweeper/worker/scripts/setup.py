@@ -1,4 +1,4 @@
-"""What the leads of a script share."""
+"""What the phases of a script share."""
 
 import torch
 
@@ -6,7 +6,7 @@ from sweeper.core.protocol import Job
 from sweeper.core.record import ARMS, LoopRun, Trajectory
 from sweeper.worker.measurement.bench import Arm
 from sweeper.worker.models.batches import Batch
-from sweeper.worker.session import Notes
+from sweeper.worker.session import ProcessLog
 
 from .arms import Arms
 from .compile_calls import CompileCalls
@@ -15,7 +15,7 @@ from .loop_bench import LoopBench, LoopMonitor
 
 
 class ScriptSetup:
-    """What the leads share. `sha256` is of the script's file, before it ran."""
+    """What the phases share. `sha256` is of the script's file, before it ran."""
 
     # Once the loop is known: the device of the parameters that the optimizers train, and what runs
     # and watches steps.
@@ -26,7 +26,7 @@ class ScriptSetup:
     def __init__(
         self,
         job: Job,
-        notes: Notes,
+        notes: ProcessLog,
         loop: Loop,
         calls: CompileCalls,
         arms: Arms,

@@ -1,5 +1,5 @@
 """The generator that compares a training step by step, resumed by the loop at the end of each
-step, as those of `leads` are.
+step, as those of `phases` are.
 
 Compiled code draws random numbers as eager does here, so it is another program than the one that is
 timed.
@@ -10,15 +10,16 @@ from contextlib import suppress
 import torch
 
 from sweeper.core.record import Trajectory
+from sweeper.worker.measurement.bench import Steps
 
 from .description import name_module
-from .follower import Follower, combine
-from .leads import EAGER_STEPS
-from .loop import Lead, ScriptOverError, run_steps
+from .loop import ScriptOverError, run_steps
+from .phases import EAGER_STEPS
 from .setup import ScriptSetup
+from .step_replayer import StepReplayer, combine
 
 
-def lead_trajectory(setup: ScriptSetup) -> Lead:
+def compare_trajectory(setup: ScriptSetup) -> Steps[None]:
     """Run each step of a compiled training again in eager, from the same state."""
     modules = setup.begin()
     setup.loop.loader.keep_none()
@@ -30,20 +31,20 @@ def lead_trajectory(setup: ScriptSetup) -> Lead:
     if not setup.arms.forms:
         setup.trajectory = Trajectory(0, None, "the script compiles functions, and no module")
         return
-    followers: list[tuple[str, Follower]] = []
+    replayers: list[tuple[str, StepReplayer]] = []
     for form in setup.arms.forms:
-        follower = Follower(form.module, form.compiled, setup.trial, setup.device)
-        followers.append((name_module(setup, form.caller), follower))
-        form.chosen = follower
+        replayer = StepReplayer(form.module, form.compiled, setup.trial, setup.device)
+        replayers.append((name_module(setup, form.caller), replayer))
+        form.chosen = replayer
     before = setup.loop.num_steps
     # what there is of the steps is judged
     with setup.notes.enter("checking"), suppress(ScriptOverError):
         while setup.loop.num_steps - before < _count_steps(setup):
             yield
-            for _, follower in followers:
-                follower.compare()
+            for _, replayer in replayers:
+                replayer.compare()
     setup.arms.require_compiled()
-    setup.trajectory = combine(followers, setup.loop.num_steps - before)
+    setup.trajectory = combine(replayers, setup.loop.num_steps - before)
 
 
 def _count_steps(setup: ScriptSetup) -> int:

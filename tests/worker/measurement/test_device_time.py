@@ -207,7 +207,7 @@ def measure(
     monkeypatch.setattr(device_time, "calibrate_gap_s", calibrate)
     timed = Process(0, 0, True, steps_per_block=1, rounds=(Round("AB", 0.011, compiled_s),))
     setup = SimpleNamespace(bench=SimpleNamespace(num_sizes=1), eager=None, compiled=None)
-    notes = session.Notes(lambda _: None, timed, None)  # type: ignore[arg-type]
+    notes = session.ProcessLog(lambda _: None, timed, None)  # type: ignore[arg-type]
     complete(session._measure_device_time(setup, notes))  # type: ignore[arg-type]
     return notes.process
 

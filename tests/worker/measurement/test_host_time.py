@@ -28,7 +28,7 @@ from sweeper.worker.measurement.host_time import (
     time_arms,
 )
 from sweeper.worker.models.batches import Batch
-from sweeper.worker.session import Notes
+from sweeper.worker.session import ProcessLog
 
 ALTERNATING = (Batch(args=(1.0,)), Batch(args=(1.0,)))
 
@@ -97,7 +97,9 @@ def give(value: object, told: Callable[[], object] = lambda: None) -> Callable[.
 
 
 @pytest.fixture
-def measure_host_time(monkeypatch: pytest.MonkeyPatch) -> Callable[[SimpleNamespace, Notes], None]:
+def measure_host_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[SimpleNamespace, ProcessLog], None]:
     """Measure as a session does, but for the device's own time."""
     monkeypatch.setattr(session, "_measure_device_time", give(None))
     return lambda setup, notes: complete(session.profile(setup, notes))  # type: ignore[arg-type]
@@ -205,7 +207,7 @@ def test_the_record_says_which_arm_has_no_host_time_and_why(
         "eager": machine.arm("eager", 0.02, 0.09, waits=True),
         "compiled": machine.arm("compiled", 0.004, 0.001),
     }
-    notes = Notes(
+    notes = ProcessLog(
         lambda _phase: None, replace(make_process(), device_kernels=PerArm(100, 100)), Lease()
     )
     measure_host_time(SimpleNamespace(bench=machine, **arms), notes)
@@ -220,7 +222,7 @@ def test_a_step_that_raises_leaves_a_reason(measure_host_time: Callable[..., Non
     def fail(_batch: Batch) -> None:
         raise RuntimeError("no step")
 
-    notes = Notes(lambda _phase: None, make_process(), Lease())
+    notes = ProcessLog(lambda _phase: None, make_process(), Lease())
     arm = Arm("eager", fail, eager=True)
     measure_host_time(SimpleNamespace(bench=Machine(), eager=arm, compiled=arm), notes)
     assert (notes.process.host_step_s, notes.process.host_time_missing) == (
@@ -238,7 +240,7 @@ def test_the_host_is_timed_before_anything_is_profiled(monkeypatch: pytest.Monke
     monkeypatch.setattr(host_time, "find_wait", give(None, lambda: order.append("waits")))
     monkeypatch.setattr(host_time, "count_launches", give(3))
     notes, arm = (
-        Notes(lambda _phase: None, make_process(), Lease()),
+        ProcessLog(lambda _phase: None, make_process(), Lease()),
         Arm("eager", lambda _batch: None, eager=True),
     )
     setup = SimpleNamespace(bench=Machine(), eager=arm, compiled=replace(arm, name="compiled"))

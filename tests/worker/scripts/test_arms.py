@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from sweeper.worker.scripts.arms import FirstCalls
-from sweeper.worker.scripts.places import name_call, name_place
+from sweeper.worker.scripts.arms import CompileOnFirstCall
+from sweeper.worker.scripts.source_lines import name_call, name_place
 
 CALL = nn.Module.__call__
 
@@ -27,18 +27,18 @@ class Net(nn.Module):
 
 
 @pytest.fixture
-def wait_for() -> Iterator[Callable[..., tuple[FirstCalls, list[nn.Module]]]]:
+def wait_for() -> Iterator[Callable[..., tuple[CompileOnFirstCall, list[nn.Module]]]]:
     """Waits for modules by their names; what is heard is in the list."""
-    made: list[FirstCalls] = []
+    made: list[CompileOnFirstCall] = []
 
-    def wait(*names: str) -> tuple[FirstCalls, list[nn.Module]]:
+    def wait(*names: str) -> tuple[CompileOnFirstCall, list[nn.Module]]:
         heard: list[nn.Module] = []
 
         def hear(module: nn.Module) -> None:
             assert nn.Module.__call__ is CALL
             heard.append(module)
 
-        made.append(FirstCalls(names, hear))
+        made.append(CompileOnFirstCall(names, hear))
         return made[-1], heard
 
     yield wait

@@ -19,18 +19,19 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
-from sweeper.worker.scripts.leads import lead_loop
-from sweeper.worker.scripts.loop import MIN_WATCHED, Lead, Loop, ScriptOverError, copy_structure
-from sweeper.worker.scripts.program import EndOfScript
+from sweeper.worker.measurement.bench import Steps
+from sweeper.worker.scripts.loop import MIN_WATCHED, Loop, ScriptOverError, copy_structure
+from sweeper.worker.scripts.phases import run_loop
+from sweeper.worker.scripts.script_runner import EndOfScript
 from sweeper.worker.scripts.setup import ScriptSetup
 
 MANY = 100
 
 
-def count_steps(seen: list[Loop], limit: int) -> Callable[[Loop], Lead]:
+def count_steps(seen: list[Loop], limit: int) -> Callable[[Loop], Steps[None]]:
     """A lead that ends the script after `limit` steps of the loop."""
 
-    def lead(loop: Loop) -> Lead:
+    def lead(loop: Loop) -> Steps[None]:
         seen.append(loop)
         for _ in range(limit - 1):
             yield
@@ -172,8 +173,8 @@ def test_a_script_that_catches_everything_is_ended_again(watch: Callable[..., Lo
     assert len(caught) == 3
 
 
-def test_what_goes_wrong_in_the_lead_ends_the_script_and_is_told() -> None:
-    def lead(_loop: Loop) -> Lead:
+def test_what_goes_wrong_in_a_phase_ends_the_script_and_is_told() -> None:
+    def lead(_loop: Loop) -> Steps[None]:
         yield
         raise ValueError("out of luck")
 
@@ -293,9 +294,9 @@ def test_a_loop_that_is_timed_keeps_no_batch_from_the_first_on() -> None:
     """A fork maps all memory, so each batch that is kept makes the start of workers slower, at each
     epoch.
     """
-    leads: list[Callable[[Loop], Lead]] = [
+    leads: list[Callable[[Loop], Steps[None]]] = [
         count_steps([], MANY),
-        lambda loop: lead_loop(cast("ScriptSetup", SimpleNamespace(loop=loop)), "eager"),
+        lambda loop: run_loop(cast("ScriptSetup", SimpleNamespace(loop=loop)), "eager"),
     ]
     kept = []
     for lead in leads:

@@ -27,9 +27,9 @@ from sweeper.worker.measurement.device_time import Work
 from sweeper.worker.measurement.energy import measure_energy
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 from sweeper.worker.scripts.interruptions import Interruptions
-from sweeper.worker.scripts.loop import Counts, Lead, Loop, ScriptOverError
+from sweeper.worker.scripts.loop import Counts, Loop, ScriptOverError
 from sweeper.worker.scripts.loop_bench import LoopBench, LoopMonitor
-from sweeper.worker.session import Notes
+from sweeper.worker.session import ProcessLog
 
 EAGER, COMPILED = (Arm(name, lambda _batch: None, eager=True) for name in ("eager", "compiled"))
 
@@ -92,8 +92,8 @@ def setup(bench: LoopBench) -> Any:
     return SimpleNamespace(trial=trial, measure=Measure(), bench=bench, monitor=monitor, **arms)
 
 
-def make_notes(process: Process | None = None) -> Notes:
-    return Notes(lambda _phase: None, process or make_process(), Lease())
+def make_notes(process: Process | None = None) -> ProcessLog:
+    return ProcessLog(lambda _phase: None, process or make_process(), Lease())
 
 
 def test_a_block_and_its_steps_are_timed_until_the_device_is_idle(
@@ -300,7 +300,7 @@ def test_what_the_script_raises_is_no_reason_and_ends_it(setup: Any) -> None:
     heard, left = list[Exception | None](), list[str]()
     notes = make_notes()
 
-    def lead(_loop: Loop) -> Lead:
+    def lead(_loop: Loop) -> Steps[None]:
         try:
             yield from session.take_readings(setup, notes)
         finally:
@@ -314,10 +314,10 @@ def test_what_the_script_raises_is_no_reason_and_ends_it(setup: Any) -> None:
     assert (notes.process.host_time_missing, notes.process.device_time_missing) == (None, None)
 
 
-def test_a_lead_that_wants_more_steps_of_a_script_that_has_failed_hears_of_it() -> None:
+def test_phases_that_want_more_steps_of_a_script_that_has_failed_hear_of_it() -> None:
     heard: list[Exception | None] = []
 
-    def lead(_loop: Loop) -> Lead:
+    def lead(_loop: Loop) -> Steps[None]:
         while True:
             try:
                 yield

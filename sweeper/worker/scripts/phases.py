@@ -1,10 +1,10 @@
 """What is measured while a script runs: generators that the loop resumes at the end of each of its
 steps.
 
-`lead_steps` compares both arms in one process: blocks of K steps take turns, on recorded batches of
-the script's loader, so the times leave out loading and other shapes. `lead_loop` runs
-one arm throughout, loader and all, as the script does by itself: batches that were fetched ahead in
-one arm's time must not be used up in the other's.
+`compare_steps` compares both arms in one process: blocks of K steps take turns, on recorded batches
+of the script's loader, so the times leave out loading and other shapes. `run_loop` runs one arm
+throughout, loader and all, as the script does by itself: batches that were fetched ahead in one
+arm's time must not be used up in the other's.
 """
 
 from functools import partial
@@ -16,13 +16,14 @@ from sweeper.worker.measurement.bench import (
     FIRST_STEPS,
     MIN_BLOCK_STEPS,
     STEPS_BEFORE_BLOCK,
+    Steps,
     time_first_steps,
 )
 from sweeper.worker.monitoring import host_monitor
 from sweeper.worker.session import take_readings, time_rounds, warm_up
 
 from .check import check_modules
-from .loop import Lead, Loop, ScriptOverError, run_steps
+from .loop import Loop, ScriptOverError, run_steps
 from .loop_time import NOTHING, LoopFacts, time_loop
 from .setup import ScriptSetup
 
@@ -32,10 +33,8 @@ MAX_CYCLE_BATCHES = 8
 SETTLED_STEPS = 3  # in a row without a compilation, before a compiled loop is timed
 
 
-def lead_steps(setup: ScriptSetup) -> Lead:
-    """Lead a script through the phases of the comparison of steps; the script ends when the
-    generator does.
-    """
+def compare_steps(setup: ScriptSetup) -> Steps[None]:
+    """Compare the steps of both arms; the script ends when the generator does."""
     notes, arms, loop = setup.notes, setup.arms, setup.loop
     modules = setup.begin()
     with notes.enter("eager"):
@@ -100,7 +99,7 @@ def _start_replay(loop: Loop, per_step: float) -> int:
     return cycle
 
 
-def _time_rounds(setup: ScriptSetup) -> Lead:
+def _time_rounds(setup: ScriptSetup) -> Steps[None]:
     _shorten_blocks(setup)
     try:
         try:
@@ -154,14 +153,14 @@ def _explain_interval(setup: ScriptSetup) -> str:
     )
 
 
-def lead_loop(setup: ScriptSetup, arm: str, known: LoopFacts = NOTHING) -> Lead:
+def run_loop(setup: ScriptSetup, arm: str, known: LoopFacts = NOTHING) -> Steps[None]:
     """Time the loop as the script runs it, with one arm throughout. What is set here counts from
     its first batch on.
     """
     setup.loop.loader.keep_none()
     if arm == "compiled":
         _compile_from_the_start(setup, known)
-    return _lead_loop(setup, arm, known)
+    return _run_loop(setup, arm, known)
 
 
 def _compile_from_the_start(setup: ScriptSetup, known: LoopFacts) -> None:
@@ -176,7 +175,7 @@ def _compile_from_the_start(setup: ScriptSetup, known: LoopFacts) -> None:
         setup.arms.compile_at_first_calls(known.modules, partial(setup.notes.announce, "compiling"))
 
 
-def _lead_loop(setup: ScriptSetup, arm: str, known: LoopFacts) -> Lead:
+def _run_loop(setup: ScriptSetup, arm: str, known: LoopFacts) -> Steps[None]:
     notes, arms, loop = setup.notes, setup.arms, setup.loop
     modules = setup.begin()
     if arm == "compiled":
@@ -199,7 +198,7 @@ def _lead_loop(setup: ScriptSetup, arm: str, known: LoopFacts) -> Lead:
             arms.require_compiled()
 
 
-def _settle(setup: ScriptSetup) -> Lead:
+def _settle(setup: ScriptSetup) -> Steps[None]:
     """Run until nothing has been compiled for some steps."""
     quiet, steps = 0, 0
     while quiet < SETTLED_STEPS and steps < FIRST_STEPS[1]:

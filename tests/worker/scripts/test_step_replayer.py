@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from sweeper.core.record import Trajectory
 from sweeper.core.trial import Labels, Model, Trial
 from sweeper.worker.accuracy.trajectory import MOVED, Differences
-from sweeper.worker.scripts.follower import Follower, combine
+from sweeper.worker.scripts.step_replayer import StepReplayer, combine
 
 CPU = torch.device("cpu")
 TRIAL = Trial(Model("script", "train.py"), 1, Labels("train.py", "own"))
@@ -51,12 +51,12 @@ def as_it_is(module: nn.Module) -> Callable[..., Any]:
 
 def train(
     make: Make, steps: int = 25, follow: bool = True, **options: Any
-) -> tuple[nn.Module, Follower]:
+) -> tuple[nn.Module, StepReplayer]:
     """Train for some steps, of two batches each, with clipped gradients."""
     torch.manual_seed(0)
     module = options.get("model", Net)()
-    follower = Follower(module, make(module), TRIAL, CPU)
-    call = follower if follow else make(module)
+    replayer = StepReplayer(module, make(module), TRIAL, CPU)
+    call = replayer if follow else make(module)
     optimizer = torch.optim.Adam(module.parameters(), lr=1e-2)
     for _ in range(steps):
         optimizer.zero_grad()
@@ -69,17 +69,17 @@ def train(
             inputs.zero_()  # its own business
         nn.utils.clip_grad_norm_(module.parameters(), 1.0)
         optimizer.step()
-        follower.compare()
-    return module, follower
+        replayer.compare()
+    return module, replayer
 
 
 @pytest.mark.parametrize("autocast", [False, True])
 def test_a_training_that_is_followed_is_the_same_training(autocast: bool) -> None:
     plain, _ = train(as_it_is, follow=False, autocast=autocast)
-    followed, follower = train(as_it_is, autocast=autocast)
+    followed, replayer = train(as_it_is, autocast=autocast)
     other = followed.state_dict()
     assert all(torch.equal(value, other[name]) for name, value in plain.state_dict().items())
-    found = follower.judge()
+    found = replayer.judge()
     assert (found.passed, found.samples, found.value) == (True, 50, 0.0)
 
 
@@ -145,8 +145,8 @@ def scale_output(module: nn.Module, factor: float = 1.001) -> Callable[..., Any]
     ],
 )
 def test_faults_are_found(make: Make, worst: str) -> None:
-    _, follower = train(make)
-    found = follower.judge()
+    _, replayer = train(make)
+    found = replayer.judge()
     assert found.passed is False
     assert worst in str(found.worst)
 
@@ -159,8 +159,8 @@ def test_code_that_draws_other_random_numbers_is_not_judged() -> None:
 
         return call
 
-    _, follower = train(draw)
-    assert follower.judge().unknown == "compiled code draws other random numbers than eager"
+    _, replayer = train(draw)
+    assert replayer.judge().unknown == "compiled code draws other random numbers than eager"
 
 
 class Checkpointed(Net):
@@ -184,8 +184,8 @@ def test_reentrant_checkpoints_are_gone_through(monkeypatch: pytest.MonkeyPatch)
         add(self, arms)
 
     monkeypatch.setattr(Differences, "add", note)
-    _, follower = train(as_it_is, model=Checkpointed)
-    assert (follower.judge().passed, follower.judge().value) == (True, 0.0)
+    _, replayer = train(as_it_is, model=Checkpointed)
+    assert (replayer.judge().passed, replayer.judge().value) == (True, 0.0)
     assert all(norm > 0 for norm in seen)
 
 
@@ -194,11 +194,11 @@ def test_a_module_whose_gradients_start_something_is_not_repeated() -> None:
     module = nn.Linear(4, 1)
     steps: list[int] = []
     module.weight.register_post_accumulate_grad_hook(lambda _: steps.append(1))
-    follower = Follower(module, as_it_is(module), TRIAL, CPU)
-    follower(torch.randn(8, 4)).mean().backward()
-    follower.compare()
+    replayer = StepReplayer(module, as_it_is(module), TRIAL, CPU)
+    replayer(torch.randn(8, 4)).mean().backward()
+    replayer.compare()
     assert len(steps) == 1
-    assert "parameters have hooks" in str(follower.judge().unknown)
+    assert "parameters have hooks" in str(replayer.judge().unknown)
 
 
 def test_inputs_that_pass_gradients_on_are_compared() -> None:
@@ -215,11 +215,11 @@ def test_inputs_that_pass_gradients_on_are_compared() -> None:
         def backward(_: Any, *gradients: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
             return 1.1 * gradients[0]
 
-    follower = Follower(second, lambda inputs: second(Scaled.apply(inputs)), TRIAL, CPU)
+    replayer = StepReplayer(second, lambda inputs: second(Scaled.apply(inputs)), TRIAL, CPU)
     for _ in range(25):
-        follower(first(torch.randn(8, 4))).mean().backward()
-        follower.compare()
-    found = follower.judge()
+        replayer(first(torch.randn(8, 4))).mean().backward()
+        replayer.compare()
+    found = replayer.judge()
     assert (found.passed, found.worst) == (False, "gradient at input 1")
 
 
@@ -250,18 +250,18 @@ def test_a_buffer_that_is_replaced_and_autocast_inside_of_the_module() -> None:
     for follow in (False, True):
         torch.manual_seed(0)
         module = Loss()
-        follower = Follower(module, as_it_is(module), TRIAL, CPU)
+        replayer = StepReplayer(module, as_it_is(module), TRIAL, CPU)
         optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
         for _ in range(steps):
             optimizer.zero_grad()
-            (follower if follow else module)(torch.randn(8, 6)).backward()
+            (replayer if follow else module)(torch.randn(8, 6)).backward()
             optimizer.step()
-            follower.compare()
+            replayer.compare()
         ends.append(module.average)
     assert torch.equal(*ends)
-    found = follower.judge()
+    found = replayer.judge()
     assert (found.passed, found.samples) == (True, steps)
-    assert follower._computed == "bfloat16"
+    assert replayer._computed == "bfloat16"
 
 
 def test_calls_of_several_kinds_and_a_module_that_is_frozen_for_some() -> None:
@@ -270,33 +270,33 @@ def test_calls_of_several_kinds_and_a_module_that_is_frozen_for_some() -> None:
     """
     torch.manual_seed(0)
     maker, judge = nn.Linear(4, 4), nn.Sequential(nn.ReLU(inplace=True), nn.Linear(4, 1))
-    follower = Follower(judge, as_it_is(judge), TRIAL, CPU)
+    replayer = StepReplayer(judge, as_it_is(judge), TRIAL, CPU)
     for _ in range(25):
         fake = maker(torch.randn(8, 4))
-        (follower(torch.randn(8, 4)).mean() - follower(fake.detach()).mean()).backward()
+        (replayer(torch.randn(8, 4)).mean() - replayer(fake.detach()).mean()).backward()
         judge.requires_grad_(False)
-        follower(fake).mean().backward()
-        follower.compare()
+        replayer(fake).mean().backward()
+        replayer.compare()
         assert not any(item.requires_grad for item in judge.parameters())
         judge.requires_grad_()
-    found = follower.judge()
+    found = replayer.judge()
     assert (found.passed, found.samples) == (True, 75)
 
 
 def test_calls_that_get_no_gradients_make_room() -> None:
     module = nn.Linear(4, 1)
-    follower = Follower(module, as_it_is(module), TRIAL, CPU)
+    replayer = StepReplayer(module, as_it_is(module), TRIAL, CPU)
     for _ in range(20):
         for _ in range(6):
-            follower(torch.randn(8, 4))
-        follower(torch.randn(8, 4)).mean().backward()
-        follower.compare()
-    assert (follower.judge().passed, follower.judge().samples) == (True, 20)
+            replayer(torch.randn(8, 4))
+        replayer(torch.randn(8, 4)).mean().backward()
+        replayer.compare()
+    assert (replayer.judge().passed, replayer.judge().samples) == (True, 20)
 
 
 def test_a_part_that_is_followed_is_not_followed_twice() -> None:
     part = nn.Linear(4, 4)
-    inner = Follower(part, as_it_is(part), TRIAL, CPU)
+    inner = StepReplayer(part, as_it_is(part), TRIAL, CPU)
 
     class Whole(nn.Module):
         def __init__(self) -> None:
@@ -308,12 +308,12 @@ def test_a_part_that_is_followed_is_not_followed_twice() -> None:
             return output
 
     whole = Whole()
-    outer = Follower(whole, as_it_is(whole), TRIAL, CPU)
+    outer = StepReplayer(whole, as_it_is(whole), TRIAL, CPU)
     for _ in range(20):
         outer(torch.randn(8, 4)).mean().backward()
-        for follower in (outer, inner):
-            follower.compare()
-    assert [follower.judge().samples for follower in (outer, inner)] == [20, 20]
+        for replayer in (outer, inner):
+            replayer.compare()
+    assert [replayer.judge().samples for replayer in (outer, inner)] == [20, 20]
 
 
 def test_an_output_that_the_loss_does_not_need() -> None:
@@ -333,9 +333,9 @@ def test_an_output_that_the_loss_does_not_need() -> None:
             return used
 
     module = nn.Linear(4, 2)
-    follower = Follower(module, lambda inputs: Both.apply(module(inputs)), TRIAL, CPU)
-    follower(torch.randn(8, 4))[0].mean().backward()
-    assert [sorted(call.gradients) for call in follower._calls] == [[0]]
+    replayer = StepReplayer(module, lambda inputs: Both.apply(module(inputs)), TRIAL, CPU)
+    replayer(torch.randn(8, 4))[0].mean().backward()
+    assert [sorted(call.gradients) for call in replayer._calls] == [[0]]
 
 
 def test_the_worst_module_speaks_for_the_loop() -> None:
@@ -345,7 +345,7 @@ def test_the_worst_module_speaks_for_the_loop() -> None:
     assert (found.samples, found.steps) == (100, 25)
     scaled = train(lambda module: scale_output(module, 1 + 1e-6))[1]
     assert combine([("a", right), ("b", scaled)], 25).value
-    nothing = Follower(nn.Linear(1, 1), lambda: None, TRIAL, CPU)
+    nothing = StepReplayer(nn.Linear(1, 1), lambda: None, TRIAL, CPU)
     assert combine([("a", right), ("b", nothing)], 25) == Trajectory(
         50, None, "no gradient went through the module", steps=25
     )
@@ -362,6 +362,6 @@ def test_a_module_that_draws_from_python_is_compared() -> None:
         def forward(self, inputs: torch.Tensor) -> dict[str, torch.Tensor]:
             return {"logits": self.layer(inputs) * random.random()}
 
-    _, follower = train(as_it_is, model=Skips)
-    found = follower.judge()
+    _, replayer = train(as_it_is, model=Skips)
+    found = replayer.judge()
     assert (found.passed, found.value) == (True, 0.0)

@@ -22,12 +22,13 @@ from sweeper.worker.accuracy import rule
 from sweeper.worker.accuracy.generators import GeneratorStates, read_states, write_states
 from sweeper.worker.accuracy.states import is_expanded, perturb
 from sweeper.worker.accuracy.trajectory import COMPILED, EAGER, INPUT, LONGER, MOVED, Differences
+from sweeper.worker.compilation.compiler import Function
 from sweeper.worker.failures import Missing, try_reading
 from sweeper.worker.measurement.capture import CHANGE, GRADIENT, OUTPUT, to_reals
 from sweeper.worker.models.batches import Batch, copy_batch, find_tensors, map_tensors
 from sweeper.worker.models.formats import FormatWatch, find_precision, read_autocast
 
-from .arms import Function, call_eager
+from .arms import call_eager
 
 MAX_CALLS = 4  # of a module in a step that are repeated
 MAX_DISTANCE = 0.1  # of outputs, beyond which an arm is taken to draw other random numbers
@@ -76,7 +77,7 @@ class RecordedCall:
     hooks: list[Any] = field(default_factory=list)
 
 
-class Follower:
+class StepReplayer:
     """Stands in a module's place; `compare` is to be called after each step."""
 
     is_comparing = False  # of all of them: one may be part of another's module
@@ -277,19 +278,19 @@ class Follower:
         """Put back afterwards what the script goes on with."""
         tensors = [*self._module.parameters(), *self._module.buffers()]
         state, generators = State(self._module, _copy_values(tensors)), read_states(self._device)
-        Follower.is_comparing = True
+        StepReplayer.is_comparing = True
         try:
             yield
         finally:
-            Follower.is_comparing = False
+            StepReplayer.is_comparing = False
             state.restore()
             write_states(generators, self._device)
             torch.clear_autocast_cache()
 
 
-def combine(followers: Sequence[tuple[str, Follower]], steps: int) -> Trajectory:
+def combine(replayers: Sequence[tuple[str, StepReplayer]], steps: int) -> Trajectory:
     """The trajectory of a loop by those of its modules, which have names: the worst of them."""
-    found = [(name, follower.judge()) for name, follower in followers]
+    found = [(name, replayer.judge()) for name, replayer in replayers]
     name, worst = min(
         found,
         key=lambda one: (one[1].passed is not False, one[1].passed is not None, -_share(one[1])),
