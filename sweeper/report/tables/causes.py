@@ -67,12 +67,10 @@ class CausesTable(TableSpec[Cause]):
     has_every_axis = True
     max_markdown_rows = 50
     max_terminal_rows = 10
+    columns = COLUMNS
 
     def items(self, findings: Findings) -> Sequence[Cause]:
         return findings.causes
-
-    def columns(self) -> Sequence[Column[Cause]]:
-        return COLUMNS
 
     def line(self, item: Cause) -> tuple[str, str]:
         return item.name, item.describe()
@@ -103,6 +101,22 @@ def _name_reasons(causes: Sequence[Cause]) -> str:
     return shorten_names(counted, between="; ")
 
 
+GROUP_COLUMNS: tuple[Column[list[Cause]], ...] = (
+    Column("", lambda causes: causes[0].name, title="cause"),
+    Column("", _name_reasons, title="reason"),
+    Column("", lambda causes: causes[0].fix, title="fix"),
+    Column(
+        "",
+        lambda causes: causes[0].lost_fraction,
+        float,
+        title="lost at most",
+        text=lambda causes: causes[0].loss,
+    ),
+    Column("", lambda causes: len({cause.entry for cause in causes}), int, title="trials"),
+    Column("", _name_models, title="models"),
+)
+
+
 class CauseGroupsTable(TableSpec[list[Cause]]):
     """What the page shows of causes: groups of one kind that have one fix, in each the dearest
     first. A group opens to its trials.
@@ -112,28 +126,13 @@ class CauseGroupsTable(TableSpec[list[Cause]]):
     title = CausesTable.title
     word = CausesTable.word
     place = CausesTable.place
+    columns = GROUP_COLUMNS
 
     def items(self, findings: Findings) -> Sequence[list[Cause]]:
         groups: dict[tuple[str, str], list[Cause]] = defaultdict(list)
         for cause in findings.causes:
             groups[cause.name, cause.fix].append(cause)
         return list(groups.values())
-
-    def columns(self) -> Sequence[Column[list[Cause]]]:
-        return (
-            Column("", lambda causes: causes[0].name, title="cause"),
-            Column("", _name_reasons, title="reason"),
-            Column("", lambda causes: causes[0].fix, title="fix"),
-            Column(
-                "",
-                lambda causes: causes[0].lost_fraction,
-                float,
-                title="lost at most",
-                text=lambda causes: causes[0].loss,
-            ),
-            Column("", lambda causes: len({cause.entry for cause in causes}), int, title="trials"),
-            Column("", _name_models, title="models"),
-        )
 
     def parts(self, item: list[Cause]) -> Sequence[tuple[str, str]]:
         axes = find_varying([cause.entry for cause in item], TRIAL_AXES)

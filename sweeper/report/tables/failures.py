@@ -72,6 +72,7 @@ class FailuresTable(TableSpec[FailedTrial]):
     has_every_axis = True
     shows_log = True
     max_terminal_rows = 20
+    columns = COLUMNS
 
     def items(self, findings: Findings) -> Sequence[FailedTrial]:
         judged: set[Entry] = set()
@@ -79,9 +80,6 @@ class FailuresTable(TableSpec[FailedTrial]):
             for point in group.judged:
                 judged.update(point.entries.values())
         return [FailedTrial(entry, entry in judged) for entry in findings.failed]
-
-    def columns(self) -> Sequence[Column[FailedTrial]]:
-        return COLUMNS
 
     def arrange(self, items: Sequence[FailedTrial]) -> Sequence[FailedTrial]:
         by_entry = {failed.entry: failed for failed in items}

@@ -105,12 +105,10 @@ class LadderTable(TableSpec[Rung]):
     title = "How much of the speedup is torch.compile's"
     word = "Ladder"
     place = 70
+    columns = COLUMNS
 
     def items(self, findings: Findings) -> Sequence[Rung]:
         return findings.rungs
-
-    def columns(self) -> Sequence[Column[Rung]]:
-        return COLUMNS
 
     def notes(self, items: Sequence[Rung]) -> Sequence[str]:
         """Make a line per ladder that says how much of the best speedup torch.compile gives."""

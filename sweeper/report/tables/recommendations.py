@@ -148,12 +148,10 @@ class RecommendationsTable(TableSpec[Choice]):
     title = "Recommendations"
     place = 20
     max_terminal_rows = 20
+    columns = COLUMNS
 
     def items(self, findings: Findings) -> Sequence[Choice]:
         return findings.choices
-
-    def columns(self) -> Sequence[Column[Choice]]:
-        return COLUMNS
 
     def notes(self, items: Sequence[Choice]) -> Sequence[str]:
         """Say what stands behind the recommendations, and name those that rest on something

@@ -123,12 +123,10 @@ class ScriptsTable(TableSpec[ScriptAnswer]):
     name = "scripts"
     title = "Your own scripts"
     place = 75
+    columns = COLUMNS
 
     def items(self, findings: Findings) -> Sequence[ScriptAnswer]:
         return findings.scripts
-
-    def columns(self) -> Sequence[Column[ScriptAnswer]]:
-        return COLUMNS
 
     def notes(self, items: Sequence[ScriptAnswer]) -> Sequence[str]:
         axes = find_varying(

@@ -252,6 +252,7 @@ class SpeedupsTable(TableSpec[Entry]):
     def items(self, findings: Findings) -> Sequence[Entry]:
         return findings.entries
 
+    @property
     def columns(self) -> Sequence[Column[Entry]]:
         shown = {column.name for column in SHOWN}
         others = [metric_column(metric) for metric in METRICS if metric.csv_name not in shown]

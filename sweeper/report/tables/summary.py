@@ -144,12 +144,10 @@ class SummaryTable(TableSpec[Group]):
     title = "Summary"
     place = 90
     is_last_in_terminal = True
+    columns = COLUMNS
 
     def items(self, findings: Findings) -> Sequence[Group]:
         return findings.groups
-
-    def columns(self) -> Sequence[Column[Group]]:
-        return COLUMNS
 
     def arrange(self, items: Sequence[Group]) -> Sequence[Group]:
         """Keep rows that say something: some model was judged, and `all` is more than one
