@@ -59,13 +59,6 @@ class Group:
         """
         return [point for point in self.points if point.has_unverified]
 
-    def select_sure(self, weights: Collection[str], doubts: Set[str]) -> Group:
-        """Select the points that were tried under each of `weights`, and whose trials there have
-        none of the flags `doubts`.
-        """
-        points = [point for point in self.points if point.is_sure(weights, doubts)]
-        return replace(self, points=points)
-
     def estimates(self, weight: str) -> list[Estimate]:
         """Return the speedups of all points that are verified under `weight`."""
         estimates = []
@@ -135,13 +128,19 @@ class Mean:
         return len(self.select(group))
 
     def count_sure(self, group: Group) -> int:
-        return self.count(group.select_sure(self.weights, self.doubts))
+        sure = [point for point in group.points if point.is_sure(self.weights, self.doubts)]
+        return self.count(replace(group, points=sure))
+
+    def name_sure(self, group: Group) -> str:
+        """Say how many of the models are without doubt: `all`, `2` or `none`."""
+        sure = self.count_sure(group)
+        if sure and sure == self.count(group):
+            return "all"
+        return str(sure or "none")
 
     def describe_models(self, group: Group) -> str:
         """Count the models of the mean, e.g. `42 models, 2 without doubt`."""
-        number, sure = self.count(group), self.count_sure(group)
-        named = "all" if number and sure == number else str(sure or "none")
-        return f"{count(number, 'model')}, {named} without doubt"
+        return f"{count(self.count(group), 'model')}, {self.name_sure(group)} without doubt"
 
 
 def _make_mean(title: str, weight: str) -> Mean:

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.result import Result
@@ -26,8 +27,7 @@ def is_verified(entry: Entry) -> bool:
     return entry.is_ok and UNVERIFIED not in entry.flags
 
 
-@dataclass(frozen=True)
-class GroupKey:
+class GroupKey(NamedTuple):
     """What a row of the summary holds fixed, beside the family."""
 
     workload: str
@@ -37,7 +37,7 @@ class GroupKey:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        return tuple(filter(None, (self.workload, self.mode, self.backend, self.variant)))
+        return tuple(filter(None, self))
 
     def __str__(self) -> str:
         return ", ".join(self.parts)

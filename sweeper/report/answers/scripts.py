@@ -15,7 +15,7 @@ from sweeper.report.columns.formats import count, duration, figure, join, percen
 from . import trajectories
 from .candidates import NOISE, Times, find_times
 from .decision import NOT_KNOWN, Choice
-from .trials import find_varying, show_axis
+from .trials import find_varying, show_axes
 
 # torch compiles a frame for so many shapes that differ in more than one size, then runs it eager.
 MANY_SHAPES = 8
@@ -236,7 +236,7 @@ def conclude(choices: Sequence[Choice]) -> list[str]:
 
     lines = []
     for choice in sorted(choices, key=gain, reverse=True):
-        name = join([show_axis(choice.entries[0], axis) for axis in ("model", *axes)], " ")
+        name = join(show_axes(choice.entries[0], ("model", *axes)), " ")
         lines.append(f"script {name}: {_conclude(choice)}")
     return lines
 

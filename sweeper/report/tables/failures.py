@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.findings import Findings
-from sweeper.report.answers.trials import sort_trials
+from sweeper.report.answers.trials import rank_trial
 from sweeper.report.columns.cell import show
 from sweeper.report.columns.column import MARKDOWN, PAGE, TERMINAL, Column
-from sweeper.report.columns.formats import count, join_lines
+from sweeper.report.columns.formats import count, join_lines, prefix
 
 from .spec import TableSpec
 from .trials import file_columns, trial_columns
@@ -82,8 +82,7 @@ class FailuresTable(TableSpec[FailedTrial]):
         return [FailedTrial(entry, entry in judged) for entry in findings.failed]
 
     def arrange(self, items: Sequence[FailedTrial]) -> Sequence[FailedTrial]:
-        by_entry = {failed.entry: failed for failed in items}
-        return [by_entry[entry] for entry in sort_trials(by_entry)]
+        return sorted(items, key=lambda failed: rank_trial(failed.entry))
 
     def explain(self, findings: Findings, items: Sequence[FailedTrial]) -> str:
         left_out = sum(not failed.in_pass_rate for failed in items)
@@ -99,9 +98,8 @@ class FailuresTable(TableSpec[FailedTrial]):
 
     def line(self, item: FailedTrial) -> tuple[str, str]:
         record = item.entry.record
-        phase = f" while {show(record.phase)}" if record.phase else ""
-        message = f": {show(item.message)}" if item.message else ""
-        return record.status, f"{phase}{message}"
+        phase = prefix(" while ", show(record.phase))
+        return record.status, f"{phase}{prefix(': ', show(item.message))}"
 
     def entry(self, item: FailedTrial) -> Entry:
         return item.entry

@@ -41,7 +41,9 @@ from .trials import file_columns, trial_columns
 
 
 def show_speedup_or_status(rung: Rung) -> str:
-    return estimated(rung.speedup) if rung.step.status == "ok" else rung.step.status
+    if rung.step.status == "ok":
+        return estimated(rung.speedup)
+    return rung.step.status
 
 
 COLUMNS: tuple[Column[Rung], ...] = (
@@ -112,7 +114,7 @@ class LadderTable(TableSpec[Rung]):
 
     def notes(self, items: Sequence[Rung]) -> Sequence[str]:
         """Make a line per ladder that says how much of the best speedup torch.compile gives."""
-        answers = answer_ladders(list(dict.fromkeys(rung.ladder for rung in items)))
+        answers = answer_ladders(dict.fromkeys(rung.ladder for rung in items))
         axes = find_ladder_axes(answers)
         return [f"on {answer.name(axes)}: {answer.explain()}" for answer in answers]
 

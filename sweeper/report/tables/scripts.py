@@ -32,7 +32,7 @@ from sweeper.loading.entries import Entry
 from sweeper.report.answers import trajectories
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.scripts import Saving, ScriptAnswer, describe_call
-from sweeper.report.answers.trials import find_varying, show_axis
+from sweeper.report.answers.trials import find_varying, show_axes
 from sweeper.report.columns.column import MARKDOWN, PAGE, Column, lift
 from sweeper.report.columns.formats import estimated, join, percent
 
@@ -134,7 +134,7 @@ class ScriptsTable(TableSpec[ScriptAnswer]):
         )
         lines = []
         for script in items:
-            name = join([show_axis(script.entry, axis) for axis in ("model", *axes)], " ")
+            name = join(show_axes(script.entry, ("model", *axes)), " ")
             lines += [f"on {name}: {finding}" for finding in script.findings]
         return lines
 
