@@ -98,8 +98,8 @@ class Group:
     def weighted_new_model(self) -> Estimate | None:
         if not self.both:
             return None
-        amp, fp32 = zip(*self.both, strict=True)
-        return stats.weighted_new_model([one.log for one in amp], [one.log for one in fp32])
+        logs = [(amp.log, fp32.log) for amp, fp32 in self.both]
+        return stats.weighted_new_model(*zip(*logs, strict=True))
 
     @property
     def weighted_failures_as_one(self) -> float | None:

@@ -14,7 +14,7 @@ from sweeper.loading.environment import (
     read_settings_of_torch,
 )
 from sweeper.loading.invocations import Manifest
-from sweeper.report.columns.formats import join, shorten_names
+from sweeper.report.columns.formats import join, shorten, shorten_names
 
 TORCH = "torch"
 MAX_CHARACTERS = 60  # of one setting
@@ -58,14 +58,19 @@ def describe(
     """Describe where the numbers come from. `limits` are those that modes are recommended for."""
     environments = [read_environment(entry.record) for entry in entries]
     sweeps = [manifest.sweep for manifest in manifests]
-    device = _list_distinct(sorted(found.device or "" for found in environments))
-    limits_w = [found.power_limit_w for found in environments if found.power_limit_w is not None]
     presets = dict.fromkeys(entry.trial.labels.preset or "" for entry in entries)
+    devices, drivers, power_limits, commits = [], [], [], []
     versions: dict[str, set[str]] = defaultdict(set)
     for environment in environments:
+        devices.append(environment.device or "")
+        drivers.append(environment.driver)
+        commits.append(environment.commit)
+        if environment.power_limit_w is not None:
+            power_limits.append(f"{environment.power_limit_w:g} W")
         for package, version in environment.versions.items():
             versions[package].add(version)
     described = {name: f"{name} {' and '.join(sorted(found))}" for name, found in versions.items()}
+    device = _list_distinct(sorted(devices))
     names = list(dict.fromkeys(sweeps))
     precedence = ""
     if len(names) > 1:
@@ -83,10 +88,10 @@ def describe(
         "started": join(started),
         "measured": _describe_measuring(manifests, entries),
         "device": device,
-        "driver": _list_distinct(found.driver for found in environments),
-        "power limit": _list_distinct(f"{limit_w:g} W" for limit_w in limits_w),
+        "driver": _list_distinct(drivers),
+        "power limit": _list_distinct(power_limits),
         "versions": ", ".join(described.values()),
-        "commit": _list_distinct(found.commit for found in environments),
+        "commit": _list_distinct(commits),
         "inductor config": _describe_inductor_config(environments),
         "settings": _describe_settings(entries),
         "amp": name_amp_format(entries),
@@ -172,10 +177,7 @@ def _show_setting(value: object) -> str:
         if value:
             return "on"
         return "off"
-    text = str(value)
-    if len(text) <= MAX_CHARACTERS:
-        return text
-    return f"{text[: MAX_CHARACTERS - 1]}…"
+    return shorten(str(value), MAX_CHARACTERS)
 
 
 def _describe_inductor_config(environments: Iterable[Environment]) -> str:
@@ -201,8 +203,8 @@ def _describe_measuring(manifests: Iterable[Manifest], entries: Iterable[Entry])
     settings, rounds_asked = [], []
     for manifest in manifests:
         for invocation in manifest.invocations:
-            values = {name: invocation.measure.get(name) for name in ASKED}
-            known = [f"{name} {value}" for name, value in values.items() if value is not None]
+            measure = invocation.measure
+            known = [f"{name} {measure[name]}" for name in ASKED if measure.get(name) is not None]
             settings.append(", ".join(known))
             rounds_asked.append(invocation.rounds)
     texts, asked = _list_distinct(settings, " and "), _list_distinct(rounds_asked, " or ")

@@ -40,7 +40,4 @@ def guard(value: Value) -> str:
 
 def show(value: Value) -> str:
     """Show a value on one line, for people."""
-    text = plain(value)
-    if isinstance(value, str | tuple):
-        return printable(text)
-    return text
+    return printable(plain(value))

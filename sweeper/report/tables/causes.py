@@ -75,9 +75,6 @@ class CausesTable(TableSpec[Cause]):
     def line(self, item: Cause) -> tuple[str, str]:
         return item.name, item.describe()
 
-    def entry(self, item: Cause) -> Entry:
-        return item.entry
-
     def for_page(self) -> TableSpec[list[Cause]]:
         return CauseGroupsTable()
 

@@ -100,6 +100,3 @@ class FailuresTable(TableSpec[FailedTrial]):
         record = item.entry.record
         phase = prefix(" while ", show(record.phase))
         return record.status, f"{phase}{prefix(': ', show(item.message))}"
-
-    def entry(self, item: FailedTrial) -> Entry:
-        return item.entry

@@ -29,7 +29,6 @@ Trials are compared unpaired, by Welch's t over processes (over draws where ther
 from collections.abc import Sequence
 
 from sweeper.analysis.stats import Estimate
-from sweeper.loading.entries import Entry
 from sweeper.loading.ladder import Step
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.ladders import Rung, answer_ladders, find_ladder_axes
@@ -130,6 +129,3 @@ class LadderTable(TableSpec[Rung]):
             "the compiled ones have all of them and do without the CUDA graph by hand. The "
             f"strongest eager is the fastest rung without torch.compile.{moved}"
         )
-
-    def entry(self, item: Rung) -> Entry:
-        return item.entry

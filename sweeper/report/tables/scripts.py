@@ -28,7 +28,6 @@ was timed |
 from collections.abc import Sequence
 
 from sweeper.core.record import LoopRun
-from sweeper.loading.entries import Entry
 from sweeper.report.answers import trajectories
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.scripts import Saving, ScriptAnswer, describe_call
@@ -137,6 +136,3 @@ class ScriptsTable(TableSpec[ScriptAnswer]):
             name = join(show_axes(script.entry, ("model", *axes)), " ")
             lines += [f"on {name}: {finding}" for finding in script.findings]
         return lines
-
-    def entry(self, item: ScriptAnswer) -> Entry:
-        return item.entry

@@ -181,8 +181,9 @@ def _describe_precision(choices: Sequence[Choice], is_short: bool) -> str:
     of_judged = f"{gain} of {len(judged)}"
     said = of_judged if is_short else f"{of_judged} gain {GAIN}"
     if _pays_mostly(judged):
-        known = (choice for choice in judged if choice.recommended != NOT_KNOWN)
-        middle = median(choice.speedup or 1.0 for choice in known)
+        middle = median(
+            choice.speedup or 1.0 for choice in judged if choice.recommended != NOT_KNOWN
+        )
         verb = "in" if is_short else "compile in"
         return f"{verb} {precision}: {said}, median over all answers {middle:.2f}x"
     unknown = sum(choice.is_open for choice in judged)
@@ -228,8 +229,8 @@ def _answer_which(choices: Sequence[Choice], entries: Sequence[Entry]) -> str:
     if not answers or len(choices) == 1:
         return ""
     named = ", ".join(f"{answer} for {number}" for answer, number in answers.most_common())
-    compiled = (entry.trial for entry in entries if entry.trial.mode != "eager")
-    tried = {(trial.mode, trial.backend) for trial in compiled}
+    trials = [entry.trial for entry in entries]
+    tried = {(trial.mode, trial.backend) for trial in trials if trial.mode != "eager"}
     if len(tried) > 1:
         return f"Which mode: {named}."
     mode, backend = tried.pop()
