@@ -66,7 +66,7 @@ def show_new_model(group: Group) -> str:
     in summary.csv.
     """
     bounds = _predict_new_model(group)
-    if bounds is None or len(group.both) < MODELS_TO_PREDICT:
+    if bounds is None or WEIGHTED.count(group) < MODELS_TO_PREDICT:
         return ""
     return interval(bounds.low, bounds.high)
 
