@@ -65,10 +65,6 @@ class Group:
         return WEIGHTED.estimate(self)
 
     @cached_property
-    def weighted_device(self) -> Estimate | None:
-        return DEVICE.estimate(self)
-
-    @cached_property
     def weighted_new_model(self) -> Estimate | None:
         logs = [(amp.log, fp32.log) for amp, fp32 in WEIGHTED.select(self)]
         if logs:
@@ -152,9 +148,7 @@ class Mean:
 WEIGHTED = Mean("weighted", f"{stats.AMP_SHARE:g} AMP + {stats.FP32_SHARE:g} fp32")
 AMP = Mean("AMP", "AMP alone", ("amp",))
 FP32 = Mean("fp32", "fp32 alone", ("fp32",))
-DEVICE = Mean(
-    "by device time", "", speedup=attrgetter("device_estimate"), doubts=frozenset(DEVICE_DOUBTS)
-)
+DEVICE = Mean("by device time", "", WEIGHTS, attrgetter("device_estimate"), DEVICE_DOUBTS)
 
 
 def make_groups(points: Iterable[ModelPoint]) -> list[Group]:

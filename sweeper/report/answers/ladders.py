@@ -130,9 +130,8 @@ class LadderAnswer:
     @property
     def without(self) -> float | None:
         """How many times as fast as eager as built the strongest eager is."""
-        speedup = self.strongest.speedup if self.strongest else None
-        if speedup:
-            return speedup.ratio
+        if self.strongest and self.strongest.speedup:
+            return self.strongest.speedup.ratio
         return None
 
     @property

@@ -57,7 +57,8 @@ def describe(
 ) -> Provenance:
     """Describe where the numbers come from. `limits` are those that modes are recommended for."""
     environments = [read_environment(entry.record) for entry in entries]
-    sweeps = [manifest.sweep for manifest in manifests]
+    names = [manifest.sweep for manifest in manifests]
+    sweeps = ", ".join(names)
     presets = dict.fromkeys(entry.trial.labels.preset or "" for entry in entries)
     devices, drivers, power_limits, commits = [], [], [], []
     versions: dict[str, set[str]] = defaultdict(set)
@@ -71,11 +72,11 @@ def describe(
             versions[package].add(version)
     described = {name: f"{name} {' and '.join(sorted(found))}" for name, found in versions.items()}
     device = _list_distinct(sorted(devices))
-    names = list(dict.fromkeys(sweeps))
+    distinct = dict.fromkeys(names)
     precedence = ""
-    if len(names) > 1:
+    if len(distinct) > 1:
         precedence = (
-            f"where several of {', '.join(names)} tried one model, precision, batch and mode, "
+            f"where several of {', '.join(distinct)} tried one model, precision, batch and mode, "
             "means and recommendations take the trial of the sweep named last; recommendations "
             "take an earlier one where the last is not ok"
         )
@@ -84,7 +85,7 @@ def describe(
         times = [found.started for found in manifest.invocations if found.started]
         started.append(_list_distinct((*times[:1], *times[-1:]), ", last "))
     values = {
-        "sweeps": ", ".join(sweeps),
+        "sweeps": sweeps,
         "started": join(started),
         "measured": _describe_measuring(manifests, entries),
         "device": device,
@@ -101,7 +102,7 @@ def describe(
     }
     facts = [Fact(name, printable(value)) for name, value in values.items() if value]
     torch = described.get(TORCH, "")
-    return Provenance(tuple(facts), ", ".join(sweeps), device, torch, precedence)
+    return Provenance(tuple(facts), sweeps, device, torch, precedence)
 
 
 def _list_distinct(values: Iterable[str | None], between: str = ", ") -> str:

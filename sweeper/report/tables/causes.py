@@ -25,25 +25,13 @@ from sweeper.report.columns.column import Column, lift
 from sweeper.report.columns.formats import join_lines, shorten_names
 
 from .spec import TableSpec
-from .trials import trial_columns
+from .trials import NAMES, trial_columns
 
 MAX_TRIALS = 200  # that a cause on the page opens to
 
 
 COLUMNS: tuple[Column[Cause], ...] = (
-    *trial_columns(
-        (
-            "model",
-            "workload",
-            "backend",
-            "batch_size",
-            "variant",
-            "sweep",
-            "precision",
-            "mode",
-            "trial_id",
-        )
-    ),
+    *trial_columns((*NAMES, "trial_id")),
     Column("cause", lambda cause: cause.name, title="cause"),
     Column("count", lambda cause: cause.count, int, title="count"),
     lift(
@@ -80,7 +68,7 @@ class CausesTable(TableSpec[Cause]):
 
 
 def _name_models(causes: Sequence[Cause]) -> str:
-    names = dict.fromkeys(cause.entry.record.trial.labels.model for cause in causes)
+    names = dict.fromkeys(cause.entry.trial.labels.model for cause in causes)
     return shorten_names(list(names))
 
 

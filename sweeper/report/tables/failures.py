@@ -17,7 +17,7 @@ from sweeper.report.columns.column import MARKDOWN, PAGE, TERMINAL, Column
 from sweeper.report.columns.formats import count, join_lines, prefix
 
 from .spec import TableSpec
-from .trials import file_columns, trial_columns
+from .trials import NAMES, file_columns, trial_columns
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,7 @@ class FailedTrial:
 
 
 COLUMNS: tuple[Column[FailedTrial], ...] = (
-    *trial_columns(
-        ("model", "workload", "backend", "batch_size", "variant", "sweep", "precision", "mode"),
-    ),
+    *trial_columns(NAMES),
     *file_columns(("trial_id", "family")),
     Column(
         "status",

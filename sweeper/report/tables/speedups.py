@@ -237,7 +237,7 @@ OTHERS: tuple[Column[Entry], ...] = (
         lambda entry: tuple(attempt.status for attempt in entry.record.attempts),
         tuple,
     ),
-    Column("dropout", lambda entry: entry.record.trial.model.dropout, bool),
+    Column("dropout", lambda entry: entry.trial.model.dropout, bool),
     Column("text", lambda entry: read_text_form(entry.record)),
     lift(
         Column[OverStrongest]("strongest_eager", lambda found: found.eager),

@@ -256,7 +256,7 @@ def list_other_means(group: Group) -> list[str]:
     lines = []
     if new := show_new_model(group):
         lines.append(f"a new model {new}")
-    if device := estimated(group.weighted_device):
+    if device := estimated(DEVICE.estimate(group)):
         lines.append(f"{DEVICE.title} {device} over {DEVICE.describe_models(group)}")
     return lines
 

@@ -161,9 +161,8 @@ def _split(command: str) -> tuple[list[str], list[str]] | None:
         return None
     if words[1:3] == ["-m", "sweeper"]:
         return ["python", "-m", "sweeper"], words[3:]
-    is_script = len(words) > 1 and Path(words[1]).name == "sweeper"
-    if is_script:
-        return (["sweeper"], words[2:])
+    if len(words) > 1 and Path(words[1]).name == "sweeper":
+        return ["sweeper"], words[2:]
     return None
 
 

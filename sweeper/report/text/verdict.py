@@ -229,8 +229,10 @@ def _answer_which(choices: Sequence[Choice], entries: Sequence[Entry]) -> str:
     if not answers or len(choices) == 1:
         return ""
     named = ", ".join(f"{answer} for {number}" for answer, number in answers.most_common())
-    trials = [entry.trial for entry in entries]
-    tried = {(trial.mode, trial.backend) for trial in trials if trial.mode != "eager"}
+    tried = set()
+    for entry in entries:
+        if entry.trial.mode != "eager":
+            tried.add((entry.trial.mode, entry.trial.backend))
     if len(tried) > 1:
         return f"Which mode: {named}."
     mode, backend = tried.pop()
