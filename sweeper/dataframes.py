@@ -89,7 +89,7 @@ def table(
     spec = specs[name]
     items = spec.items(Findings(records.entries, Limits(steps, max_memory_gib)))
     series = {}
-    for column in spec.columns():
+    for column in spec.columns:
         if column.name:
             values = [column.value(item) for item in items]
             series[column.name] = pd.Series(values, dtype=_TYPES[column.kind])

@@ -33,16 +33,11 @@ MAX_INSPECTIONS = 10  # named in a note
 MIN_WIDTH = 100  # columns of a console that is no terminal
 
 
-def write_report(sweeps: Sequence[Path], out: Path) -> Report:
-    """Write the tables of all trials in the folders `sweeps` to the folder `out`."""
-    return write_report_of([SweepFolder(folder) for folder in sweeps], out)
-
-
-def write_report_of(sources: Sequence[Source], out: Path, limits: Limits = NO_LIMITS) -> Report:
-    """Write the tables of all trials in `sources` to the folder `out`; `limits` are for the
-    recommendations.
+def write_report(sweeps: Sequence[Path], out: Path, limits: Limits = NO_LIMITS) -> Report:
+    """Write the tables of all trials in the folders `sweeps` to the folder `out`; `limits` are for
+    the recommendations.
     """
-    report = make_report(sources, limits)
+    report = make_report(list(map(SweepFolder, sweeps)), limits)
     return replace(report, paths=begin_files(report, out)())
 
 
@@ -60,7 +55,7 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
         *list_unverified(findings.groups),
         *find_mixtures(findings.entries),
     ]
-    notes += [manifest.problem for manifest in manifests if manifest.problem]
+    notes += filter(None, (manifest.problem for manifest in manifests))
     if findings.entries and not findings.groups:
         notes.append(
             "no geometric means: they are taken over compiled trials whose precision has a weight "

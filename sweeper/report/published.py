@@ -4,7 +4,7 @@ beside ours.
 All are of training, as eager / compiled step time. `References` say how this report differs.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from sweeper.core.text import printable
@@ -18,7 +18,7 @@ from sweeper.report.columns.formats import ratio
 
 ANNOUNCEMENT = "https://pytorch.org/get-started/pytorch-2-x/"
 TUTORIAL = "https://pyimagesearch.com/2023/03/27/whats-new-in-pytorch-2-0-torch-compile/"
-Settings = Mapping[str, tuple[str, Callable[[Entry], str | None]]]
+PublishedSettings = Mapping[str, tuple[str, Callable[[Entry], str | None]]]
 FULL = "of full length without a mask"
 SOURCES = {
     ANNOUNCEMENT: "A100, 2022: training, weighted 0.75 AMP + 0.25 fp32, slowdowns raised to 1.0",
@@ -41,7 +41,7 @@ def _show_switch(is_on: bool | None, off: str = "off") -> str:
 
 # The settings of the announcement, which conf/preset/pt2.yaml has, and how a trial has them; None:
 # it has none of it.
-SETTINGS: Settings = {
+SETTINGS: PublishedSettings = {
     "TF32": ("on", lambda entry: _show_switch(entry.trial.precision.tf32, "as torch sets it")),
     "AMP": ("float16 autocast without gradient scaler", lambda entry: name_amp_format([entry])),
     "optimizer": ("none", lambda entry: entry.trial.optimizer),
@@ -50,11 +50,10 @@ SETTINGS: Settings = {
     "memory format": ("contiguous", lambda entry: entry.trial.model.memory_format),
     "cudnn_benchmark": ("off", lambda entry: _show_switch(entry.trial.cudnn_benchmark)),
 }
-MACHINE: Settings = {
+MACHINE: PublishedSettings = {
     "GPU": ("NVIDIA A100", lambda entry: read_environment(entry.record).device),
     "torch": ("before 2.0", lambda entry: read_environment(entry.record).torch),
 }
-PT2_SUITES = frozenset({"timm", "huggingface", "torchbench"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +62,6 @@ class Published:
     gives a range.
     """
 
-    group: str  # as in the columns `suite` and `family`
     low: float
     high: float
     device: str
@@ -84,17 +82,18 @@ class Published:
 
 OF_2022 = ("A100", 2022, ANNOUNCEMENT)
 OF_2023 = ("A6000", 2023, TUTORIAL)
-SUITES = (  # weighted means, 0.75 AMP + 0.25 fp32
-    Published("timm", 1.38, 1.38, *OF_2022),
-    Published("huggingface", 1.52, 1.52, *OF_2022),
-    Published("torchbench", 1.76, 1.76, *OF_2022),
-    Published(ALL, 1.43, 1.43, *OF_2022),  # 163 models of these three
-)
-FAMILIES = (  # averages; the source does not say in which precision
-    Published("cnn", 1.10, 1.10, *OF_2023),  # figure 5
-    Published("vit", 1.02, 1.03, *OF_2023),  # figure 6
-    Published("nlp", 1.05, 1.06, *OF_2023),  # figure 7
-)
+SUITES = {  # weighted means, 0.75 AMP + 0.25 fp32
+    "timm": Published(1.38, 1.38, *OF_2022),
+    "huggingface": Published(1.52, 1.52, *OF_2022),
+    "torchbench": Published(1.76, 1.76, *OF_2022),
+    ALL: Published(1.43, 1.43, *OF_2022),  # 163 models of these three
+}
+PT2_SUITES = SUITES.keys() - {ALL}
+FAMILIES = {  # averages; the source does not say in which precision
+    "cnn": Published(1.10, 1.10, *OF_2023),  # figure 5
+    "vit": Published(1.02, 1.03, *OF_2023),  # figure 6
+    "nlp": Published(1.05, 1.06, *OF_2023),  # figure 7
+}
 
 
 def find_published(group: Group) -> Published | None:
@@ -104,17 +103,13 @@ def find_published(group: Group) -> Published | None:
     if group.key.workload != "train":
         return None
     if not group.suite and not group.is_whole:
-        return _find_for(group.family, FAMILIES)
+        return FAMILIES.get(group.family)
     suites = {group.suite} if group.suite else {point.suite for point in group.points}
     if suites == PT2_SUITES:
-        return _find_for(ALL, SUITES)
+        return SUITES[ALL]
     if len(suites) == 1:
-        return _find_for(suites.pop(), SUITES)
+        return SUITES.get(suites.pop())
     return None
-
-
-def _find_for(group: str, published: Iterable[Published]) -> Published | None:
-    return next((item for item in published if item.group == group), None)
 
 
 @dataclass(frozen=True)
@@ -157,7 +152,7 @@ def find_references(findings: Findings) -> References:
     return References(list(filter(None, shown)), differences, machine)
 
 
-def _compare(settings: Settings, entries: Sequence[Entry]) -> str:
+def _compare(settings: PublishedSettings, entries: Sequence[Entry]) -> str:
     """Say where the trials differ from what was published; empty where they do not."""
     parts = []
     for name, (published, read) in settings.items():

@@ -96,7 +96,7 @@ def test_together_they_fill_every_column() -> None:
     specs = {spec.name: spec for spec in TABLES}
     empty = set()
     for table, spec in (*specs.items(), (JOB, specs["recommendations"])):
-        names = {column.name for column in spec.columns() if column.name}
+        names = {column.name for column in spec.columns if column.name}
         empty |= {(table, name) for name in names - find_filled(table)}
     assert empty == NEVER_FILLED.keys() | OF_JOBS
 

@@ -36,15 +36,13 @@ pytestmark = pytest.mark.usefixtures("fresh_environment")
 class LettersTable(TableSpec[str]):
     name = "letters"
     title = "Letters of names"
+    columns = (
+        Column[str]("model", lambda model: model, title="model"),
+        Column[str]("letters", len, int, title="letters"),
+    )
 
     def items(self, findings: Findings) -> Sequence[str]:
         return [entry.record.trial.labels.model for entry in findings.entries]
-
-    def columns(self) -> Sequence[Column[str]]:
-        return (
-            Column("model", lambda model: model, title="model"),
-            Column("letters", len, int, title="letters"),
-        )
 
 
 LETTERS = LettersTable()

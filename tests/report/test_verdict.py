@@ -19,10 +19,9 @@ from rich.console import Console
 from sweeper.core.files import write_text
 from sweeper.core.record import PerArm
 from sweeper.loading.entries import load
-from sweeper.loading.sources import SweepFolder
 from sweeper.report.answers.decision import Limits
 from sweeper.report.answers.speedups import show_memory_change
-from sweeper.report.build import print_verdict, suggest_next, write_report, write_report_of
+from sweeper.report.build import print_verdict, suggest_next, write_report
 from sweeper.report.text.report import Report
 
 WIDTH, LINES_OF_VERDICT, LINES = 100, 12, 40
@@ -185,9 +184,7 @@ def test_what_was_planned_and_has_no_record_is_counted_though_nothing_failed(
 
 def test_limits_are_said_where_modes_are_chosen_within_them(tmp_path: Path) -> None:
     folder = write_sweep(tmp_path, [make_record("resnet18", speedups=[1.5])])
-    report = write_report_of(
-        [SweepFolder(folder)], folder / "report", Limits(steps=3000, memory_gib=40.0)
-    )
+    report = write_report([folder], folder / "report", Limits(steps=3000, memory_gib=40.0))
     assert report.verdict.sentences[0] == "Modes are chosen for 3,000 steps, 40 GiB."
 
 

@@ -18,9 +18,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from sweeper.core.files import write_text
-from sweeper.loading.sources import SweepFolder
 from sweeper.report.answers.decision import Limits
-from sweeper.report.build import write_report_of
+from sweeper.report.build import write_report
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "docs/results/records"
@@ -46,9 +45,8 @@ def tables_of(name: str, folder: Path) -> dict[str, str]:
     """Texts of the CSV files by name; `folder` must be empty. Paths in them are relative to it."""
     unpack(name, folder)
     with _in(folder):
-        source = SweepFolder(Path(name))
-        write_report_of([source], Path("report"))
-        write_report_of([source], Path("job"), JOB)
+        write_report([Path(name)], Path("report"))
+        write_report([Path(name)], Path("job"), JOB)
         texts = {table: Path(f"report/{table}.csv").read_text(encoding="utf-8") for table in TABLES}
         job = Path("job/recommendations.csv").read_text(encoding="utf-8")
     for table in OF_SOME:

@@ -96,14 +96,6 @@ class Candidate:
         return self.entry.result.compile_cold_s
 
     @property
-    def memory_ratio(self) -> float | None:
-        """Eager / compiled peak: above 1, compiling saves."""
-        eager = self.entry.result.eager_peak_memory_bytes
-        if eager and self.peak_bytes:
-            return eager / self.peak_bytes
-        return None
-
-    @property
     def peak_bytes(self) -> float | None:
         return self.entry.result.compiled_peak_memory_bytes
 

@@ -14,7 +14,7 @@ from sweeper.analysis.meanings import CAUSES
 from sweeper.core.backends import CONTROLS
 from sweeper.core.libraries import SCRIPT
 from sweeper.loading.entries import Entry
-from sweeper.report.columns.formats import count, figure, percent, prefix, ratio
+from sweeper.report.columns.formats import count, figure, join_lines, percent, prefix, ratio
 
 from .candidates import NOISE
 from .decision import GRAPH_MODES
@@ -59,7 +59,7 @@ class Cause:
         if self.count is not None:
             times = f", {count(self.count, 'time')}"
         cost = prefix(", ", self.loss)
-        return f"{cost}{times}: {' | '.join(self.detail.splitlines())}"
+        return f"{cost}{times}: {join_lines(self.detail)}"
 
 
 def find_causes(entries: Iterable[Entry]) -> list[Cause]:

@@ -188,8 +188,7 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
     batch_size = max(ran, default=first.trial.batch_size)
     times, refused = _find_comparable(entries, batch_size)
     peaks_bytes = [entry.result.eager_peak_memory_bytes for entry in times]
-    known_bytes = [peak for peak in peaks_bytes if peak is not None]
-    eager_needs = _exceed_memory(min(known_bytes, default=None), limits)
+    eager_needs = _exceed_memory(min(filter(None, peaks_bytes), default=None), limits)
     eager_steps = [found.eager for found in times.values()]
     eager = pool_estimates(eager_steps) if times else None
     agrees = not disagree([step.ratio for step in eager_steps], first.trial.device)

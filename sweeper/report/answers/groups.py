@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
+from operator import attrgetter
 from typing import TypeVar
 
 from sweeper.analysis import stats
 from sweeper.analysis.flags import DEVICE_DOUBTS, DOUBTS, UNVERIFIED
+from sweeper.analysis.result import Result
 from sweeper.analysis.stats import Estimate
 from sweeper.core.trial import WEIGHTS
 from sweeper.report.columns.formats import count, shorten_names
@@ -17,7 +19,6 @@ from sweeper.report.columns.formats import count, shorten_names
 from .model_points import GroupKey, ModelPoint
 
 K = TypeVar("K", GroupKey, str)
-T = TypeVar("T", float, Estimate)
 ALL = "all"
 
 
@@ -59,144 +60,95 @@ class Group:
         """
         return [point for point in self.points if point.has_unverified]
 
-    def select_sure(self, weights: Collection[str], doubts: Set[str]) -> Group:
-        """Select the points that were tried under each of `weights`, and whose trials there have
-        none of the flags `doubts`.
-        """
-        points = [point for point in self.points if point.is_sure(weights, doubts)]
-        return replace(self, points=points)
-
-    def estimates(self, weight: str) -> list[Estimate]:
-        """Return the speedups of all points that are verified under `weight`."""
-        estimates = []
-        for point in self.points:
-            estimate = point.estimate(weight)
-            if estimate:
-                estimates.append(estimate)
-        return estimates
-
-    def geomean(self, weight: str) -> Estimate | None:
-        estimates = self.estimates(weight)
-        if estimates:
-            return stats.geomean_of_these_models(estimates)
-        return None
-
-    @cached_property
-    def both(self) -> list[tuple[Estimate, Estimate]]:
-        """AMP and fp32 of the points that are verified in both."""
-        return _pair_up(self.points, ModelPoint.estimate)
-
-    @cached_property
-    def device(self) -> list[tuple[Estimate, Estimate]]:
-        """Device speedups in AMP and fp32 of the points that have both: they move less from host to
-        host.
-        """
-        return _pair_up(self.points, ModelPoint.device_estimate)
-
     @cached_property
     def weighted(self) -> Estimate | None:
-        return _weigh_models(self.both)
-
-    @cached_property
-    def weighted_device(self) -> Estimate | None:
-        return _weigh_models(self.device)
+        return WEIGHTED.estimate(self)
 
     @cached_property
     def weighted_new_model(self) -> Estimate | None:
-        if not self.both:
-            return None
-        amp, fp32 = zip(*self.both, strict=True)
-        return stats.weighted_new_model([one.log for one in amp], [one.log for one in fp32])
+        logs = [(amp.log, fp32.log) for amp, fp32 in WEIGHTED.select(self)]
+        if logs:
+            return stats.weighted_new_model(*zip(*logs, strict=True))
+        return None
 
     @property
     def weighted_failures_as_one(self) -> float | None:
-        tried = [point for point in self.judged if len(point.entries) == len(WEIGHTS)]
-        pairs = _pair_up(tried, ModelPoint.speedup_or_one)
-        return _weigh(pairs, stats.geomean, stats.weighted)
+        pairs = []
+        for point in self.judged:
+            if len(point.entries) == len(WEIGHTS):
+                amp, fp32 = point.speedup_or_one("amp"), point.speedup_or_one("fp32")
+                if amp and fp32:
+                    pairs.append((amp, fp32))
+        return _weigh(pairs)
 
     @property
     def weighted_clipped(self) -> float | None:
-        pairs = [(max(amp.ratio, 1.0), max(fp32.ratio, 1.0)) for amp, fp32 in self.both]
-        return _weigh(pairs, stats.geomean, stats.weighted)
+        pairs = [(max(amp.ratio, 1.0), max(fp32.ratio, 1.0)) for amp, fp32 in WEIGHTED.select(self)]
+        return _weigh(pairs)
+
+
+def _weigh(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Weigh the mean over AMP and the mean over fp32."""
+    if not pairs:
+        return None
+    amp, fp32 = zip(*pairs, strict=True)
+    return stats.weighted(stats.geomean(amp), stats.geomean(fp32))
 
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean of a group by what people call it, and how many of its models are without doubt."""
+    """A mean of a group by what people call it: over its models with a verified speedup under each
+    of `weights`, of which those are without doubt that have none of the flags `doubts`.
+    """
 
     title: str
     meaning: str
-    estimate: Callable[[Group], Estimate | None]
-    select: Callable[[Group], Sequence[object]]  # its models, one value for each
-    weights: Collection[str] = WEIGHTS
+    weights: Sequence[str] = WEIGHTS
+    speedup: Callable[[Result], Estimate | None] = attrgetter("estimate")
     doubts: Set[str] = frozenset(DOUBTS)
+
+    def select(self, group: Group) -> list[list[Estimate]]:
+        """List the speedups of each of the models, in the order of `weights`."""
+        selected = []
+        for point in group.points:
+            results = filter(None, map(point.verified.get, self.weights))
+            speedups = list(filter(None, map(self.speedup, results)))
+            if len(speedups) == len(self.weights):
+                selected.append(speedups)
+        return selected
+
+    def estimate(self, group: Group) -> Estimate | None:
+        by_weight = zip(*self.select(group), strict=True)
+        means = list(map(stats.geomean_of_these_models, by_weight))
+        if not means:
+            return None
+        if len(means) == 1:
+            return means[0]
+        return stats.weighted_of_these_models(*means)
 
     def count(self, group: Group) -> int:
         return len(self.select(group))
 
     def count_sure(self, group: Group) -> int:
-        return self.count(group.select_sure(self.weights, self.doubts))
+        sure = [point for point in group.points if point.is_sure(self.weights, self.doubts)]
+        return self.count(replace(group, points=sure))
+
+    def name_sure(self, group: Group) -> str:
+        """Say how many of the models are without doubt: `all`, `2` or `none`."""
+        sure = self.count_sure(group)
+        if sure and sure == self.count(group):
+            return "all"
+        return str(sure or "none")
 
     def describe_models(self, group: Group) -> str:
         """Count the models of the mean, e.g. `42 models, 2 without doubt`."""
-        number, sure = self.count(group), self.count_sure(group)
-        named = "all" if number and sure == number else str(sure or "none")
-        return f"{count(number, 'model')}, {named} without doubt"
+        return f"{count(self.count(group), 'model')}, {self.name_sure(group)} without doubt"
 
 
-def _make_mean(title: str, weight: str) -> Mean:
-    """Make the mean over the models in one precision."""
-    return Mean(
-        title,
-        f"{title} alone",
-        lambda group: group.geomean(weight),
-        lambda group: group.estimates(weight),
-        (weight,),
-    )
-
-
-WEIGHTED = Mean(
-    "weighted",
-    f"{stats.AMP_SHARE:g} AMP + {stats.FP32_SHARE:g} fp32",
-    lambda group: group.weighted,
-    lambda group: group.both,
-)
-AMP = _make_mean("AMP", "amp")
-FP32 = _make_mean("fp32", "fp32")
-DEVICE = Mean(
-    "by device time",
-    "",
-    lambda group: group.weighted_device,
-    lambda group: group.device,
-    doubts=DEVICE_DOUBTS,
-)
-
-
-def _pair_up(
-    points: Iterable[ModelPoint], read: Callable[[ModelPoint, str], T | None]
-) -> list[tuple[T, T]]:
-    """Read the values in AMP and in fp32 of the points that have both."""
-    pairs = []
-    for point in points:
-        amp, fp32 = read(point, "amp"), read(point, "fp32")
-        if amp and fp32:
-            pairs.append((amp, fp32))
-    return pairs
-
-
-def _weigh_models(pairs: Sequence[tuple[Estimate, Estimate]]) -> Estimate | None:
-    """Weigh the means of these models in AMP and in fp32."""
-    return _weigh(pairs, stats.geomean_of_these_models, stats.weighted_of_these_models)
-
-
-def _weigh(
-    pairs: Sequence[tuple[T, T]], mean: Callable[[Sequence[T]], T], weigh: Callable[[T, T], T]
-) -> T | None:
-    """Weigh the mean over AMP and the mean over fp32."""
-    if not pairs:
-        return None
-    amp, fp32 = zip(*pairs, strict=True)
-    return weigh(mean(amp), mean(fp32))
+WEIGHTED = Mean("weighted", f"{stats.AMP_SHARE:g} AMP + {stats.FP32_SHARE:g} fp32")
+AMP = Mean("AMP", "AMP alone", ("amp",))
+FP32 = Mean("fp32", "fp32 alone", ("fp32",))
+DEVICE = Mean("by device time", "", WEIGHTS, attrgetter("device_estimate"), DEVICE_DOUBTS)
 
 
 def make_groups(points: Iterable[ModelPoint]) -> list[Group]:

@@ -130,9 +130,8 @@ class LadderAnswer:
     @property
     def without(self) -> float | None:
         """How many times as fast as eager as built the strongest eager is."""
-        speedup = self.strongest.speedup if self.strongest else None
-        if speedup:
-            return speedup.ratio
+        if self.strongest and self.strongest.speedup:
+            return self.strongest.speedup.ratio
         return None
 
     @property
@@ -222,14 +221,16 @@ def answer_ladders(ladders: Iterable[Ladder]) -> list[LadderAnswer]:
     return answers
 
 
-def find_ladder_axes(answers: Iterable[LadderAnswer]) -> list[str]:
+def find_ladder_axes(answers: Sequence[LadderAnswer]) -> list[str]:
     """Find the axes in which ladders of one model differ."""
-    values: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for answer in answers:
-        for name in AXES:
-            values[name, answer.model].add(_show_axis(answer.built, name))
-    differing = {name for (name, _), shown in values.items() if len(shown) > 1}
-    return [name for name in AXES if name in differing]
+    differing = []
+    for name in AXES:
+        values: dict[str, set[str]] = defaultdict(set)
+        for answer in answers:
+            values[answer.model].add(_show_axis(answer.built, name))
+        if max(map(len, values.values()), default=0) > 1:
+            differing.append(name)
+    return differing
 
 
 def conclude(answers: Sequence[LadderAnswer]) -> list[str]:

@@ -8,10 +8,10 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.result import Result
-from sweeper.analysis.stats import Estimate
 from sweeper.core.trial import Precision
 from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import count
@@ -26,8 +26,7 @@ def is_verified(entry: Entry) -> bool:
     return entry.is_ok and UNVERIFIED not in entry.flags
 
 
-@dataclass(frozen=True)
-class GroupKey:
+class GroupKey(NamedTuple):
     """What a row of the summary holds fixed, beside the family."""
 
     workload: str
@@ -37,7 +36,7 @@ class GroupKey:
 
     @property
     def parts(self) -> tuple[str, ...]:
-        return tuple(filter(None, (self.workload, self.mode, self.backend, self.variant)))
+        return tuple(filter(None, self))
 
     def __str__(self) -> str:
         return ", ".join(self.parts)
@@ -92,24 +91,6 @@ class ModelPoint:
             if weight not in self.entries or not doubts.isdisjoint(self.entries[weight].flags):
                 return False
         return True
-
-    def estimate(self, weight: str) -> Estimate | None:
-        """Return the speedup under `weight`; None where the trial is not verified or was not
-        tried.
-        """
-        result = self.verified.get(weight)
-        if result:
-            return result.estimate
-        return None
-
-    def device_estimate(self, weight: str) -> Estimate | None:
-        """Return the device speedup under `weight`; None as in `estimate`, and where it is not
-        known.
-        """
-        result = self.verified.get(weight)
-        if result:
-            return result.device_estimate
-        return None
 
     def speedup_or_one(self, weight: str) -> float | None:
         """Return the speedup under `weight`, which must have been tried; 1.0 where the trial

@@ -14,7 +14,7 @@ from sweeper.loading.environment import (
     read_settings_of_torch,
 )
 from sweeper.loading.invocations import Manifest
-from sweeper.report.columns.formats import join, shorten_names
+from sweeper.report.columns.formats import join, shorten, shorten_names
 
 TORCH = "torch"
 MAX_CHARACTERS = 60  # of one setting
@@ -57,20 +57,26 @@ def describe(
 ) -> Provenance:
     """Describe where the numbers come from. `limits` are those that modes are recommended for."""
     environments = [read_environment(entry.record) for entry in entries]
-    sweeps = [manifest.sweep for manifest in manifests]
-    device = _list_distinct(sorted(found.device or "" for found in environments))
-    limits_w = [found.power_limit_w for found in environments if found.power_limit_w is not None]
+    names = [manifest.sweep for manifest in manifests]
+    sweeps = ", ".join(names)
     presets = dict.fromkeys(entry.trial.labels.preset or "" for entry in entries)
+    devices, drivers, power_limits, commits = [], [], [], []
     versions: dict[str, set[str]] = defaultdict(set)
     for environment in environments:
+        devices.append(environment.device or "")
+        drivers.append(environment.driver)
+        commits.append(environment.commit)
+        if environment.power_limit_w is not None:
+            power_limits.append(f"{environment.power_limit_w:g} W")
         for package, version in environment.versions.items():
             versions[package].add(version)
     described = {name: f"{name} {' and '.join(sorted(found))}" for name, found in versions.items()}
-    names = list(dict.fromkeys(sweeps))
+    device = _list_distinct(sorted(devices))
+    distinct = dict.fromkeys(names)
     precedence = ""
-    if len(names) > 1:
+    if len(distinct) > 1:
         precedence = (
-            f"where several of {', '.join(names)} tried one model, precision, batch and mode, "
+            f"where several of {', '.join(distinct)} tried one model, precision, batch and mode, "
             "means and recommendations take the trial of the sweep named last; recommendations "
             "take an earlier one where the last is not ok"
         )
@@ -79,14 +85,14 @@ def describe(
         times = [found.started for found in manifest.invocations if found.started]
         started.append(_list_distinct((*times[:1], *times[-1:]), ", last "))
     values = {
-        "sweeps": ", ".join(sweeps),
+        "sweeps": sweeps,
         "started": join(started),
         "measured": _describe_measuring(manifests, entries),
         "device": device,
-        "driver": _list_distinct(found.driver for found in environments),
-        "power limit": _list_distinct(f"{limit_w:g} W" for limit_w in limits_w),
+        "driver": _list_distinct(drivers),
+        "power limit": _list_distinct(power_limits),
         "versions": ", ".join(described.values()),
-        "commit": _list_distinct(found.commit for found in environments),
+        "commit": _list_distinct(commits),
         "inductor config": _describe_inductor_config(environments),
         "settings": _describe_settings(entries),
         "amp": name_amp_format(entries),
@@ -96,7 +102,7 @@ def describe(
     }
     facts = [Fact(name, printable(value)) for name, value in values.items() if value]
     torch = described.get(TORCH, "")
-    return Provenance(tuple(facts), ", ".join(sweeps), device, torch, precedence)
+    return Provenance(tuple(facts), sweeps, device, torch, precedence)
 
 
 def _list_distinct(values: Iterable[str | None], between: str = ", ") -> str:
@@ -172,10 +178,7 @@ def _show_setting(value: object) -> str:
         if value:
             return "on"
         return "off"
-    text = str(value)
-    if len(text) <= MAX_CHARACTERS:
-        return text
-    return f"{text[: MAX_CHARACTERS - 1]}…"
+    return shorten(str(value), MAX_CHARACTERS)
 
 
 def _describe_inductor_config(environments: Iterable[Environment]) -> str:
@@ -201,8 +204,8 @@ def _describe_measuring(manifests: Iterable[Manifest], entries: Iterable[Entry])
     settings, rounds_asked = [], []
     for manifest in manifests:
         for invocation in manifest.invocations:
-            values = {name: invocation.measure.get(name) for name in ASKED}
-            known = [f"{name} {value}" for name, value in values.items() if value is not None]
+            measure = invocation.measure
+            known = [f"{name} {measure[name]}" for name in ASKED if measure.get(name) is not None]
             settings.append(", ".join(known))
             rounds_asked.append(invocation.rounds)
     texts, asked = _list_distinct(settings, " and "), _list_distinct(rounds_asked, " or ")

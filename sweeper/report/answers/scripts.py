@@ -15,7 +15,7 @@ from sweeper.report.columns.formats import count, duration, figure, join, percen
 from . import trajectories
 from .candidates import NOISE, Times, find_times
 from .decision import NOT_KNOWN, Choice
-from .trials import find_varying, show_axis
+from .trials import find_varying, show_axes
 
 # torch compiles a frame for so many shapes that differ in more than one size, then runs it eager.
 MANY_SHAPES = 8
@@ -82,11 +82,6 @@ class ScriptAnswer:
         return self.entry.trial.labels.total_steps
 
     @property
-    def compile_s(self) -> float | None:
-        """Seconds of compiling with an empty cache."""
-        return self.entry.result.compile_cold_s
-
-    @property
     def eager_loader_share(self) -> float | None:
         """The share of the loop's time in which it waits for its loader."""
         return self.entry.result.eager_loader_share
@@ -105,7 +100,8 @@ class ScriptAnswer:
 
     @cached_property
     def saving(self) -> Saving | None:
-        result, steps, compile_s = self.entry.result, self.total_steps, self.compile_s
+        result, steps = self.entry.result, self.total_steps
+        compile_s = result.compile_cold_s
         if self.times is None or steps is None or compile_s is None:
             return None
         speedups = result.loop_speedup, result.loop_speedup_low, result.loop_speedup_high
@@ -128,15 +124,16 @@ class ScriptAnswer:
 
     def _describe_total(self) -> Iterator[str]:
         """Say what compiling gives over the whole training, and when it has paid."""
-        if self.compile_s is None or self.saving is None:
+        result = self.entry.result
+        compile_s, break_even = result.compile_cold_s, result.break_even_steps
+        if compile_s is None or self.saving is None:
             return
-        break_even = self.entry.result.break_even_steps
         most = "at most " if "compile_contended" in self.entry.flags else ""
         when = "never pay back"
         if break_even is not None:
             paid = "have paid back" if self.saving.value_s > 0 else "would pay back"
             when = f"{paid} after {math.ceil(break_even):,} steps"
-        compiling = f"{most}{_show_time(self.compile_s)} of compilation"
+        compiling = f"{most}{_show_time(compile_s)} of compilation"
         gain = self.saving.describe()
         yield f"over {self.total_steps:,} steps compiling {gain}: {compiling} {when}"
 
@@ -236,7 +233,7 @@ def conclude(choices: Sequence[Choice]) -> list[str]:
 
     lines = []
     for choice in sorted(choices, key=gain, reverse=True):
-        name = join([show_axis(choice.entries[0], axis) for axis in ("model", *axes)], " ")
+        name = join(show_axes(choice.entries[0], ("model", *axes)), " ")
         lines.append(f"script {name}: {_conclude(choice)}")
     return lines
 

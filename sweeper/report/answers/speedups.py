@@ -6,7 +6,14 @@ from collections.abc import Collection, Sequence
 
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
-from sweeper.report.columns.formats import MAX_NAMES, estimated, figure, ratio, shorten_names
+from sweeper.report.columns.formats import (
+    MAX_NAMES,
+    estimated,
+    figure,
+    prefix,
+    ratio,
+    shorten_names,
+)
 
 from .trials import TRIAL_AXES, find_varying, name_trial
 
@@ -71,10 +78,7 @@ def show_compile_time(entry: Entry) -> str:
     """Show the seconds of compiling cold; `≤24.6` where others kept the processor busy
     meanwhile.
     """
-    seconds = figure(entry.result.compile_cold_s)
-    if seconds:
-        return f"{mark_upper_bound(entry)}{seconds}"
-    return ""
+    return prefix(mark_upper_bound(entry), figure(entry.result.compile_cold_s))
 
 
 def mark_upper_bound(entry: Entry) -> str:

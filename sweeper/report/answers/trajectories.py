@@ -9,6 +9,7 @@ from sweeper.core.serialization import Json
 from sweeper.report.columns.formats import figure
 
 SAME, DIFFERS, UNKNOWN = "same", "differs", "unknown"
+VERDICTS = {True: SAME, False: DIFFERS, None: UNKNOWN}  # by whether it passed
 SAID = {
     SAME: "trains as in eager",
     DIFFERS: "does not train as in eager",
@@ -28,11 +29,7 @@ def name_verdict(trajectory: Trajectory | None) -> str | None:
     """Return `same`, `differs` or `unknown`; None where the steps were not compared."""
     if trajectory is None:
         return None
-    if trajectory.passed is None:
-        return UNKNOWN
-    if trajectory.passed:
-        return SAME
-    return DIFFERS
+    return VERDICTS[trajectory.passed]
 
 
 def say(trajectory: Trajectory | None) -> str:

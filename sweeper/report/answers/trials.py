@@ -8,6 +8,7 @@ from sweeper.core.trial import MODES
 from sweeper.loading.entries import Entry
 from sweeper.report.columns import cell
 from sweeper.report.columns.cell import Value
+from sweeper.report.columns.formats import join
 
 # Shown only where trials differ. What all of them have in common stands above a table.
 COMMON_AXES = ("workload", "backend", "batch_size", "variant")
@@ -55,6 +56,10 @@ def show_axis(entry: Entry, name: str) -> str:
     return cell.show(AXES[name](entry))
 
 
+def show_axes(entry: Entry, names: Iterable[str]) -> tuple[str, ...]:
+    return tuple(show_axis(entry, name) for name in names)
+
+
 def find_varying(entries: Sequence[Entry], names: Iterable[str]) -> list[str]:
     """Return the axes, of those in `names`, in which trials differ."""
     varying = []
@@ -69,8 +74,7 @@ def name_trial(entry: Entry, axes: Iterable[str]) -> str:
     """Name a trial by its model, precision and mode and its values of `axes`, e.g. `resnet50 amp
     default`.
     """
-    texts = [show_axis(entry, name) for name in ("model", "precision", "mode", *axes)]
-    return " ".join(filter(None, texts))
+    return join(show_axes(entry, ("model", "precision", "mode", *axes)), " ")
 
 
 def name_common_axes(entries: Sequence[Entry]) -> str:
@@ -95,18 +99,14 @@ def rank_mode(mode: str | None) -> int:
 
 def sort_trials(entries: Iterable[Entry]) -> list[Entry]:
     """Put trials of one model together, modes from mild to aggressive."""
+    return sorted(entries, key=rank_trial)
 
-    def order(entry: Entry) -> tuple[str | int, ...]:
-        trial = entry.trial
-        return (
-            show_axis(entry, "model"),
-            show_axis(entry, "workload"),
-            entry.record.known_batch_size or 0,
-            show_axis(entry, "variant"),
-            show_axis(entry, "precision"),
-            rank_mode(trial.mode),
-            trial.mode,
-            show_axis(entry, "backend"),
-        )
 
-    return sorted(entries, key=order)
+def rank_trial(entry: Entry) -> tuple[str | int, ...]:
+    return (
+        *show_axes(entry, ("model", "workload")),
+        entry.record.known_batch_size or 0,
+        *show_axes(entry, ("variant", "precision")),
+        rank_mode(entry.trial.mode),
+        *show_axes(entry, ("mode", "backend")),
+    )

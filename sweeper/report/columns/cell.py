@@ -21,10 +21,11 @@ def plain(value: Value) -> str:
     if value is None or (isinstance(value, float) and not math.isfinite(value)):
         return ""
     if isinstance(value, bool):
-        return "true" if value else "false"
-    text = ";".join(value) if isinstance(value, tuple) else str(value)
+        return str(value).lower()
+    if isinstance(value, tuple):
+        value = ";".join(value)
     # JSON can carry lone surrogates, UTF-8 cannot.
-    return text if text.isascii() else text.encode("utf-8", "replace").decode()
+    return str(value).encode("utf-8", "replace").decode()
 
 
 def guard(value: Value) -> str:
@@ -32,14 +33,11 @@ def guard(value: Value) -> str:
     for a formula.
     """
     text = plain(value)
-    if not isinstance(value, str | tuple):
-        return text
-    return f"'{text}" if FORMULA.match(text) else text
+    if isinstance(value, str | tuple) and FORMULA.match(text):
+        return f"'{text}"
+    return text
 
 
 def show(value: Value) -> str:
     """Show a value on one line, for people."""
-    text = plain(value)
-    if isinstance(value, str | tuple):
-        return printable(text)
-    return text
+    return printable(plain(value))

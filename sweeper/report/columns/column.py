@@ -66,11 +66,15 @@ def lift(column: Column[T], get: Callable[[S], T | None]) -> Column[S]:
 
     def value(item: S) -> Value:
         found = get(item)
-        return None if found is None else column.value(found)
+        if found is None:
+            return None
+        return column.value(found)
 
     def text(item: S) -> str:
         found = get(item)
-        return "" if found is None else column.show(found)
+        if found is None:
+            return ""
+        return column.show(found)
 
     lifted: Column[Any] = column
     return replace(lifted, value=value, text=text)
@@ -98,12 +102,19 @@ def estimate_columns(
 
     def bounds(item: T) -> Interval | None:
         found = read(item)
-        return found.interval() if found else None
+        if found:
+            return found.interval()
+        return None
 
     ratio = lift(
         Column[Estimate](name, lambda found: found.ratio, float, text=formats.estimated), read
     )
     return [replace(ratio, **shown), *interval_columns(name, bounds)]
+
+
+def show_row(columns: Iterable[Column[T]], item: T) -> list[str]:
+    """Show an item to people in each column."""
+    return [column.show(item) for column in columns]
 
 
 def find_varying(columns: Iterable[Column[T]], items: Collection[T]) -> frozenset[str]:
@@ -126,6 +137,8 @@ def write_csv(columns: Sequence[Column[T]], items: Iterable[T]) -> str:
     quoting = csv.writer(file, lineterminator="\n", quoting=csv.QUOTE_ALL)
     for item in items:
         cells = [cell.guard(column.value(item)) for column in named]
-        has_cr = any("\r" in text for text in cells)
-        (quoting if has_cr else writer).writerow(cells)
+        if "\r" in "".join(cells):
+            quoting.writerow(cells)
+        else:
+            writer.writerow(cells)
     return file.getvalue()

@@ -74,29 +74,33 @@ def sentence(line: str) -> str:
     """Begin the line with a capital and end it with a full stop."""
     if not line:
         return ""
-    stop = "" if line.endswith(".") else "."
-    return f"{line[:1].upper()}{line[1:]}{stop}"
+    return f"{line[:1].upper()}{line[1:].removesuffix('.')}."
 
 
 def shorten_names(names: Sequence[str], number: int | None = None, between: str = ", ") -> str:
     """Join the first few names and say how many more there are; `number` is how many there are
     where some are not given.
     """
-    total = len(names) if number is None else number
     joined = between.join(names[:MAX_NAMES])
-    if total <= MAX_NAMES:
+    if number is None:
+        number = len(names)
+    if number <= MAX_NAMES:
         return joined
-    return f"{joined} and {total - MAX_NAMES} more"
+    return f"{joined} and {number - MAX_NAMES} more"
 
 
 def prefix(words: str, text: str) -> str:
     """Put words before a text; empty without a text."""
-    return f"{words}{text}" if text else ""
+    if text:
+        return f"{words}{text}"
+    return ""
 
 
 def shorten(text: str, max_characters: int) -> str:
     """End a longer text with an ellipsis."""
-    return text if len(text) <= max_characters else f"{text[: max_characters - 1]}…"
+    if len(text) <= max_characters:
+        return text
+    return f"{text[: max_characters - 1]}…"
 
 
 def join_lines(text: str) -> str:

@@ -61,7 +61,7 @@ def make_listing(spec: TableSpec[T], findings: Findings, out: Path) -> Listing |
         return None
     columns = spec.shown(shown, findings, PAGE)
     filters = []
-    for column in spec.columns():
+    for column in spec.columns:
         if column.is_filter and (column.name != SWEEP or differs(column, shown)):
             filters.append(column)
     figures = list(map(metric_column, METRICS))

@@ -25,25 +25,13 @@ from sweeper.report.columns.column import Column, lift
 from sweeper.report.columns.formats import join_lines, shorten_names
 
 from .spec import TableSpec
-from .trials import trial_columns
+from .trials import NAMES, trial_columns
 
 MAX_TRIALS = 200  # that a cause on the page opens to
 
 
 COLUMNS: tuple[Column[Cause], ...] = (
-    *trial_columns(
-        (
-            "model",
-            "workload",
-            "backend",
-            "batch_size",
-            "variant",
-            "sweep",
-            "precision",
-            "mode",
-            "trial_id",
-        )
-    ),
+    *trial_columns((*NAMES, "trial_id")),
     Column("cause", lambda cause: cause.name, title="cause"),
     Column("count", lambda cause: cause.count, int, title="count"),
     lift(
@@ -67,25 +55,20 @@ class CausesTable(TableSpec[Cause]):
     has_every_axis = True
     max_markdown_rows = 50
     max_terminal_rows = 10
+    columns = COLUMNS
 
     def items(self, findings: Findings) -> Sequence[Cause]:
         return findings.causes
 
-    def columns(self) -> Sequence[Column[Cause]]:
-        return COLUMNS
-
     def line(self, item: Cause) -> tuple[str, str]:
         return item.name, item.describe()
-
-    def entry(self, item: Cause) -> Entry:
-        return item.entry
 
     def for_page(self) -> TableSpec[list[Cause]]:
         return CauseGroupsTable()
 
 
 def _name_models(causes: Sequence[Cause]) -> str:
-    names = dict.fromkeys(cause.entry.record.trial.labels.model for cause in causes)
+    names = dict.fromkeys(cause.entry.trial.labels.model for cause in causes)
     return shorten_names(list(names))
 
 
@@ -103,6 +86,22 @@ def _name_reasons(causes: Sequence[Cause]) -> str:
     return shorten_names(counted, between="; ")
 
 
+GROUP_COLUMNS: tuple[Column[list[Cause]], ...] = (
+    Column("", lambda causes: causes[0].name, title="cause"),
+    Column("", _name_reasons, title="reason"),
+    Column("", lambda causes: causes[0].fix, title="fix"),
+    Column(
+        "",
+        lambda causes: causes[0].lost_fraction,
+        float,
+        title="lost at most",
+        text=lambda causes: causes[0].loss,
+    ),
+    Column("", lambda causes: len({cause.entry for cause in causes}), int, title="trials"),
+    Column("", _name_models, title="models"),
+)
+
+
 class CauseGroupsTable(TableSpec[list[Cause]]):
     """What the page shows of causes: groups of one kind that have one fix, in each the dearest
     first. A group opens to its trials.
@@ -112,28 +111,13 @@ class CauseGroupsTable(TableSpec[list[Cause]]):
     title = CausesTable.title
     word = CausesTable.word
     place = CausesTable.place
+    columns = GROUP_COLUMNS
 
     def items(self, findings: Findings) -> Sequence[list[Cause]]:
         groups: dict[tuple[str, str], list[Cause]] = defaultdict(list)
         for cause in findings.causes:
             groups[cause.name, cause.fix].append(cause)
         return list(groups.values())
-
-    def columns(self) -> Sequence[Column[list[Cause]]]:
-        return (
-            Column("", lambda causes: causes[0].name, title="cause"),
-            Column("", _name_reasons, title="reason"),
-            Column("", lambda causes: causes[0].fix, title="fix"),
-            Column(
-                "",
-                lambda causes: causes[0].lost_fraction,
-                float,
-                title="lost at most",
-                text=lambda causes: causes[0].loss,
-            ),
-            Column("", lambda causes: len({cause.entry for cause in causes}), int, title="trials"),
-            Column("", _name_models, title="models"),
-        )
 
     def parts(self, item: list[Cause]) -> Sequence[tuple[str, str]]:
         axes = find_varying([cause.entry for cause in item], TRIAL_AXES)

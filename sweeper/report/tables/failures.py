@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.findings import Findings
-from sweeper.report.answers.trials import sort_trials
+from sweeper.report.answers.trials import rank_trial
 from sweeper.report.columns.cell import show
 from sweeper.report.columns.column import MARKDOWN, PAGE, TERMINAL, Column
-from sweeper.report.columns.formats import count, join_lines
+from sweeper.report.columns.formats import count, join_lines, prefix
 
 from .spec import TableSpec
-from .trials import file_columns, trial_columns
+from .trials import NAMES, file_columns, trial_columns
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,7 @@ class FailedTrial:
 
 
 COLUMNS: tuple[Column[FailedTrial], ...] = (
-    *trial_columns(
-        ("model", "workload", "backend", "batch_size", "variant", "sweep", "precision", "mode"),
-    ),
+    *trial_columns(NAMES),
     *file_columns(("trial_id", "family")),
     Column(
         "status",
@@ -72,6 +70,7 @@ class FailuresTable(TableSpec[FailedTrial]):
     has_every_axis = True
     shows_log = True
     max_terminal_rows = 20
+    columns = COLUMNS
 
     def items(self, findings: Findings) -> Sequence[FailedTrial]:
         judged: set[Entry] = set()
@@ -80,12 +79,8 @@ class FailuresTable(TableSpec[FailedTrial]):
                 judged.update(point.entries.values())
         return [FailedTrial(entry, entry in judged) for entry in findings.failed]
 
-    def columns(self) -> Sequence[Column[FailedTrial]]:
-        return COLUMNS
-
     def arrange(self, items: Sequence[FailedTrial]) -> Sequence[FailedTrial]:
-        by_entry = {failed.entry: failed for failed in items}
-        return [by_entry[entry] for entry in sort_trials(by_entry)]
+        return sorted(items, key=lambda failed: rank_trial(failed.entry))
 
     def explain(self, findings: Findings, items: Sequence[FailedTrial]) -> str:
         left_out = sum(not failed.in_pass_rate for failed in items)
@@ -101,9 +96,5 @@ class FailuresTable(TableSpec[FailedTrial]):
 
     def line(self, item: FailedTrial) -> tuple[str, str]:
         record = item.entry.record
-        phase = f" while {show(record.phase)}" if record.phase else ""
-        message = f": {show(item.message)}" if item.message else ""
-        return record.status, f"{phase}{message}"
-
-    def entry(self, item: FailedTrial) -> Entry:
-        return item.entry
+        phase = prefix(" while ", show(record.phase))
+        return record.status, f"{phase}{prefix(': ', show(item.message))}"

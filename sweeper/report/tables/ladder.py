@@ -29,7 +29,6 @@ Trials are compared unpaired, by Welch's t over processes (over draws where ther
 from collections.abc import Sequence
 
 from sweeper.analysis.stats import Estimate
-from sweeper.loading.entries import Entry
 from sweeper.loading.ladder import Step
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.ladders import Rung, answer_ladders, find_ladder_axes
@@ -41,7 +40,9 @@ from .trials import file_columns, trial_columns
 
 
 def show_speedup_or_status(rung: Rung) -> str:
-    return estimated(rung.speedup) if rung.step.status == "ok" else rung.step.status
+    if rung.step.status == "ok":
+        return estimated(rung.speedup)
+    return rung.step.status
 
 
 COLUMNS: tuple[Column[Rung], ...] = (
@@ -105,16 +106,14 @@ class LadderTable(TableSpec[Rung]):
     title = "How much of the speedup is torch.compile's"
     word = "Ladder"
     place = 70
+    columns = COLUMNS
 
     def items(self, findings: Findings) -> Sequence[Rung]:
         return findings.rungs
 
-    def columns(self) -> Sequence[Column[Rung]]:
-        return COLUMNS
-
     def notes(self, items: Sequence[Rung]) -> Sequence[str]:
         """Make a line per ladder that says how much of the best speedup torch.compile gives."""
-        answers = answer_ladders(list(dict.fromkeys(rung.ladder for rung in items)))
+        answers = answer_ladders(dict.fromkeys(rung.ladder for rung in items))
         axes = find_ladder_axes(answers)
         return [f"on {answer.name(axes)}: {answer.explain()}" for answer in answers]
 
@@ -130,6 +129,3 @@ class LadderTable(TableSpec[Rung]):
             "the compiled ones have all of them and do without the CUDA graph by hand. The "
             f"strongest eager is the fastest rung without torch.compile.{moved}"
         )
-
-    def entry(self, item: Rung) -> Entry:
-        return item.entry

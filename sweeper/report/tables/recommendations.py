@@ -31,6 +31,7 @@ none is |
 nearest to eager |
 """
 
+from collections import defaultdict
 from collections.abc import Sequence
 
 from sweeper.analysis.flags import DOUBTS, UNVERIFIED
@@ -38,6 +39,7 @@ from sweeper.loading.entries import Entry
 from sweeper.report.answers.candidates import HOST_NOISE, NOISE, Candidate
 from sweeper.report.answers.decision import EAGER_MOVED, Choice
 from sweeper.report.answers.findings import Findings
+from sweeper.report.answers.speedups import peak_ratio
 from sweeper.report.answers.trials import name_sweep
 from sweeper.report.columns.column import MARKDOWN, PAGE, Column, lift
 from sweeper.report.columns.formats import interval, percent, ratio, shorten_names
@@ -56,6 +58,12 @@ CERTAINTY = {
 }
 
 
+TITLES = {
+    UNVERIFIED: f"recommended without a verdict on the result ({UNVERIFIED})",
+    EAGER_MOVED: EAGER_MOVED,
+}
+
+
 def _get_entry(choice: Choice) -> Entry:
     return choice.entries[0]
 
@@ -66,8 +74,9 @@ def _of_chosen(column: Column[Candidate]) -> Column[Choice]:
 
 def _name_sweeps(choice: Choice) -> str:
     """Name the sweep of the trial that the answer rests on, or all that were compared."""
-    entries = (choice.rests_on,) if choice.rests_on else choice.entries
-    return ", ".join(dict.fromkeys(map(name_sweep, entries)))
+    if choice.rests_on:
+        return name_sweep(choice.rests_on)
+    return ", ".join(dict.fromkeys(map(name_sweep, choice.entries)))
 
 
 def _show_speedup(chosen: Candidate) -> str:
@@ -122,7 +131,7 @@ COLUMNS: tuple[Column[Choice], ...] = (
         text=lambda choice: shorten_names(choice.tied),
         folds=True,
     ),
-    _of_chosen(Column("memory_ratio", lambda one: one.memory_ratio, float)),
+    _of_chosen(Column("memory_ratio", lambda one: peak_ratio(one.entry), float)),
     Column("max_memory_gib", lambda choice: choice.limits.memory_gib, float),
     Column("steps", lambda choice: choice.limits.steps, int),
     Column("total_eager_s", lambda choice: choice.total_eager_s, float),
@@ -148,29 +157,28 @@ class RecommendationsTable(TableSpec[Choice]):
     title = "Recommendations"
     place = 20
     max_terminal_rows = 20
+    columns = COLUMNS
 
     def items(self, findings: Findings) -> Sequence[Choice]:
         return findings.choices
-
-    def columns(self) -> Sequence[Column[Choice]]:
-        return COLUMNS
 
     def notes(self, items: Sequence[Choice]) -> Sequence[str]:
         """Say what stands behind the recommendations, and name those that rest on something
         doubtful.
         """
-        kinds = {choice.certainty for choice in items}
-        lines = ["; ".join(meaning for kind, meaning in CERTAINTY.items() if kind in kinds)]
-        for doubt in DOUBTS:
-            title = f"from figures flagged {doubt}"
-            if doubt == UNVERIFIED:
-                title = f"recommended without a verdict on the result ({UNVERIFIED})"
-            lines += _name_doubted(title, [choice for choice in items if doubt in choice.doubts])
-        lines += _name_doubted(EAGER_MOVED, [choice for choice in items if choice.doubts_eager])
+        kinds = set()
+        doubted: dict[str, list[str]] = defaultdict(list)  # models by what is doubtful
+        for choice in items:
+            kinds.add(choice.certainty)
+            labels = choice.trial.labels
+            name = f"{labels.model} ({labels.precision})"
+            for doubt in choice.doubts:
+                doubted[doubt].append(name)
+            if choice.doubts_eager:
+                doubted[EAGER_MOVED].append(name)
+        lines = ["; ".join(CERTAINTY[kind] for kind in CERTAINTY if kind in kinds)]
+        for doubt in (*DOUBTS, EAGER_MOVED):
+            if doubt in doubted:
+                title = TITLES.get(doubt, f"from figures flagged {doubt}")
+                lines.append(f"{title}: {shorten_names(doubted[doubt])}")
         return lines
-
-
-def _name_doubted(title: str, choices: Sequence[Choice]) -> list[str]:
-    labels = [choice.trial.labels for choice in choices]
-    names = [f"{label.model} ({label.precision})" for label in labels]
-    return [f"{title}: {shorten_names(names)}"] if names else []

@@ -28,11 +28,10 @@ was timed |
 from collections.abc import Sequence
 
 from sweeper.core.record import LoopRun
-from sweeper.loading.entries import Entry
 from sweeper.report.answers import trajectories
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.scripts import Saving, ScriptAnswer, describe_call
-from sweeper.report.answers.trials import find_varying, show_axis
+from sweeper.report.answers.trials import find_varying, show_axes
 from sweeper.report.columns.column import MARKDOWN, PAGE, Column, lift
 from sweeper.report.columns.formats import estimated, join, percent
 
@@ -123,12 +122,10 @@ class ScriptsTable(TableSpec[ScriptAnswer]):
     name = "scripts"
     title = "Your own scripts"
     place = 75
+    columns = COLUMNS
 
     def items(self, findings: Findings) -> Sequence[ScriptAnswer]:
         return findings.scripts
-
-    def columns(self) -> Sequence[Column[ScriptAnswer]]:
-        return COLUMNS
 
     def notes(self, items: Sequence[ScriptAnswer]) -> Sequence[str]:
         axes = find_varying(
@@ -136,9 +133,6 @@ class ScriptsTable(TableSpec[ScriptAnswer]):
         )
         lines = []
         for script in items:
-            name = join([show_axis(script.entry, axis) for axis in ("model", *axes)], " ")
+            name = join(show_axes(script.entry, ("model", *axes)), " ")
             lines += [f"on {name}: {finding}" for finding in script.findings]
         return lines
-
-    def entry(self, item: ScriptAnswer) -> Entry:
-        return item.entry

@@ -46,11 +46,12 @@ class TableSpec(Generic[T]):
         """Return an item for each row of the CSV file, in order."""
         raise NotImplementedError
 
+    @property
     def columns(self) -> Sequence[Column[T]]:
         raise NotImplementedError
 
     def csv(self, findings: Findings) -> str:
-        return write_csv(self.columns(), self.items(findings))
+        return write_csv(self.columns, self.items(findings))
 
     def arrange(self, items: Sequence[T]) -> Sequence[T]:
         """Return the items that people see, in order."""
@@ -58,11 +59,10 @@ class TableSpec(Generic[T]):
 
     def shown(self, items: Sequence[T], findings: Findings, medium: str) -> list[Column[T]]:
         """Choose the columns that a medium shows for these items."""
-        columns = self.columns()
         axes: Collection[str] = findings.axes
         if not self.has_every_axis:
-            axes = find_varying(columns, items)
-        return select_shown(columns, items, axes, medium)
+            axes = find_varying(self.columns, items)
+        return select_shown(self.columns, items, axes, medium)
 
     def lead(self, items: Sequence[T]) -> str:
         """Say what stands above the table."""
@@ -90,8 +90,9 @@ class TableSpec(Generic[T]):
         return None
 
     def entry(self, item: T) -> Entry | None:
-        """Return the trial whose details a row of the page opens to."""
-        return None
+        """Return the trial whose details a row of the page opens to: the item's own."""
+        entry: Entry | None = getattr(item, "entry", None)
+        return entry
 
     def parts(self, item: T) -> Sequence[tuple[str, str]]:
         """Return what else a row of the page opens to, pairs of a name and a text."""

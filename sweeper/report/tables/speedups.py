@@ -53,8 +53,9 @@ from sweeper.report.columns.column import (
     Column,
     estimate_columns,
     lift,
+    show_row,
 )
-from sweeper.report.columns.formats import figure, join, percent
+from sweeper.report.columns.formats import join, percent, prefix
 
 from .spec import TableSpec
 from .trials import TRIAL_COLUMNS, metric_column
@@ -86,43 +87,46 @@ def _shown(name: str, title: str, **more: Any) -> Column[Entry]:
 
 
 def _show_device(entry: Entry) -> str:
-    if entry.result.device_time_missing:
-        return speedups.show_device_speedup(entry) or NOT_KNOWN
-    return speedups.show_device_speedup(entry)
+    shown = speedups.show_device_speedup(entry)
+    if not shown and entry.result.device_time_missing:
+        return NOT_KNOWN
+    return shown
 
 
 def _show_host_bound(entry: Entry) -> str:
     share = entry.result.host_bound_fraction
     if share is not None:
         return percent(share)
-    return NOT_KNOWN if entry.result.device_time_missing else ""
+    if entry.result.device_time_missing:
+        return NOT_KNOWN
+    return ""
 
 
 def _find_larger_host_share(entry: Entry) -> float | None:
-    shares = [share for share in speedups.list_host_shares(entry) if share]
-    return max(shares, default=None)
+    return max(filter(None, speedups.list_host_shares(entry)), default=None)
 
 
 def _over_strongest(entry: Entry) -> Estimate | None:
-    return entry.over_strongest.speedup if entry.over_strongest else None
+    if entry.over_strongest:
+        return entry.over_strongest.speedup
+    return None
 
 
 def _percentile_column(arm: str) -> Column[Entry]:
     """Make a column such as `2.31 / 2.35 / 2.90`: wall milliseconds of single steps, each waited
     for.
     """
-    metrics = [_METRICS[f"{arm}_{share}_s"] for share in PERCENTILES]
-
-    def show(entry: Entry) -> str:
-        values = [metric.column_value(entry.result) for metric in metrics]
-        return " / ".join(figure(value) for value in values if isinstance(value, float))
-
+    columns = [metric_column(_METRICS[f"{arm}_{share}_s"]) for share in PERCENTILES]
     title = f"{arm} {' / '.join(PERCENTILES)} ms"
-    return Column("", show, title=title)
+    return Column("", lambda entry: join(show_row(columns, entry), " / "), title=title)
 
 
 LATENCIES = tuple(map(_percentile_column, ARMS))
 _MEANING = "speedup is eager / compiled step time"
+_MEANING_OF_DEVICE = (
+    "device is the same ratio of the time that the GPU itself needs, busy and in the gap that "
+    "follows each kernel, which the host cannot disturb"
+)
 # The columns that people see, in their order.
 SHOWN: tuple[Column[Entry], ...] = (
     _shown(
@@ -151,8 +155,7 @@ SHOWN: tuple[Column[Entry], ...] = (
         "device_speedup",
         "device",
         text=_show_device,
-        meaning="device is the same ratio of the time that the GPU itself needs, busy and in the "
-        "gap that follows each kernel, which the host cannot disturb",
+        meaning=_MEANING_OF_DEVICE,
     ),
     _shown(
         "host_bound_fraction",
@@ -234,7 +237,7 @@ OTHERS: tuple[Column[Entry], ...] = (
         lambda entry: tuple(attempt.status for attempt in entry.record.attempts),
         tuple,
     ),
-    Column("dropout", lambda entry: entry.record.trial.model.dropout, bool),
+    Column("dropout", lambda entry: entry.trial.model.dropout, bool),
     Column("text", lambda entry: read_text_form(entry.record)),
     lift(
         Column[OverStrongest]("strongest_eager", lambda found: found.eager),
@@ -252,9 +255,11 @@ class SpeedupsTable(TableSpec[Entry]):
     def items(self, findings: Findings) -> Sequence[Entry]:
         return findings.entries
 
+    @property
     def columns(self) -> Sequence[Column[Entry]]:
         shown = {column.name for column in SHOWN}
-        others = [metric_column(metric) for metric in METRICS if metric.csv_name not in shown]
+        metrics = map(metric_column, METRICS)
+        others = [column for column in metrics if column.name not in shown]
         return [*TRIAL_COLUMNS, *SHOWN, *others, *OTHERS]
 
     def arrange(self, items: Sequence[Entry]) -> Sequence[Entry]:
@@ -280,16 +285,16 @@ class SpeedupsTable(TableSpec[Entry]):
         if not any(map(is_ok, items)):
             return "no trial is ok"
         axes, flagged = name_common_axes(items), speedups.name_common_flags(items)
-        all_axes = f"all trials: {axes}" if axes else ""
-        return join((all_axes, f"flags of {flagged}" if flagged else ""))
+        return join((prefix("all trials: ", axes), prefix("flags of ", flagged)))
 
     def notes(self, items: Sequence[Entry]) -> Sequence[str]:
         return [explain_intervals(items), *speedups.explain_missing(items)]
 
     def terminal_notes(self, items: Sequence[Entry]) -> Sequence[str]:
-        device = next(column for column in SHOWN if column.title == "device")
-        meaning = [device.meaning] if any(map(device.show, items)) else []
-        return [*meaning, *speedups.list_flags(items)]
+        flags = speedups.list_flags(items)
+        if any(map(_show_device, items)):
+            return [_MEANING_OF_DEVICE, *flags]
+        return flags
 
     def entry(self, item: Entry) -> Entry:
         return item
@@ -313,13 +318,13 @@ def explain_intervals(entries: Sequence[Entry]) -> str:
     kinds = set()
     for entry in entries:
         result = entry.result
-        if result.speedup is None:
-            continue
+        kind = result.interval
         if speedups.shows_range(entry):
-            kinds.add("range")
-        elif result.interval == "processes" and result.draws > 1:
-            kinds.add("several draws")
-        else:
-            kinds.add(result.interval)
-    meanings = [meaning for kind, meaning in INTERVALS.items() if kind in kinds]
-    return f"{'; '.join(meanings)}." if meanings else ""
+            kind = "range"
+        elif kind == "processes" and result.draws > 1:
+            kind = "several draws"
+        if result.speedup is not None:
+            kinds.add(kind)
+    if not kinds:
+        return ""
+    return f"{'; '.join(INTERVALS[kind] for kind in INTERVALS if kind in kinds)}."

@@ -30,6 +30,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 
+from sweeper.analysis.stats import Interval
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.groups import AMP, DEVICE, FP32, WEIGHTED, Group, Mean
 from sweeper.report.answers.model_points import GroupKey
@@ -42,7 +43,7 @@ from sweeper.report.columns.column import (
     interval_columns,
     lift,
 )
-from sweeper.report.columns.formats import estimated, interval, join, ratio, shorten_names
+from sweeper.report.columns.formats import estimated, interval, join, prefix, ratio, shorten_names
 from sweeper.report.published import Published, find_published, find_references
 
 from .spec import Headline, TableSpec
@@ -57,20 +58,23 @@ def show_mean(mean: Mean, group: Group) -> str:
     found = estimated(mean.estimate(group))
     if not found:
         return ""
-    number, sure = mean.count(group), mean.count_sure(group)
-    named = "all" if sure == number else str(sure or "none")
-    return f"{found} ({number}, {named} without doubt)"
+    return f"{found} ({mean.count(group)}, {mean.name_sure(group)} without doubt)"
 
 
 def show_new_model(group: Group) -> str:
     """Show the prediction for one more model; of few it is so wide that it says nothing, and stays
     in summary.csv.
     """
-    found = group.weighted_new_model
-    bounds = found.interval() if found else None
-    if bounds is None or len(group.both) < MODELS_TO_PREDICT:
+    bounds = _predict_new_model(group)
+    if bounds is None or WEIGHTED.count(group) < MODELS_TO_PREDICT:
         return ""
     return interval(bounds.low, bounds.high)
+
+
+def _predict_new_model(group: Group) -> Interval | None:
+    if group.weighted_new_model:
+        return group.weighted_new_model.interval()
+    return None
 
 
 def _mean_columns(name: str, mean: Mean) -> list[Column[Group]]:
@@ -78,7 +82,9 @@ def _mean_columns(name: str, mean: Mean) -> list[Column[Group]]:
 
     def show_in_terminal(group: Group) -> str:
         found = estimated(mean.estimate(group))
-        return f"{found} ({mean.count(group)})" if found else ""
+        if found:
+            return f"{found} ({mean.count(group)})"
+        return ""
 
     columns = estimate_columns(
         name,
@@ -112,10 +118,7 @@ COLUMNS: tuple[Column[Group], ...] = (
     *_mean_columns("geomean_amp", AMP),
     *_mean_columns("geomean_fp32", FP32),
     *_mean_columns("weighted", WEIGHTED),
-    *interval_columns(
-        "weighted_new_model",
-        lambda group: group.weighted_new_model.interval() if group.weighted_new_model else None,
-    ),
+    *interval_columns("weighted_new_model", _predict_new_model),
     Column("", show_new_model, title="a new model", media=(PAGE,)),
     *estimate_columns(
         "",
@@ -144,12 +147,10 @@ class SummaryTable(TableSpec[Group]):
     title = "Summary"
     place = 90
     is_last_in_terminal = True
+    columns = COLUMNS
 
     def items(self, findings: Findings) -> Sequence[Group]:
         return findings.groups
-
-    def columns(self) -> Sequence[Column[Group]]:
-        return COLUMNS
 
     def arrange(self, items: Sequence[Group]) -> Sequence[Group]:
         """Keep rows that say something: some model was judged, and `all` is more than one
@@ -179,7 +180,7 @@ class SummaryTable(TableSpec[Group]):
     def notes(self, items: Sequence[Group]) -> Sequence[str]:
         """Name the groups in which no model was judged."""
         keys = [str(group.key) for group in items if group.is_whole and not group.judged]
-        return [f"no model was judged, see the failures: {'; '.join(keys)}"] if keys else []
+        return [prefix("no model was judged, see the failures: ", "; ".join(keys))]
 
     def terminal_notes(self, items: Sequence[Group]) -> Sequence[str]:
         """Make a line for each key with how many models are without doubt; equal lines are one."""
@@ -195,7 +196,9 @@ class SummaryTable(TableSpec[Group]):
         return lines
 
     def explain(self, findings: Findings, items: Sequence[Group]) -> str:
-        amp = f" AMP: {findings.amp}." if findings.amp else ""
+        amp = ""
+        if findings.amp:
+            amp = f" AMP: {findings.amp}."
         return (
             "Geometric means of speedups; in brackets the 95 % interval for these models, in "
             "parentheses how many models, and how many of them have no flag that says that a "
@@ -221,12 +224,12 @@ class SummaryOfPage(SummaryTable):
 
 def _count_sure(mean: Mean, group: Group) -> str:
     """Show e.g. `AMP 2 of 42`, `AMP none of 42`, `AMP all 42`; empty without a mean."""
-    number, sure = mean.count(group), mean.count_sure(group)
     if mean.estimate(group) is None:
         return ""
-    if sure == number:
+    number = mean.count(group)
+    if mean.count_sure(group) == number:
         return f"{mean.title} all {number}"
-    return f"{mean.title} {sure or 'none'} of {number}"
+    return f"{mean.title} {mean.name_sure(group)} of {number}"
 
 
 def headline(group: Group) -> str:
@@ -253,13 +256,13 @@ def list_other_means(group: Group) -> list[str]:
     lines = []
     if new := show_new_model(group):
         lines.append(f"a new model {new}")
-    if device := estimated(group.weighted_device):
+    if device := estimated(DEVICE.estimate(group)):
         lines.append(f"{DEVICE.title} {device} over {DEVICE.describe_models(group)}")
     return lines
 
 
 def _explain_no_mean(group: Group) -> str:
     lacking = [mean.title.lower() for mean in (AMP, FP32) if not mean.count(group)]
-    where = f"a precision of weight {' or '.join(lacking)}" if lacking else "both precisions"
+    where = prefix("a precision of weight ", " or ".join(lacking))
     wanted = "ok and verified" if group.unverified else "ok"
-    return f"no model is {wanted} in {where}"
+    return f"no model is {wanted} in {where or 'both precisions'}"

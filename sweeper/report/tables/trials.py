@@ -22,15 +22,15 @@ TRIAL_COLUMNS: tuple[Column[Entry], ...] = (
     _axis("model", folds=True),
     Column(
         "family",
-        lambda entry: entry.record.trial.labels.family,
+        lambda entry: entry.trial.labels.family,
         title="family",
         media=(PAGE,),
         is_axis=True,
         is_name=True,
         is_filter=True,
     ),
-    Column("suite", lambda entry: entry.record.trial.labels.suite),
-    Column("library", lambda entry: entry.record.trial.model.library),
+    Column("suite", lambda entry: entry.trial.labels.suite),
+    Column("library", lambda entry: entry.trial.model.library),
     _axis("workload", is_axis=True),
     _axis("backend", is_axis=True),
     _axis("batch_size", "batch", kind=int, is_axis=True),
@@ -48,6 +48,10 @@ TRIAL_COLUMNS: tuple[Column[Entry], ...] = (
     ),
     Column("flags", lambda entry: entry.flags, tuple),
 )
+
+
+# What tells trials of any kind apart.
+NAMES = ("model", "workload", "backend", "batch_size", "variant", "sweep", "precision", "mode")
 
 
 def metric_column(metric: Metric) -> Column[Entry]:

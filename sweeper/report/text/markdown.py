@@ -5,7 +5,7 @@ from typing import TypeVar
 
 from sweeper.core.text import escape_markdown, printable
 from sweeper.report.answers.findings import Findings
-from sweeper.report.columns.column import MARKDOWN, Column
+from sweeper.report.columns.column import MARKDOWN, Column, show_row
 from sweeper.report.columns.formats import join, sentence
 from sweeper.report.tables.registry import TABLES
 from sweeper.report.tables.spec import TableSpec
@@ -48,8 +48,9 @@ def _write_section(spec: TableSpec[T], findings: Findings) -> list[str]:
     shown, lead = spec.arrange(items), spec.lead(items)
     if not items and not lead:
         return []
-    headlines = [f"**{escape(line.text)}** ({escape(line.rows)})" for line in spec.headlines(items)]
-    sections = [f"## {spec.title}", escape(sentence(lead)), join(headlines, PARAGRAPH)]
+    sections = [f"## {spec.title}", escape(sentence(lead))]
+    for line in spec.headlines(items):
+        sections.append(f"**{escape(line.text)}** ({escape(line.rows)})")
     meaning = ""
     if shown:
         columns = spec.shown(shown, findings, MARKDOWN)
@@ -58,16 +59,21 @@ def _write_section(spec: TableSpec[T], findings: Findings) -> list[str]:
     hidden = len(shown) - spec.max_markdown_rows
     if hidden > 0:
         sections.append(f"And {hidden:,} more in {spec.name}.csv.")
-    sections += [escape(sentence(note)) for note in spec.notes(items)]
+    sections += map(escape, map(sentence, spec.notes(items)))
     return [*sections, meaning, escape(spec.explain(findings, items))]
 
 
 def table(columns: Sequence[Column[T]], items: Iterable[T]) -> str:
     """Write a Markdown table; everything in its cells is escaped."""
-    rows = [[column.title for column in columns], ["---"] * len(columns)]
+    titles = [column.title for column in columns]
+    lines = [_write_row(titles), _write_row(["---"] * len(columns))]
     for item in items:
-        rows.append([escape(column.show(item)) for column in columns])
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in rows)
+        lines.append(_write_row(map(escape, show_row(columns, item))))
+    return "\n".join(lines)
+
+
+def _write_row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def bullets(lines: Iterable[str]) -> str:

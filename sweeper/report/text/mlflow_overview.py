@@ -5,14 +5,14 @@ Markdown.
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sweeper.analysis.stats import Estimate
 from sweeper.loading.cross_trial import add_cross_trial_findings
 from sweeper.loading.entries import load
 from sweeper.report.answers.findings import Findings
-from sweeper.report.answers.groups import AMP, FP32, Group
+from sweeper.report.answers.groups import AMP, DEVICE, FP32, WEIGHTED, Group
+from sweeper.report.answers.model_points import GroupKey
 from sweeper.report.columns.column import MARKDOWN
 from sweeper.report.columns.formats import count, join
 from sweeper.report.tables.summary import SummaryTable, headline
@@ -23,25 +23,7 @@ from . import markdown
 MAX_NAME_CHARACTERS = 100  # of what tells rows apart; MLflow takes 250 for a whole name
 
 
-def _ratio(estimate: Estimate | None) -> float | None:
-    if estimate:
-        return estimate.ratio
-    return None
-
-
-FIGURES: Mapping[str, Callable[[Group], float | None]] = {
-    "weighted": lambda group: _ratio(group.weighted),
-    "weighted_device": lambda group: _ratio(group.weighted_device),
-    "geomean_amp": lambda group: _ratio(AMP.estimate(group)),
-    "geomean_fp32": lambda group: _ratio(FP32.estimate(group)),
-    "pass_rate": lambda group: group.pass_rate,
-}
-KEY: Mapping[str, Callable[[Group], str | None]] = {
-    "workload": lambda group: group.key.workload,
-    "mode": lambda group: group.key.mode,
-    "backend": lambda group: group.key.backend,
-    "variant": lambda group: group.key.variant,
-}
+MEANS = {"weighted": WEIGHTED, "weighted_device": DEVICE, "geomean_amp": AMP, "geomean_fp32": FP32}
 
 
 def load_overview(folder: Path) -> Overview:
@@ -52,12 +34,13 @@ def load_overview(folder: Path) -> Overview:
 def overview(findings: Findings) -> Overview:
     """Make key figures of the summary, and a description with the statuses of all trials."""
     whole = [group for group in findings.groups if group.is_whole]
-    statuses = [entry.record.status for entry in findings.entries]
-    failed = Counter(status for status in sorted(statuses) if status != "ok")
-    line = f"{statuses.count('ok')} of {count(len(statuses), 'trial')} ok"
-    named = ", ".join(f"{status} {number}" for status, number in failed.items())
-    amp = f"AMP: {markdown.escape(findings.amp)}." if findings.amp else ""
-    foot = join((f"{join((line, named))}.", amp), " ")
+    statuses = Counter(entry.record.status for entry in findings.entries)
+    num_ok = statuses.pop("ok", 0)
+    line = f"{num_ok} of {count(len(findings.entries), 'trial')} ok"
+    failed = ", ".join(f"{status} {number}" for status, number in sorted(statuses.items()))
+    foot = f"{join((line, failed))}."
+    if findings.amp:
+        foot += f" AMP: {markdown.escape(findings.amp)}."
     return Overview(metrics(whole), _describe(findings, whole, foot))
 
 
@@ -72,10 +55,11 @@ def metrics(groups: Sequence[Group]) -> Mapping[str, float]:
         named.append(("", groups[0]))
     found = {}
     for suffix, group in named:
-        for figure, read in FIGURES.items():
-            value = read(group)
-            if value is not None:
-                found[f"{figure}{suffix}"] = value
+        for figure, mean in MEANS.items():
+            if estimate := mean.estimate(group):
+                found[f"{figure}{suffix}"] = estimate.ratio
+        if group.pass_rate is not None:
+            found[f"pass_rate{suffix}"] = group.pass_rate
     return found
 
 
@@ -84,13 +68,14 @@ def _make_suffixes(groups: Sequence[Group]) -> list[str]:
     that MLflow takes.
     """
     differing = []
-    for name, read in KEY.items():
-        if name == "mode" or len({read(group) for group in groups}) > 1:
-            differing.append(read)
-    texts = []
+    for name in GroupKey._fields:
+        if name == "mode" or len({getattr(group.key, name) for group in groups}) > 1:
+            differing.append(name)
+    texts, plain = [], []
     for group in groups:
-        texts.append("_".join(read(group) or "base" for read in differing))
-    plain = [re.sub(r"[^\w.-]+", "_", text)[:MAX_NAME_CHARACTERS] for text in texts]
+        text = "_".join(getattr(group.key, name) or "base" for name in differing)
+        texts.append(text)
+        plain.append(re.sub(r"[^\w.-]+", "_", text)[:MAX_NAME_CHARACTERS])
     suffixes = []
     for name, text in zip(plain, texts, strict=True):
         digest = ""

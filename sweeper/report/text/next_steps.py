@@ -16,7 +16,7 @@ from sweeper.loading.entries import Entry
 from sweeper.loading.invocations import Manifest
 from sweeper.report.answers.candidates import ModeOption
 from sweeper.report.answers.decision import Choice
-from sweeper.report.answers.trials import name_sweep, show_axis
+from sweeper.report.answers.trials import name_sweep, show_axes, show_axis
 from sweeper.report.columns.cell import show
 from sweeper.report.columns.formats import shorten_names
 
@@ -77,16 +77,17 @@ class _Need(NamedTuple):
         changes: dict[str, str] = {}
         if OWN_PRECISION not in precisions:
             changes |= {"precision": ",".join(precisions)}
-        modes = self.not_tried or [option.mode for option in self.unknown]
-        backends = [option.backend or "inductor" for option in self.unknown] or ["inductor"]
+        modes, backends = list(self.not_tried), []
+        for option in self.unknown:
+            modes.append(option.mode)
+            backends.append(option.backend or "inductor")
         # The modes of a ladder are rungs, with the one-liners of those before.
         if "experiment=ladder" in self.command:
             changes |= {"rung": _join(modes)}
         else:
             changes |= {"mode": _join(modes)}
-            names_backend = "backend" in self.command
-            if names_backend or any(option.backend for option in self.unknown):  # not Inductor's
-                changes |= {"backend": _join(backends)}
+            if "backend" in self.command or {*backends} - {"inductor"}:
+                changes |= {"backend": _join(backends or ["inductor"])}
         if self.not_tried:
             return {**changes, "sweep": self.sweep}
         processes = str(MIN_PROCESSES_IF_HOST_BOUND)
@@ -109,7 +110,7 @@ def list_again(
     for choice in choices:
         if choice.is_open:
             first = choice.entries[0]
-            command, sweep = commands.get(_name_case(first), ("", ""))
+            command, sweep = commands.get(show_axes(first, CASE), ("", ""))
             need = _Need(choice.not_tried, choice.unknown, command, sweep)
             model = ReportedModel(show_axis(first, "model"), show_axis(first, "suite") or None)
             lacking[need, show_axis(first, "precision")][model] = None
@@ -117,10 +118,6 @@ def list_again(
     for (need, precision), models in lacking.items():
         precisions[need, tuple(models)].append(precision)
     return [need.describe(models, found) for (need, models), found in precisions.items()]
-
-
-def _name_case(entry: Entry) -> tuple[str, ...]:
-    return tuple(show_axis(entry, name) for name in CASE)
 
 
 def _find_commands(
@@ -138,7 +135,7 @@ def _find_commands(
         sweep = show(name_sweep(entry))
         key = sweep, entry.record.trial_id
         if key in by_trial:
-            found[_name_case(entry)] = by_trial[key], sweep
+            found[show_axes(entry, CASE)] = by_trial[key], sweep
     return found
 
 
@@ -164,9 +161,8 @@ def _split(command: str) -> tuple[list[str], list[str]] | None:
         return None
     if words[1:3] == ["-m", "sweeper"]:
         return ["python", "-m", "sweeper"], words[3:]
-    is_script = len(words) > 1 and Path(words[1]).name == "sweeper"
-    if is_script:
-        return (["sweeper"], words[2:])
+    if len(words) > 1 and Path(words[1]).name == "sweeper":
+        return ["sweeper"], words[2:]
     return None
 
 

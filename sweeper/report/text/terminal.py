@@ -4,7 +4,7 @@ summary last.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from rich import box
@@ -15,8 +15,8 @@ from rich.table import Table as RichTable
 
 from sweeper.report.answers.decision import Choice
 from sweeper.report.answers.findings import Findings
-from sweeper.report.answers.trials import find_varying, name_trial, show_axis
-from sweeper.report.columns.column import TERMINAL, Column
+from sweeper.report.answers.trials import find_varying, name_trial, show_axes
+from sweeper.report.columns.column import TERMINAL, Column, show_row
 from sweeper.report.columns.formats import count, prefix, ratio
 from sweeper.report.tables.registry import TABLES
 from sweeper.report.tables.spec import TableSpec
@@ -37,22 +37,36 @@ def print_verdict(report: Report, console: Console) -> None:
     """Print the best modes, and a verdict of at most `MAX_LINES` lines."""
     _print_best(report.findings.choices, console)
     console.print()
-    parts = list(_write_verdict(report.verdict))
-    needed = [min(_count_lines(text, console) for text in texts) for texts in parts]
+    parts: list[dict[str, int]] = []  # texts with their numbers of lines
+    needed = 0
+    for texts in _write_verdict(report.verdict):
+        sizes = {text: _count_lines(text, console) for text in texts}
+        parts.append(sizes)
+        needed += min(sizes.values())
     left = MAX_LINES
-    for number, texts in enumerate(parts):
+    for sizes in parts:
+        needed -= min(sizes.values())
         # In few lines, so that the others have room too.
-        free = left - sum(needed[number + 1 :])
-        fitting = [text for text in texts if _count_lines(text, console) <= left]
-        chosen = [text for text in fitting if _count_lines(text, console) <= free] or fitting
+        chosen = _find_fitting(sizes, left - needed) or _find_fitting(sizes, left)
         if chosen:
-            left -= _count_lines(chosen[0], console)
-            print_plain(chosen[0], console)
+            left -= sizes[chosen]
+            print_plain(chosen, console)
 
 
 def _count_lines(text: str, console: Console) -> int:
     """Count the lines that a terminal makes of a text."""
-    return sum(math.ceil(cell_len(line) / console.width) for line in text.split("\n"))
+    number = 0
+    for line in text.split("\n"):
+        number += math.ceil(cell_len(line) / console.width)
+    return number
+
+
+def _find_fitting(sizes: Mapping[str, int], lines: int) -> str:
+    """Find the first text that needs no more than so many lines; empty where each needs more."""
+    for text, size in sizes.items():
+        if size <= lines:
+            return text
+    return ""
 
 
 def _write_verdict(verdict: Verdict) -> Iterator[Sequence[str]]:
@@ -86,21 +100,22 @@ def _print_best(choices: Sequence[Choice], console: Console) -> None:
         return
     first = [choice.entries[0] for choice in choices]
     axes = ["model", *find_varying(first, ("suite", "workload", "batch_size", "variant"))]
-    precisions = list(dict.fromkeys(choice.trial.labels.precision for choice in choices))
-    best: dict[tuple[str, ...], dict[str, str]] = defaultdict(dict)
+    nothing = {choice.trial.labels.precision: "" for choice in choices}
+    best: dict[tuple[str, ...], dict[str, str]] = defaultdict(nothing.copy)
     for choice in sorted(choices, key=lambda choice: -choice.gain):
-        names = tuple(show_axis(choice.entries[0], axis) for axis in axes)
+        names = show_axes(choice.entries[0], axes)
         best[names][choice.trial.labels.precision] = _show_answer(choice)
-    rows = []
-    for names, answers in best.items():
-        rows.append((*names, *(answers.get(precision, "") for precision in precisions)))
-    titles = (*(axis.replace("_", " ") for axis in axes), *precisions)
-    shown = rows[:MAX_BEST]
-    print_table(list(map(_make_column, range(len(titles)), titles)), shown, console)
-    if any(cell.endswith(DOUBTED) for row in shown for cell in row[len(axes) :]):
+    rows: list[tuple[str, ...]] = []
+    is_doubted = False
+    for names, answers in list(best.items())[:MAX_BEST]:
+        rows.append((*names, *answers.values()))
+        is_doubted |= any(answer.endswith(DOUBTED) for answer in answers.values())
+    titles = [axis.replace("_", " ") for axis in axes] + list(nothing)
+    print_table(list(map(_make_column, range(len(titles)), titles)), rows, console)
+    if is_doubted:
         print_line("? : flagged, see the report", console)
-    if len(rows) > MAX_BEST:
-        print_line(f"and {len(rows) - MAX_BEST} more in report.md", console)
+    if len(best) > MAX_BEST:
+        print_line(f"and {len(best) - MAX_BEST} more in report.md", console)
 
 
 def _make_column(place: int, title: str) -> Column[Sequence[str]]:
@@ -170,7 +185,7 @@ def _print_in_parts(columns: Sequence[Column[T]], items: Sequence[T], console: C
         print_table(columns, items, console)
         return
     print_table(others, items, console)
-    known = [item for item in items if any(column.show(item) for column in costs)]
+    known = [item for item in items if any(show_row(costs, item))]
     console.print("\n[bold]costs[/]", highlight=False)
     print_table(named, known, console)
 
@@ -187,7 +202,7 @@ def print_table(columns: Sequence[Column[T]], items: Sequence[T], console: Conso
         )
     above = None
     for item in items:
-        first, *others = [column.show(item) for column in columns]
+        first, *others = show_row(columns, item)
         table.add_row("" if first == above else escape(first), *map(escape, others))
         above = first
     console.print(table, soft_wrap=False, crop=False)

@@ -19,7 +19,6 @@ from sweeper.report.answers import ladders, scripts
 from sweeper.report.answers.candidates import NOISE
 from sweeper.report.answers.decision import NOT_KNOWN, NOTHING_FITS, Choice
 from sweeper.report.answers.findings import Findings
-from sweeper.report.answers.ladders import LadderAnswer
 from sweeper.report.answers.trials import name_sweep, name_trial, sort_trials
 from sweeper.report.columns.cell import show
 from sweeper.report.columns.formats import (
@@ -30,6 +29,7 @@ from sweeper.report.columns.formats import (
     prefix,
     ratio,
     sentence,
+    shorten,
 )
 
 from .next_steps import Again, list_again, list_planned
@@ -58,19 +58,23 @@ class Verdict:
 def make_verdict(findings: Findings, manifests: Sequence[Manifest]) -> Verdict:
     """Make the verdict of a report."""
     choices, entries = findings.choices, findings.entries
-    answers = [answer for answer in findings.ladders if answer.is_whole]
-    climbed = {_name_model(answer.built.entry) for answer in answers}  # a ladder says more of them
+    climbed, adding = set(), set()  # models of ladders; where torch.compile adds something
+    for answer in findings.ladders:
+        if answer.is_whole:
+            climbed.add(_name_model(answer.built.entry))
+        if answer.is_whole and answer.adds:
+            adding.add(_name_model(answer.built.entry))
     of_scripts, models = [], []
     for choice in choices:
         if choice.trial.workload == SCRIPT:
             of_scripts.append(choice)
-        elif _name_model(choice.entries[0]) not in climbed:
+        elif _name_model(choice.entries[0]) not in climbed:  # else the ladder says more
             models.append(choice)
     limits = prefix("modes are chosen for ", str(findings.limits))
     said = [limits, *scripts.conclude(of_scripts)[:MAX_SCRIPTS]]
     said += ladders.conclude(findings.ladders)
-    if len(choices) == 1:
-        said.append(_answer_beside_ladder(choices[0], answers))
+    if len(choices) == 1 and _name_model(choices[0].entries[0]) in adding:
+        said.append(_answer_beside_ladder(choices[0]))
     if models or not (findings.scripts or climbed):
         said += _answer_whether(models)
     said.append(_compare_eager(entries))
@@ -97,32 +101,29 @@ def _name_model(entry: Entry) -> tuple[object, ...]:
     )
 
 
-def _answer_beside_ladder(choice: Choice, answers: Sequence[LadderAnswer]) -> str:
-    """Name the mode to take where a ladder compares rungs, unless that says that torch.compile adds
-    nothing.
-    """
-    adding = {_name_model(answer.built.entry) for answer in answers if answer.adds}
-    if _name_model(choice.entries[0]) not in adding or not choice.recommended:
-        return ""
-    return f"which mode: {choice.recommended}{_explain_one(choice)}"
+def _answer_beside_ladder(choice: Choice) -> str:
+    """Name the mode to take where a ladder compares rungs."""
+    return prefix("which mode: ", f"{choice.recommended or ''}{_explain_one(choice)}")
 
 
 def _compare_eager(entries: Sequence[Entry]) -> str:
     """Say how far from 1 the speedups of eager over eager are, where nothing else was measured."""
-    measured = [entry.result for entry in entries if entry.is_ok]
-    if not measured or any(entry.trial.mode != "eager" for entry in entries):
+    by_wall, by_device = [], []
+    for entry in entries:
+        if entry.trial.mode != "eager":
+            return ""
+        if entry.is_ok:
+            by_wall.append(entry.result.speedup)
+            by_device.append(entry.result.device_speedup)
+    if not by_wall:
         return ""
-    clocks = {
-        "the wall clock": [result.speedup for result in measured],
-        "device time": [result.device_speedup for result in measured],
-    }
     parts = []
-    for clock, speedups in clocks.items():
+    for clock, speedups in (("the wall clock", by_wall), ("device time", by_device)):
         found = list(filter(None, speedups))
         if found:
             ends = dict.fromkeys((f"{ratio(min(found))}x", f"{ratio(max(found))}x"))
             parts.append(f"{' to '.join(ends)} by {clock}")
-    return f"eager against eager in {count(len(measured), 'trial')}: {', '.join(parts)}"
+    return f"eager against eager in {count(len(by_wall), 'trial')}: {', '.join(parts)}"
 
 
 def _gains(choice: Choice) -> bool:
@@ -180,8 +181,9 @@ def _describe_precision(choices: Sequence[Choice], is_short: bool) -> str:
     of_judged = f"{gain} of {len(judged)}"
     said = of_judged if is_short else f"{of_judged} gain {GAIN}"
     if _pays_mostly(judged):
-        answered = [choice for choice in judged if choice.recommended != NOT_KNOWN]
-        middle = median(choice.speedup or 1.0 for choice in answered)
+        middle = median(
+            choice.speedup or 1.0 for choice in judged if choice.recommended != NOT_KNOWN
+        )
         verb = "in" if is_short else "compile in"
         return f"{verb} {precision}: {said}, median over all answers {middle:.2f}x"
     unknown = sum(choice.is_open for choice in judged)
@@ -227,11 +229,13 @@ def _answer_which(choices: Sequence[Choice], entries: Sequence[Entry]) -> str:
     if not answers or len(choices) == 1:
         return ""
     named = ", ".join(f"{answer} for {number}" for answer, number in answers.most_common())
-    tried = {(entry.trial.mode, entry.trial.backend) for entry in entries}
-    modes = [(mode, backend) for mode, backend in tried if mode != "eager"]
-    if len(modes) > 1:
+    tried = set()
+    for entry in entries:
+        if entry.trial.mode != "eager":
+            tried.add((entry.trial.mode, entry.trial.backend))
+    if len(tried) > 1:
         return f"Which mode: {named}."
-    mode, backend = modes[0]
+    mode, backend = tried.pop()
     only = backend if mode == "default" and backend != "inductor" else mode
     return _choose_shorter(
         [f"Which mode: {named}; no other mode was tried.", f"Only {only} tried: {named}."]
@@ -268,7 +272,7 @@ def _answer_how_sure(choices: Sequence[Choice], entries: Sequence[Entry]) -> str
     named = [f"{number} flagged {flag}" for flag, number in flags[:MAX_FLAGS]]
     lines = []
     for shown in range(len(named), -1, -1):
-        names = {flag for flag, _ in flags[:shown]}
+        names = dict(flags[:shown]).keys()
         more = sum(bool(doubts) and names.isdisjoint(doubts) for doubts in doubted)
         others = f"{more} {'more ' if shown else ''}flagged" if more else ""
         lacks = join([rest, *named[:shown], others, not_verified], ", ")
@@ -291,7 +295,10 @@ def _describe_unverified(choices: Sequence[Choice], entries: Sequence[Entry]) ->
 
 def _choose_shorter(lines: Sequence[str]) -> str:
     """Choose the first line that a terminal need not break, else the last."""
-    return next((line for line in lines if len(line) <= MAX_CHARACTERS), lines[-1])
+    for line in lines:
+        if len(line) <= MAX_CHARACTERS:
+            return line
+    return lines[-1]
 
 
 def _describe_failures(findings: Findings) -> tuple[str, str, str]:
@@ -306,10 +313,9 @@ def _describe_failures(findings: Findings) -> tuple[str, str, str]:
     failed = f"{len(findings.failed)} of {trials} failed: {named}"
     ordered = sort_trials(findings.failed)
     first = min(ordered, key=lambda entry: entry.record.status in NOT_RUN)
-    lines, log = (first.record.message or "").splitlines(), ""
-    message = show(lines[0]) if lines else ""
-    if len(message) > MAX_MESSAGE_CHARACTERS:
-        message = f"{message[: MAX_MESSAGE_CHARACTERS - 1]}…"
+    message, log = "", ""
+    if first.record.message:
+        message = shorten(show(first.record.message.splitlines()[0]), MAX_MESSAGE_CHARACTERS)
     if first.record.log:
         log = (first.folder / first.record.log).as_posix()
     return failed, join((name_trial(first, findings.axes), message), ": "), show(log)

@@ -62,7 +62,7 @@ def test_a_new_model_is_predicted_from_verified_models_alone(tmp_path: Path) -> 
 def test_with_nothing_verified_there_is_no_mean(tmp_path: Path) -> None:
     findings = findings_of(tmp_path, unverified()[4:])
     group = whole_of(findings)
-    assert (len(group.passed), group.weighted, group.weighted_device, group.weighted_clipped) == (
+    assert (len(group.passed), group.weighted, DEVICE.estimate(group), group.weighted_clipped) == (
         0,
         None,
         None,
@@ -119,7 +119,7 @@ def test_the_device_mean_is_over_models_with_device_time(tmp_path: Path) -> None
     unknown = [make_record("b", name) for name in PRECISIONS]
     group = whole_of(findings_of(tmp_path, [*known, *unknown]))
     assert (WEIGHTED.count(group), DEVICE.count(group)) == (2, 1)
-    assert ratio(group.weighted_device) == pytest.approx(4.0)
+    assert ratio(DEVICE.estimate(group)) == pytest.approx(4.0)
 
 
 def test_a_mean_is_over_doubtful_models_too_and_counts_those_without_doubt(tmp_path: Path) -> None:
@@ -168,10 +168,10 @@ def test_weighted_mean_of_device_speedups_over_the_models_that_have_them(tmp_pat
     ]
     group = whole_of(findings_of(tmp_path, records))
     assert (WEIGHTED.count(group), DEVICE.count(group)) == (2, 1)
-    assert ratio(group.weighted_device) == pytest.approx(0.75 * 4 + 0.25 * 2)
+    assert ratio(DEVICE.estimate(group)) == pytest.approx(0.75 * 4 + 0.25 * 2)
     # Logs in units of ln 2, as above: variance of each mean 1; shares 3 / 3.5 and 0.5 / 3.5.
     half = stats.t_quantile(1369 / 1297) * math.sqrt(37 / 49) * math.log(2)
-    found = ends(group.weighted_device)
+    found = ends(DEVICE.estimate(group))
     assert found == pytest.approx((3.5 * math.exp(-half), 3.5 * math.exp(half)))
 
 

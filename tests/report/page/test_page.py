@@ -198,7 +198,7 @@ def test_published_total_stands_only_beside_the_three_suites(
 
 
 def test_published_figures_name_their_sources() -> None:
-    for item in (*published.SUITES, *published.FAMILIES):
+    for item in (*published.SUITES.values(), *published.FAMILIES.values()):
         assert item.source.startswith("https://"), item
 
 

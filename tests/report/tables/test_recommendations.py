@@ -33,7 +33,7 @@ def findings_of(runs: Path, *records: Record) -> Findings:
 def row_of(runs: Path, *records: Record) -> Mapping[str, Value]:
     """The values of the only row."""
     (choice,) = TABLE.items(findings_of(runs, *records))
-    return {column.name: column.value(choice) for column in TABLE.columns() if column.name}
+    return {column.name: column.value(choice) for column in TABLE.columns if column.name}
 
 
 def with_eager(mode: str, eager_s: float, speedup: float) -> Record:

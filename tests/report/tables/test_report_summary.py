@@ -12,6 +12,7 @@ from tables import differences
 from sweeper.analysis import stats
 from sweeper.core.record import Record
 from sweeper.report.answers.findings import Findings
+from sweeper.report.answers.groups import DEVICE
 from sweeper.report.columns.column import MARKDOWN, PAGE, TERMINAL
 from sweeper.report.columns.formats import estimated
 from sweeper.report.tables.summary import SummaryTable, headline
@@ -104,7 +105,7 @@ def test_the_headline_has_the_intervals_of_both_means(tmp_path: Path) -> None:
     assert group.weighted is not None
     interval = estimated(group.weighted).partition(" ")[2]
     assert headline(group).endswith(
-        f"; these models {interval}; by device time {estimated(group.weighted_device)} over 1 "
+        f"; these models {interval}; by device time {estimated(DEVICE.estimate(group))} over 1 "
         "model, all without doubt"
     )
     assert "[" in interval

@@ -108,7 +108,7 @@ def test_speedups_equal_the_table_worked_out_by_hand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spec", TABLES, ids=lambda spec: spec.name)
 def test_no_two_columns_of_a_file_have_one_name(spec: TableSpec[Any]) -> None:
-    names = [column.name for column in spec.columns() if column.name]
+    names = [column.name for column in spec.columns if column.name]
     assert len(names) == len(set(names))
 
 

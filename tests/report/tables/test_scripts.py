@@ -29,7 +29,7 @@ def findings_of(folder: Path, *records: Record) -> Findings:
 
 def rows_of(spec: TableSpec[Any], findings: Findings) -> Sequence[Mapping[str, Value]]:
     """The values of each row of the file, by column."""
-    columns = [column for column in spec.columns() if column.name]
+    columns = [column for column in spec.columns if column.name]
     return [
         {column.name: column.value(item) for column in columns} for item in spec.items(findings)
     ]
@@ -47,7 +47,7 @@ def test_a_row_says_what_compiling_saves_over_the_whole_training(tmp_path: Path)
         script.saving.low_s,
         script.saving.high_s,
     ]
-    shown = {column.title: column for column in ScriptsTable().columns() if column.title}
+    shown = {column.title: column for column in ScriptsTable().columns if column.title}
     assert shown["saved"].show(script) == "saves 2 min 40 s (2 min 38 s to 2 min 42 s)"
 
 
