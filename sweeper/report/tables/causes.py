@@ -60,6 +60,9 @@ class CausesTable(TableSpec[Cause]):
     def items(self, findings: Findings) -> Sequence[Cause]:
         return findings.causes
 
+    def entry(self, item: Cause) -> Entry:
+        return item.entry
+
     def line(self, item: Cause) -> tuple[str, str]:
         return item.name, item.describe()
 

@@ -79,6 +79,9 @@ class FailuresTable(TableSpec[FailedTrial]):
                 judged.update(point.entries.values())
         return [FailedTrial(entry, entry in judged) for entry in findings.failed]
 
+    def entry(self, item: FailedTrial) -> Entry:
+        return item.entry
+
     def arrange(self, items: Sequence[FailedTrial]) -> Sequence[FailedTrial]:
         return sorted(items, key=lambda failed: rank_trial(failed.entry))
 

@@ -29,6 +29,7 @@ Trials are compared unpaired, by Welch's t over processes (over draws where ther
 from collections.abc import Sequence
 
 from sweeper.analysis.stats import Estimate
+from sweeper.loading.entries import Entry
 from sweeper.loading.ladder import Step
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.ladders import Rung, answer_ladders, find_ladder_axes
@@ -110,6 +111,9 @@ class LadderTable(TableSpec[Rung]):
 
     def items(self, findings: Findings) -> Sequence[Rung]:
         return findings.rungs
+
+    def entry(self, item: Rung) -> Entry:
+        return item.entry
 
     def notes(self, items: Sequence[Rung]) -> Sequence[str]:
         """Make a line per ladder that says how much of the best speedup torch.compile gives."""

@@ -28,6 +28,7 @@ was timed |
 from collections.abc import Sequence
 
 from sweeper.core.record import LoopRun
+from sweeper.loading.entries import Entry
 from sweeper.report.answers import trajectories
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.scripts import Saving, ScriptAnswer, describe_call
@@ -126,6 +127,9 @@ class ScriptsTable(TableSpec[ScriptAnswer]):
 
     def items(self, findings: Findings) -> Sequence[ScriptAnswer]:
         return findings.scripts
+
+    def entry(self, item: ScriptAnswer) -> Entry:
+        return item.entry
 
     def notes(self, items: Sequence[ScriptAnswer]) -> Sequence[str]:
         axes = find_varying(

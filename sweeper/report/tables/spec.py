@@ -90,9 +90,8 @@ class TableSpec(Generic[T]):
         return None
 
     def entry(self, item: T) -> Entry | None:
-        """Return the trial whose details a row of the page opens to: the item's own."""
-        entry: Entry | None = getattr(item, "entry", None)
-        return entry
+        """Return the trial whose details a row of the page opens to."""
+        return None
 
     def parts(self, item: T) -> Sequence[tuple[str, str]]:
         """Return what else a row of the page opens to, pairs of a name and a text."""
