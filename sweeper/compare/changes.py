@@ -17,7 +17,7 @@ from .pairs import Pair, Side
 
 MAX_CHARACTERS = 80  # of a value
 
-Change = tuple[str, str, str]  # name, value in BASE and value in HEAD
+FactChange = tuple[str, str, str]  # name, value in BASE and value in HEAD
 
 
 class VersionChange(NamedTuple):
@@ -55,7 +55,7 @@ def list_version_changes(pairs: Sequence[Pair], *sweeps: Source) -> list[Version
 
 def describe_versions(pair: Pair) -> str | None:
     """List what differs between the sides of a row: the device, and versions."""
-    found: list[Change | None] = []
+    found: list[FactChange | None] = []
     for base, head in _with_records([pair]):
         found.append(_find_device_change(base, head))
         found += _find_changes(base.versions, head.versions)
@@ -84,15 +84,15 @@ def _with_records(pairs: Iterable[Pair]) -> list[tuple[Side, Side]]:
     return [pair.both for pair in pairs if pair.both and not any(side.lost for side in pair.both)]
 
 
-def _find_device_change(base: Side, head: Side) -> Change | None:
+def _find_device_change(base: Side, head: Side) -> FactChange | None:
     if not base.device or not head.device or base.device.is_like(head.device):
         return None
     return "device", base.device.name_among([head.device]), head.device.name_among([base.device])
 
 
-def _count_changes(known: Sequence[tuple[Facts, Facts]]) -> list[tuple[Change, int, str]]:
+def _count_changes(known: Sequence[tuple[Facts, Facts]]) -> list[tuple[FactChange, int, str]]:
     """Find what differs in any row, in how many rows, and a line that says so."""
-    found = Counter[Change]()
+    found = Counter[FactChange]()
     for base, head in known:
         found.update(_find_changes(base, head))
     counted = []
@@ -102,7 +102,7 @@ def _count_changes(known: Sequence[tuple[Facts, Facts]]) -> list[tuple[Change, i
     return counted
 
 
-def _find_changes(base: Facts, head: Facts) -> list[Change]:
+def _find_changes(base: Facts, head: Facts) -> list[FactChange]:
     """A group that a side does not have is left out, or all of its facts would seem to be gone."""
     found = []
     for group, facts in base.items():

@@ -2,8 +2,8 @@
 
 Values in, values out. The row's verdict is about the compiled step alone, since a speedup also
 falls when eager gets faster: by wall clock, and by device time where that alone shows a regression.
-Where no test finds a change of the step, its size may decide (`unsampled`). The rules and what they
-miss: docs/decisions/what-is-a-regression.md.
+Where no test finds a change of the step, its size may decide (`unsampled_variance`). The rules and
+what they miss: docs/decisions/what-is-a-regression.md.
 """
 
 import math
@@ -30,7 +30,7 @@ from .quantities import (
     STEP_TIMES,
     Quantity,
 )
-from .unsampled import count_fewest, find_unsampled_logs, is_host_bound
+from .unsampled_variance import count_fewest, find_unsampled_logs, is_host_bound
 
 Sides = tuple[Side, Side]
 
