@@ -101,12 +101,12 @@ def mean_within(groups: Sequence[Sequence[float]]) -> Estimate:
     return Estimate(fmean(values), squares / degrees / len(values), degrees, len(values))
 
 
-def group_by_draw(logs: Iterable[tuple[int, float | None]]) -> list[list[float]]:
-    """Group logs by their draw, without missing ones."""
-    draws: dict[int, list[float]] = {}
-    for draw, log in logs:
-        if log is not None:
-            draws.setdefault(draw, []).append(log)
+def group_logs_by_draw(values: Iterable[tuple[int, float | None]]) -> list[list[float]]:
+    """Group the logs of values by their draw, without missing values."""
+    draws: dict[int, list[float]] = defaultdict(list)
+    for draw, value in values:
+        if value is not None:
+            draws[draw].append(math.log(value))
     return list(draws.values())
 
 
@@ -142,7 +142,9 @@ def p_value(estimate: Estimate) -> float | None:
     None: no variance.
     """
     tail = _tail(estimate, abs(estimate.log))
-    return None if tail is None else 2 * tail
+    if tail is None:
+        return None
+    return 2 * tail
 
 
 def equivalence_p_value(estimate: Estimate, margin: float) -> float | None:
@@ -338,10 +340,11 @@ def fit_prior(variances: Sequence[float], degrees: Sequence[float]) -> Prior:
     """Fit d0 and s0^2 by the first two moments of log s^2 (Smyth 2004, section 6.2)."""
     from scipy.special import polygamma, psi
 
-    least = MIN_VARIANCE * median(value for value in variances if value > 0)
+    least = MIN_VARIANCE * median(filter(None, variances))
     logs: list[float] = []
     by_chance: list[float] = []
-    for value, half in zip(variances, (value / 2 for value in degrees), strict=True):
+    for value, of_value in zip(variances, degrees, strict=True):
+        half = of_value / 2
         logs.append(math.log(max(value, least)) - float(psi(half)) + math.log(half))
         by_chance.append(float(polygamma(1, half)))
     excess = variance(logs) - fmean(by_chance)

@@ -227,8 +227,7 @@ def compare_quantity(sides: Sides, quantity: Quantity) -> Change:
 
 
 def _mean(samples: Sequence[Sample], over_draws: bool) -> Estimate:
-    logs = [(sample.draw, math.log(sample.value)) for sample in samples]
-    return stats.mean_over_draws(stats.group_by_draw(logs), over_draws)
+    return stats.mean_over_draws(stats.group_logs_by_draw(samples), over_draws)
 
 
 def explain_incomparable(sides: Sides, quantity: Quantity) -> str | None:
