@@ -178,11 +178,14 @@ class Pair:
     head: Side | None
 
     @property
-    def any(self) -> Side:
-        """The side that exists, HEAD's of two."""
-        side = self.head or self.base
-        assert side is not None
-        return side
+    def sides(self) -> dict[str, Side]:
+        """The sides that exist, by what people call them."""
+        sides = {}
+        if self.base:
+            sides["BASE"] = self.base
+        if self.head:
+            sides["HEAD"] = self.head
+        return sides
 
     @property
     def both(self) -> tuple[Side, Side] | None:
@@ -199,43 +202,43 @@ class ComparedAxis(NamedTuple):
     comparison.
     """
 
-    value: Callable[[Trial], str]
-    without: Callable[[Trial], Trial]
+    name: str  # of the field of a trial, or of its compile settings
+    default: Any
+    of_compile: bool = False
+
+    def value(self, trial: Trial) -> str:
+        found = getattr(trial.compile if self.of_compile else trial, self.name)
+        return found if isinstance(found, str) else show_value(found)
+
+    def without(self, trial: Trial) -> Trial:
+        default = {self.name: self.default}
+        if self.of_compile:
+            return replace(trial, compile=replace(trial.compile, **default))
+        return replace(trial, **default)
 
 
-def _compile_axis(name: str, default: Any) -> ComparedAxis:
-    return ComparedAxis(
-        lambda trial: show_value(getattr(trial.compile, name)),
-        lambda trial: replace(trial, compile=replace(trial.compile, **{name: default})),
-    )
-
-
+PYTHON = ComparedAxis("python", None)
 AXES = {
-    "worker.python": ComparedAxis(
-        lambda trial: trial.python or "null", lambda trial: replace(trial, python=None)
-    ),
-    "mode": ComparedAxis(lambda trial: trial.mode, lambda trial: replace(trial, mode="default")),
-    "backend": ComparedAxis(
-        lambda trial: trial.backend or "null", lambda trial: replace(trial, backend=None)
-    ),
+    "worker.python": PYTHON,
+    "mode": ComparedAxis("mode", "default"),
+    "backend": ComparedAxis("backend", None),
 }
 for setting in fields(Compile):
     if setting.name != "options":
-        AXES[f"compile.{setting.name}"] = _compile_axis(setting.name, setting.default)
+        AXES[f"compile.{setting.name}"] = ComparedAxis(setting.name, setting.default, True)
 
 
 def match_sweeps(base: Sequence[Side], head: Sequence[Side]) -> list[Pair]:
     """Pair the sides of two sweeps, in the order of HEAD; trials that only BASE has come last."""
     ids_of_both = {side.trial.id for side in base} & {side.trial.id for side in head}
-
-    def count_alone(sides: Sequence[Side]) -> Counter[str]:
-        trials = [side.trial for side in sides if side.trial.id not in ids_of_both]
-        return Counter(replace(trial, python=None).id for trial in trials)
-
-    in_base, in_head = count_alone(base), count_alone(head)
+    alone = []  # how many trials of BASE and of HEAD are left over, by their id without python
+    for sides in (base, head):
+        left = [side.trial for side in sides if side.trial.id not in ids_of_both]
+        alone.append(Counter(PYTHON.without(trial).id for trial in left))
+    in_base, in_head = alone
 
     def key(trial: Trial) -> str:
-        short = replace(trial, python=None).id
+        short = PYTHON.without(trial).id
         if trial.id not in ids_of_both and in_base[short] == in_head[short] == 1:
             return f"{short} without python"
         return trial.id
@@ -252,8 +255,7 @@ def match_values(sides: Sequence[Side], axis: str, base_value: str, head_value: 
 
 
 def _match(base: Sequence[Side], head: Sequence[Side], key: Callable[[Trial], str]) -> list[Pair]:
-    bases = {key(side.trial): side for side in base}
-    heads = {key(side.trial): side for side in head}
+    bases, heads = ({key(side.trial): side for side in sides} for sides in (base, head))
     return [Pair(bases.get(name), heads.get(name)) for name in heads | bases]
 
 

@@ -33,7 +33,7 @@ from sweeper.report.columns.formats import count, figure, join, join_lines, rati
 from sweeper.report.tables.spec import select_shown
 from sweeper.report.text import markdown, terminal
 
-from .changes import VersionChange, describe_versions
+from .changes import CountedChange, describe_versions
 from .pairs import LOST, Side
 from .quantities import (
     COMPILE,
@@ -66,10 +66,14 @@ def read_trial(row: JudgedPair, read: Callable[[Trial], Value]) -> Value:
     """Read what both trials have in common, or join both values where the sides were chosen to
     differ.
     """
-    values = [read(side.trial) for side in (row.pair.base, row.pair.head) if side]
+    values = [read(side.trial) for side in row.pair.sides.values()]
     if len(set(values)) == 1:
         return values[0]
-    return " → ".join("none" if value is None else str(value) for value in values)
+    return " → ".join(map(_name_value, values))
+
+
+def _name_value(value: Value) -> str:
+    return "none" if value is None else str(value)
 
 
 def _trial_column(attribute: str, **shown: Any) -> Column[JudgedPair]:
@@ -99,8 +103,11 @@ def _quantity_columns(quantity: Quantity) -> list[Column[JudgedPair]]:
         Column("verdict", lambda change: change.verdict),
         Column("reason", lambda change: change.reason),
     ]
-    named = [replace(column, name=f"{quantity.name}_{column.name}") for column in columns]
-    return [_change_column(quantity, column) for column in named]
+    named = []
+    for column in columns:
+        renamed = replace(column, name=f"{quantity.name}_{column.name}")
+        named.append(_change_column(quantity, renamed))
+    return named
 
 
 def _read_message(side: Side) -> str | None:
@@ -117,7 +124,9 @@ def _show_eager(change: Change) -> str:
 
 
 def _show_change(change: Change) -> str:
-    return "" if change.ratio is None else f"{100 * (change.ratio - 1):+.1f} %"
+    if change.ratio is None:
+        return ""
+    return f"{100 * (change.ratio - 1):+.1f} %"
 
 
 def _show_compiled(change: Change) -> str:
@@ -170,7 +179,7 @@ COLUMNS: tuple[Column[JudgedPair], ...] = (
     _trial_column("backend", title="backend", is_axis=True),
     Column(
         "batch_size",
-        lambda row: row.pair.any.trial.known_batch_size,
+        lambda row: read_trial(row, attrgetter("known_batch_size")),
         int,
         title="batch",
         is_axis=True,
@@ -219,16 +228,19 @@ def sort_rows(comparison: Comparison) -> list[JudgedPair]:
 
 def name_row(row: JudgedPair, axes: Sequence[str]) -> str:
     """Name a row by its model, precision and mode and its values of `axes`."""
-    columns = [BY_NAME[name] for name in ("model", "precision", "mode", *axes)]
-    return join((cell.show(column.value(row)) for column in columns), " ")
+    names = ("model", "precision", "mode", *axes)
+    return join((cell.show(BY_NAME[name].value(row)) for name in names), " ")
 
 
 def is_worth_showing(row: JudgedPair) -> bool:
     """Whether something changed, or the row is not SAME; other rows are only counted."""
     if row.verdict != "SAME":
         return True
-    judged = [quantity for quantity in QUANTITIES if quantity.name != quantity.control]
-    return any(row.find_verdict(quantity) not in UNCHANGED for quantity in judged)
+    for quantity in QUANTITIES:
+        is_control = quantity.name == quantity.control
+        if not is_control and row.find_verdict(quantity) not in UNCHANGED:
+            return True
+    return False
 
 
 def choose_columns(rows: Sequence[JudgedPair], every: bool = False) -> list[Column[JudgedPair]]:
@@ -280,24 +292,24 @@ def advise_if_nothing_is_judged(comparison: Comparison) -> str | None:
     """What to do where no row has a verdict; None where one has."""
     if not all(row.verdict in ("UNRESOLVED", "NEW", "GONE") for row in comparison.rows):
         return None
-    measured = []
     units = set()
     draws = 0
+    judged = set()  # what else than the compiled step by wall clock
     for row in comparison.rows:
         compiled = row.find_change(COMPILED)
         if compiled and compiled.estimate and row.pair.both:
-            measured.append(row)
             units.add(compiled.unit)
             draws = max(draws, min(side.count_draws(COMPILED) for side in row.pair.both))
-    if not measured:
+            for quantity in (COMPILED_DEVICE, SPEEDUP):
+                if row.find_verdict(quantity) != "UNRESOLVED":
+                    judged.add(quantity)
+    if not units:
         return (
             "nothing could be judged: no trial was measured alike on both sides, and each row says "
             "why"
         )
-    device = any(row.find_verdict(COMPILED_DEVICE) != "UNRESOLVED" for row in measured)
-    speedup = any(row.find_verdict(SPEEDUP) != "UNRESOLVED" for row in measured)
-    if comparison.control.moved and speedup:
-        but = "speedups and device times" if device else "speedups"
+    if comparison.control.moved and SPEEDUP in judged:
+        but = "speedups and device times" if COMPILED_DEVICE in judged else "speedups"
         return (
             f"nothing could be judged but {but}, since eager itself moved: measure both again on "
             "one machine at rest (docs/comparing.md)"
@@ -305,7 +317,7 @@ def advise_if_nothing_is_judged(comparison: Comparison) -> str | None:
     more = ""
     if units == {"draws"}:
         more = f" measure.draws={draws + MORE_DRAWS}"
-    but = " but device times" if device else ""
+    but = " but device times" if COMPILED_DEVICE in judged else ""
     return (
         f"nothing could be judged{but}: measure both with measure=published{more} "
         "(docs/comparing.md)"
@@ -313,8 +325,8 @@ def advise_if_nothing_is_judged(comparison: Comparison) -> str | None:
 
 
 def explain_rows(rows: Sequence[JudgedPair]) -> list[str]:
-    """A line for each row that broke or has a note, and one for each reason that several rows
-    share.
+    """A line for each row that broke (one side alone is ok, and the other has a record) or has a
+    note, and one for each reason that several rows share.
     """
     varying = find_varying(COLUMNS, rows)
     axes = [name for name in AXES if name in varying]
@@ -322,10 +334,10 @@ def explain_rows(rows: Sequence[JudgedPair]) -> list[str]:
     shared: dict[str, list[str]] = {}
     for row in rows:
         name, reason = name_row(row, axes), cell.show(row.reason)
-        if _breaks(row):
-            sides = [side for side in (row.pair.head, row.pair.base) if side]
-            messages = filter(None, map(_read_message, sides))
-            message = cell.show(next(messages, ""))
+        statuses = [side.status for side in row.pair.sides.values()]
+        if len(statuses) == 2 and statuses.count("ok") == 1 and LOST.keys().isdisjoint(statuses):
+            messages = list(map(_read_message, row.pair.sides.values()))
+            message = cell.show(messages[1] or messages[0])
             lines.append(join((f"{row.verdict} {name}: {reason}", message), ": "))
         elif row.reason:
             shared.setdefault(f"{row.verdict}, {reason}", []).append(name)
@@ -336,12 +348,6 @@ def explain_rows(rows: Sequence[JudgedPair]) -> list[str]:
     return lines
 
 
-def _breaks(row: JudgedPair) -> bool:
-    """Whether one side alone is ok, and the other has a record."""
-    statuses = [side.status for side in row.pair.both or ()]
-    return statuses.count("ok") == 1 and LOST.keys().isdisjoint(statuses)
-
-
 @dataclass(frozen=True)
 class Document:
     """A comparison with everything that is printed beside its rows."""
@@ -350,7 +356,7 @@ class Document:
     head: str
     comparison: Comparison
     facts: Sequence[str]  # what else changed
-    versions: Sequence[VersionChange] = ()  # that differ
+    versions: Sequence[CountedChange] = ()  # that differ
     problems: Sequence[str] = ()
     show_all: bool = False
 
@@ -419,6 +425,11 @@ def _render_json(document: Document) -> str:
     """Every row, whether shown or not; what is missing is null."""
     comparison = document.comparison
     shifts = {name: _share(control) for name, control in comparison.controls.items()}
+    versions = []
+    for change in document.versions:
+        fields = change._asdict()
+        del fields["line"]
+        versions.append(fields)
     rows = []
     for row in document.rows:
         rows.append({name: _finite(column.value(row)) for name, column in BY_NAME.items()})
@@ -432,7 +443,7 @@ def _render_json(document: Document) -> str:
         "problems": list(document.problems),
         "nothing_judged": advise_if_nothing_is_judged(comparison),
         "device_shifts": shifts,
-        "versions": [version.to_json() for version in document.versions],
+        "versions": versions,
         "rows": rows,
     }
     return json.dumps(data, indent=1, allow_nan=False) + "\n"

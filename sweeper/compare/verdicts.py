@@ -15,10 +15,11 @@ from sweeper.analysis import stats
 from sweeper.analysis.derive import MIN_DRAWS_FOR_INTERVAL, MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.stats import CONFIDENCE, Estimate, Interval
+from sweeper.core.trial import Trial
 from sweeper.loading.cross_trial import max_eager_spread
-from sweeper.report.columns.formats import join
+from sweeper.report.columns.formats import join, prefix
 
-from .pairs import LOST, Pair, Sample, Side
+from .pairs import LOST, Pair, Side
 from .quantities import (
     COMPILE,
     COMPILED,
@@ -157,26 +158,23 @@ def judge(pairs: Sequence[Pair], min_effect: float | None = None) -> Comparison:
     for quantity in (EAGER, EAGER_DEVICE):
         controls[quantity.name] = _measure_control(measured, raw[quantity.name], quantity)
     clocks = _count_clocks(raw, controls)
-    judged: list[dict[str, Change]] = [{} for _ in measured]
+    judged = {}
     for quantity in QUANTITIES:
-        limited = quantity
-        if min_effect is not None:
-            limited = replace(quantity, min_effect=min_effect)
+        limited = replace(quantity, min_effect=min_effect or quantity.min_effect)
         control = controls.get(quantity.control, Control())
-        changes = raw[quantity.name]
-        if quantity in STEP_TIMES:
-            changes = judge_quantity(limited, measured, changes, control, clocks)
+        is_step = quantity in STEP_TIMES
+        changes = judge_quantity(
+            limited, measured, raw[quantity.name], control, clocks if is_step else 1
+        )
+        if is_step:
             places = zip(measured, changes, raw[quantity.control], strict=True)
             changes = [judge_by_size(limited, *place, control) for place in places]
-        else:
-            changes = judge_quantity(limited, measured, changes, control)
-        for of_pair, change in zip(judged, changes, strict=True):
-            of_pair[quantity.name] = change
-    left = iter(judged)
+        judged[quantity.name] = changes
+    of_pairs = zip(*judged.values(), strict=True)
     rows = []
     for pair in pairs:
         if pair.ok:
-            rows.append(_judge_measured(pair, next(left)))
+            rows.append(_judge_measured(pair, dict(zip(judged, next(of_pairs), strict=True))))
         else:
             rows.append(JudgedPair(pair, *_judge_statuses(pair)))
     return Comparison(tuple(rows), controls)
@@ -203,7 +201,7 @@ def _measure_control(
     for sides, change in zip(measured, eager, strict=True):
         if change.estimate:
             known.append(change.log)
-            limits += [max_eager_spread(side.trial.device) for side in sides]
+            limits.append(max_eager_spread(sides[0].trial.device))
             if not is_host_bound(sides, quantity):
                 calm.append(change.log)
     if not known:
@@ -217,17 +215,14 @@ def compare_quantity(sides: Sides, quantity: Quantity) -> Change:
     if not count_fewest(sides, quantity):
         return Change("UNRESOLVED", "not measured on a side")
     over_draws = all(side.count_draws(quantity) >= MIN_DRAWS_FOR_INTERVAL for side in sides)
-    base, head = (_mean(side.take(quantity), over_draws) for side in sides)
+    logs = [stats.group_logs_by_draw(side.take(quantity)) for side in sides]
+    base, head = (stats.mean_over_draws(draws, over_draws) for draws in logs)
     unlike = explain_incomparable(sides, quantity)
     reason = unlike or explain_unjudged(sides, quantity, over_draws)
     verdict = "UNRESOLVED" if reason else ""
     unit = "draws" if over_draws else "processes"
     estimate = None if unlike else stats.difference(head, base)
     return Change(verdict, reason, base.ratio, head.ratio, unit, estimate)
-
-
-def _mean(samples: Sequence[Sample], over_draws: bool) -> Estimate:
-    return stats.mean_over_draws(stats.group_logs_by_draw(samples), over_draws)
 
 
 def explain_incomparable(sides: Sides, quantity: Quantity) -> str | None:
@@ -247,9 +242,9 @@ def explain_unjudged(sides: Sides, quantity: Quantity, over_draws: bool) -> str 
     one.
     """
     fewest = count_fewest(sides, quantity)
-    if fewest < 2 and quantity is COMPILE:
-        return "one cold compile on a side"
     if fewest < 2:
+        if quantity is COMPILE:
+            return "one cold compile on a side"
         return "a single process on a side: no variance"
     if quantity is COMPILE and any("compile_contended" in side.flags for side in sides):
         return "others kept the processor busy while it compiled (compile_contended)"
@@ -267,11 +262,15 @@ def _same_artifact(sides: Sides) -> bool:
     """Whether all processes of both sides ran one compiled program, so that autotuning cannot
     differ between them.
     """
-    trials = [side.trial for side in sides]
-    if all(trial.mode == "eager" or trial.backend in WITHOUT_AUTOTUNING for trial in trials):
+    base, head = sides
+    if _is_without_autotuning(base.trial) and _is_without_autotuning(head.trial):
         return True
-    artifacts = sides[0].artifacts | sides[1].artifacts
+    artifacts = base.artifacts | head.artifacts
     return len(artifacts) == 1 and None not in artifacts
+
+
+def _is_without_autotuning(trial: Trial) -> bool:
+    return trial.mode == "eager" or trial.backend in WITHOUT_AUTOTUNING
 
 
 def judge_quantity(
@@ -279,7 +278,7 @@ def judge_quantity(
     measured: Sequence[Sides],
     changes: Sequence[Change],
     control: Control,
-    clocks: int = 1,
+    clocks: int,
 ) -> list[Change]:
     """Test one quantity of all measured pairs.
 
@@ -288,15 +287,23 @@ def judge_quantity(
     judged = list(changes)
     if quantity.pooled and not control.moved:
         judged = _moderate(quantity, measured, changes)
-    places = [place for place, change in enumerate(judged) if not change.verdict]
-    if control.moved:
-        reason = f"eager itself moved by {percent(control.log)} (median over rows)"
-        for place in places:
-            judged[place] = replace(judged[place], verdict="UNRESOLVED", reason=reason)
-        return judged
-    tests = [_subtract_shift(judged[place], control) for place in places]
-    p_values = [stats.p_value(test) for test in tests]
-    adjusted = stats.benjamini_hochberg([p for p in p_values if p is not None])
+    places = []
+    tests = []
+    p_values = []
+    for place, change in enumerate(judged):
+        if change.verdict:
+            continue
+        if control.moved:
+            reason = f"eager itself moved by {percent(control.log)} (median over rows)"
+            judged[place] = replace(change, verdict="UNRESOLVED", reason=reason)
+            continue
+        test = _subtract_shift(change, control)
+        p = stats.p_value(test)
+        assert p is not None
+        places.append(place)
+        tests.append(test)
+        p_values.append(p)
+    adjusted = stats.benjamini_hochberg(p_values)
     for place, test, p in zip(places, tests, adjusted, strict=True):
         change = replace(judged[place], adjusted_p=min(1.0, clocks * p))
         judged[place] = _judge_change(quantity, change, test, control)
@@ -397,17 +404,16 @@ def _judge_measured(pair: Pair, changes: Mapping[str, Change]) -> JudgedPair:
 
 def _judge_statuses(pair: Pair) -> tuple[str, str | None]:
     """Return verdict and reason of a pair of which a side was not measured."""
-    sides = {"BASE": pair.base, "HEAD": pair.head}
-    lost = [LOST[side.status].format(name) for name, side in sides.items() if side and side.lost]
-    reason: str | None
+    sides = pair.sides
+    lost = [LOST[side.status].format(name) for name, side in sides.items() if side.lost]
     if lost:
         return "UNRESOLVED", ", ".join(lost)
     if pair.both is None:
-        status = pair.any.status
-        reason = None if status == "ok" else status
-        if pair.base is None:
-            return "NEW", reason
-        return "GONE", reason
+        verdict = "NEW" if pair.head else "GONE"
+        (side,) = sides.values()
+        if side.status == "ok":
+            return verdict, None
+        return verdict, side.status
     base, head = pair.both
     if head.status == "ok":
         reason = f"{base.status} in BASE"
@@ -417,8 +423,7 @@ def _judge_statuses(pair: Pair) -> tuple[str, str | None]:
             return "UNRESOLVED", reason
         return "FIXED", reason
     if base.status == "ok":
-        phase = f" while {head.phase}" if head.phase else ""
-        reason = f"{head.status}{phase} in HEAD"
+        reason = f"{head.status}{prefix(' while ', head.phase or '')} in HEAD"
         if head.status in NOT_RUN:
             return "UNRESOLVED", reason
         return "BROKE", reason
@@ -438,15 +443,16 @@ def _judge_step(wall: Change, device: Change) -> tuple[str, str | None, str]:
     if wall.verdict == "FASTER" and wall.reason is None:
         return wall.verdict, None, f"by device time it is SLOWER ({percent(device.log)})"
     why = f" ({wall.reason})" if wall.reason else ""
-    size = f", {device.reason}" if device.reason else ""
-    return "SLOWER", f"wall {wall.verdict}{why}, device SLOWER{size}", ""
+    said = join((f"wall {wall.verdict}{why}", "device SLOWER", device.reason or ""), ", ")
+    return "SLOWER", said, ""
 
 
 def _name_unverified(pair: Pair) -> str:
     """Name the side whose result is not verified: its speed may be that of another computation."""
-    sides = {"BASE": pair.base, "HEAD": pair.head}
-    unverified = [name for name, side in sides.items() if side and UNVERIFIED in side.flags]
-    return f"not verified in {unverified[0]} ({UNVERIFIED})" if len(unverified) == 1 else ""
+    unverified = [name for name, side in pair.sides.items() if UNVERIFIED in side.flags]
+    if len(unverified) == 1:
+        return f"not verified in {unverified[0]} ({UNVERIFIED})"
+    return ""
 
 
 def _explain_speedup(changes: Mapping[str, Change]) -> str:
