@@ -218,8 +218,7 @@ def _describe_speedups(record: Record, measured: Sequence[Process]) -> dict[str,
             figures |= {f"{prefix}estimate": estimate, f"{prefix}speedup": estimate.ratio}
             bounds = estimate.interval()
             if bounds:
-                figures[f"{prefix}speedup_low"] = bounds.low
-                figures[f"{prefix}speedup_high"] = bounds.high
+                figures[f"{prefix}speedup_low"], figures[f"{prefix}speedup_high"] = bounds
     return figures
 
 

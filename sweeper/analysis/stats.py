@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean, geometric_mean, median, variance
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -23,8 +23,7 @@ MIN_VARIANCE = 1e-5
 MIN_TO_MODERATE = 8  # with fewer estimates, their variances say little of each other
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(NamedTuple):
     """Two-sided confidence interval of a ratio."""
 
     low: float
@@ -279,8 +278,7 @@ def weighted_new_model(amp_logs: Sequence[float], fp32_logs: Sequence[float]) ->
     return Estimate(mean.log, mean.variance * (len(amp_logs) + 1), mean.degrees)
 
 
-@dataclass(frozen=True, slots=True)
-class Prior:
+class Prior(NamedTuple):
     """What many variances say about one more: `variance`, as sure as a sample with `degrees`
     degrees of freedom.
     """

@@ -29,6 +29,9 @@ class CountedChange(NamedTuple):
     rows: int | None  # None: it is that of the two commands
     line: str
 
+    def to_json(self) -> dict[str, str | int | None]:
+        return {"name": self.name, "base": self.base, "head": self.head, "rows": self.rows}
+
 
 def list_device_changes(pairs: Iterable[Pair]) -> list[str]:
     """A line for each two different devices whose times would be compared with each other."""

@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
@@ -34,7 +34,7 @@ from sweeper.report.tables.spec import select_shown
 from sweeper.report.text import markdown, terminal
 
 from .changes import CountedChange, describe_versions
-from .pairs import LOST, Side
+from .pairs import Side
 from .quantities import (
     COMPILE,
     COMPILED,
@@ -93,21 +93,18 @@ def _change_column(quantity: Quantity, column: Column[Change]) -> Column[JudgedP
 
 
 def _quantity_columns(quantity: Quantity) -> list[Column[JudgedPair]]:
-    columns = [
-        Column[Change]("base", lambda change: change.base),
-        Column("head", lambda change: change.head),
-        Column("ratio", lambda change: change.ratio),
-        *interval_columns("ratio", lambda change: change.interval),
-        Column("p", lambda change: change.adjusted_p),
-        Column("unit", lambda change: change.unit),
-        Column("verdict", lambda change: change.verdict),
-        Column("reason", lambda change: change.reason),
+    def column(name: str, attribute: str = "") -> Column[JudgedPair]:
+        read = attrgetter(attribute or name)
+        return _change_column(quantity, Column(f"{quantity.name}_{name}", read))
+
+    low, high = interval_columns(f"{quantity.name}_ratio", attrgetter("interval"))
+    return [
+        *map(column, ("base", "head", "ratio")),
+        _change_column(quantity, low),
+        _change_column(quantity, high),
+        column("p", "adjusted_p"),
+        *map(column, ("unit", "verdict", "reason")),
     ]
-    named = []
-    for column in columns:
-        renamed = replace(column, name=f"{quantity.name}_{column.name}")
-        named.append(_change_column(quantity, renamed))
-    return named
 
 
 def _read_message(side: Side) -> str | None:
@@ -116,7 +113,9 @@ def _read_message(side: Side) -> str | None:
 
 def _show_device(change: Change) -> str:
     """`+1.9 % SLOWER`, with the verdict in any case: it stands beside that by wall clock."""
-    return f"{_show_change(change)} {change.verdict}" if change.estimate else ""
+    if change.estimate is None:
+        return ""
+    return f"{_show_change(change)} {change.verdict}"
 
 
 def _show_eager(change: Change) -> str:
@@ -297,9 +296,9 @@ def advise_if_nothing_is_judged(comparison: Comparison) -> str | None:
     judged = set()  # what else than the compiled step by wall clock
     for row in comparison.rows:
         compiled = row.find_change(COMPILED)
-        if compiled and compiled.estimate and row.pair.both:
+        if compiled and compiled.estimate:
             units.add(compiled.unit)
-            draws = max(draws, min(side.count_draws(COMPILED) for side in row.pair.both))
+            draws = max(draws, min(side.count_draws(COMPILED) for side in compiled.sides))
             for quantity in (COMPILED_DEVICE, SPEEDUP):
                 if row.find_verdict(quantity) != "UNRESOLVED":
                     judged.add(quantity)
@@ -325,8 +324,8 @@ def advise_if_nothing_is_judged(comparison: Comparison) -> str | None:
 
 
 def explain_rows(rows: Sequence[JudgedPair]) -> list[str]:
-    """A line for each row that broke (one side alone is ok, and the other has a record) or has a
-    note, and one for each reason that several rows share.
+    """A line for each row that broke or has a note, and one for each reason that several rows
+    share.
     """
     varying = find_varying(COLUMNS, rows)
     axes = [name for name in AXES if name in varying]
@@ -334,10 +333,9 @@ def explain_rows(rows: Sequence[JudgedPair]) -> list[str]:
     shared: dict[str, list[str]] = {}
     for row in rows:
         name, reason = name_row(row, axes), cell.show(row.reason)
-        statuses = [side.status for side in row.pair.sides.values()]
-        if len(statuses) == 2 and statuses.count("ok") == 1 and LOST.keys().isdisjoint(statuses):
-            messages = list(map(_read_message, row.pair.sides.values()))
-            message = cell.show(messages[1] or messages[0])
+        if row.pair.both and _breaks(*row.pair.both):
+            base, head = map(_read_message, row.pair.both)
+            message = cell.show(head or base)
             lines.append(join((f"{row.verdict} {name}: {reason}", message), ": "))
         elif row.reason:
             shared.setdefault(f"{row.verdict}, {reason}", []).append(name)
@@ -346,6 +344,11 @@ def explain_rows(rows: Sequence[JudgedPair]) -> list[str]:
     for reason, names in shared.items():
         lines.append(f"{reason}: {shorten_names(names)}")
     return lines
+
+
+def _breaks(base: Side, head: Side) -> bool:
+    """Whether one side alone is ok, and the other has a record."""
+    return (base.status == "ok") != (head.status == "ok") and not (base.lost or head.lost)
 
 
 @dataclass(frozen=True)
@@ -425,11 +428,6 @@ def _render_json(document: Document) -> str:
     """Every row, whether shown or not; what is missing is null."""
     comparison = document.comparison
     shifts = {name: _share(control) for name, control in comparison.controls.items()}
-    versions = []
-    for change in document.versions:
-        fields = change._asdict()
-        del fields["line"]
-        versions.append(fields)
     rows = []
     for row in document.rows:
         rows.append({name: _finite(column.value(row)) for name, column in BY_NAME.items()})
@@ -443,7 +441,7 @@ def _render_json(document: Document) -> str:
         "problems": list(document.problems),
         "nothing_judged": advise_if_nothing_is_judged(comparison),
         "device_shifts": shifts,
-        "versions": versions,
+        "versions": [change.to_json() for change in document.versions],
         "rows": rows,
     }
     return json.dumps(data, indent=1, allow_nan=False) + "\n"

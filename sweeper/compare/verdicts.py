@@ -8,7 +8,7 @@ what they miss: docs/decisions/what-is-a-regression.md.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from sweeper.analysis import stats
@@ -52,6 +52,7 @@ class Change:
     figure.
     """
 
+    sides: Sides
     verdict: str  # empty while it is still to be judged
     reason: str | None = None  # why it is UNRESOLVED, or its size is uncertain
     base: float | None = None  # geometric means, as in the tables
@@ -78,18 +79,18 @@ class Change:
 
 @dataclass(frozen=True)
 class JudgedPair:
-    """A pair with its verdict; `changes` by name of quantity, None where a side was not
+    """A pair with its verdict; `changes` by name of quantity, none where a side was not
     measured.
     """
 
     pair: Pair
     verdict: str
     reason: str | None = None
-    changes: Mapping[str, Change] | None = None
+    changes: Mapping[str, Change] = field(default_factory=dict)
     note: str | None = None
 
     def find_change(self, quantity: Quantity) -> Change | None:
-        return self.changes[quantity.name] if self.changes else None
+        return self.changes.get(quantity.name)
 
     def find_verdict(self, quantity: Quantity) -> str:
         """The verdict on a quantity; UNRESOLVED where a side was not measured."""
@@ -156,18 +157,17 @@ def judge(pairs: Sequence[Pair], min_effect: float | None = None) -> Comparison:
         raw[quantity.name] = [compare_quantity(sides, quantity) for sides in measured]
     controls = {}
     for quantity in (EAGER, EAGER_DEVICE):
-        controls[quantity.name] = _measure_control(measured, raw[quantity.name], quantity)
+        controls[quantity.name] = _measure_control(raw[quantity.name], quantity)
     clocks = _count_clocks(raw, controls)
     judged = {}
     for quantity in QUANTITIES:
         limited = replace(quantity, min_effect=min_effect or quantity.min_effect)
         control = controls.get(quantity.control, Control())
         is_step = quantity in STEP_TIMES
-        changes = judge_quantity(
-            limited, measured, raw[quantity.name], control, clocks if is_step else 1
-        )
+        tested_by = clocks if is_step else 1
+        changes = judge_quantity(limited, raw[quantity.name], control, tested_by)
         if is_step:
-            places = zip(measured, changes, raw[quantity.control], strict=True)
+            places = zip(changes, raw[quantity.control], strict=True)
             changes = [judge_by_size(limited, *place, control) for place in places]
         judged[quantity.name] = changes
     of_pairs = zip(*judged.values(), strict=True)
@@ -191,18 +191,16 @@ def _count_clocks(raw: Mapping[str, Sequence[Change]], controls: Mapping[str, Co
     return max(1, clocks)
 
 
-def _measure_control(
-    measured: Sequence[Sides], eager: Sequence[Change], quantity: Quantity
-) -> Control:
+def _measure_control(changes: Sequence[Change], quantity: Quantity) -> Control:
     """Measure how far a time of eager moved, from the rows whose host does not spoil it where there
     are any.
     """
     known, calm, limits = [], [], []
-    for sides, change in zip(measured, eager, strict=True):
+    for change in changes:
         if change.estimate:
             known.append(change.log)
-            limits.append(max_eager_spread(sides[0].trial.device))
-            if not is_host_bound(sides, quantity):
+            limits.append(max_eager_spread(change.sides[0].trial.device))
+            if not is_host_bound(change.sides, quantity):
                 calm.append(change.log)
     if not known:
         return Control()
@@ -213,7 +211,7 @@ def _measure_control(
 def compare_quantity(sides: Sides, quantity: Quantity) -> Change:
     """The difference of two measured sides, with the reason where it cannot be judged."""
     if not count_fewest(sides, quantity):
-        return Change("UNRESOLVED", "not measured on a side")
+        return Change(sides, "UNRESOLVED", "not measured on a side")
     over_draws = all(side.count_draws(quantity) >= MIN_DRAWS_FOR_INTERVAL for side in sides)
     logs = [stats.group_logs_by_draw(side.take(quantity)) for side in sides]
     base, head = (stats.mean_over_draws(draws, over_draws) for draws in logs)
@@ -222,7 +220,7 @@ def compare_quantity(sides: Sides, quantity: Quantity) -> Change:
     verdict = "UNRESOLVED" if reason else ""
     unit = "draws" if over_draws else "processes"
     estimate = None if unlike else stats.difference(head, base)
-    return Change(verdict, reason, base.ratio, head.ratio, unit, estimate)
+    return Change(sides, verdict, reason, base.ratio, head.ratio, unit, estimate)
 
 
 def explain_incomparable(sides: Sides, quantity: Quantity) -> str | None:
@@ -274,11 +272,7 @@ def _is_without_autotuning(trial: Trial) -> bool:
 
 
 def judge_quantity(
-    quantity: Quantity,
-    measured: Sequence[Sides],
-    changes: Sequence[Change],
-    control: Control,
-    clocks: int,
+    quantity: Quantity, changes: Sequence[Change], control: Control, clocks: int
 ) -> list[Change]:
     """Test one quantity of all measured pairs.
 
@@ -286,7 +280,7 @@ def judge_quantity(
     """
     judged = list(changes)
     if quantity.pooled and not control.moved:
-        judged = _moderate(quantity, measured, changes)
+        judged = _moderate(quantity, changes)
     places = []
     tests = []
     p_values = []
@@ -310,9 +304,7 @@ def judge_quantity(
     return judged
 
 
-def _moderate(
-    quantity: Quantity, measured: Sequence[Sides], changes: Sequence[Change]
-) -> list[Change]:
+def _moderate(quantity: Quantity, changes: Sequence[Change]) -> list[Change]:
     """Draw variances over processes towards those of similar rows, where there are enough of them.
 
     Host-bound rows are pooled only with each other. Variances over draws are not moderated: how
@@ -321,11 +313,11 @@ def _moderate(
     moderating would flag half of the sweeps.
     """
     over_processes = []
-    for place, (sides, change) in enumerate(zip(measured, changes, strict=True)):
+    for place, change in enumerate(changes):
         if change.verdict or change.unit != "processes" or change.estimate is None:
             continue
-        if count_fewest(sides, quantity) >= MIN_PROCESSES_TO_MODERATE:
-            is_bound = any(side.host_bound_arms for side in sides)
+        if count_fewest(change.sides, quantity) >= MIN_PROCESSES_TO_MODERATE:
+            is_bound = any(side.host_bound_arms for side in change.sides)
             over_processes.append((place, is_bound, change.estimate))
     moderated = list(changes)
     for place, estimate in stats.moderate_groups(over_processes).items():
@@ -368,9 +360,7 @@ def _is_significant(p: float | None) -> bool:
     return p is not None and p <= SIGNIFICANCE
 
 
-def judge_by_size(
-    quantity: Quantity, sides: Sides, change: Change, eager: Change, control: Control
-) -> Change:
+def judge_by_size(quantity: Quantity, change: Change, eager: Change, control: Control) -> Change:
     """Judge a step time that no test could judge, by whether it changed by more than what was not
     sampled explains.
 
@@ -384,7 +374,7 @@ def judge_by_size(
     if eager.estimate:
         logs.append(change.log - eager.log)
     least = _nearest_to_0(*logs)
-    draws, host = find_unsampled_logs(sides, quantity, control.moved)
+    draws, host = find_unsampled_logs(change.sides, quantity, control.moved)
     noise = max(host, change.estimate.half_width() or 0.0)
     if abs(least) <= max(_find_margin(quantity, change), draws + noise):
         return change
