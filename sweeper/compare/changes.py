@@ -5,7 +5,8 @@ Only facts that both sides have are compared.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from sweeper.core.text import printable
@@ -47,12 +48,14 @@ def list_version_changes(pairs: Sequence[Pair], *sweeps: Source) -> list[Counted
     They are those in the records of rows or, where no row has any on both sides, of the last
     commands of `sweeps`.
     """
-    known = [(base.versions, head.versions) for base, head in _with_records(pairs)]
-    if sweeps and not any(base[LIBRARIES] and head[LIBRARIES] for base, head in known):
+    known = any(
+        base.versions[LIBRARIES] and head.versions[LIBRARIES] for base, head in _with_records(pairs)
+    )
+    if sweeps and not known:
         base, head = ({LIBRARIES: show_facts(read_last_run(sweep, "versions"))} for sweep in sweeps)
         changes = _find_changes(base, head)
         return [CountedChange(*change, None, _line(*change)) for change in changes]
-    return _count_changes(known)
+    return _count_changes(pairs, attrgetter("versions"))
 
 
 def describe_versions(pair: Pair) -> str | None:
@@ -68,8 +71,7 @@ def list_environment_changes(pairs: Sequence[Pair]) -> list[str]:
     """A line for each switch or other fact that differs, with the number of rows unless it is all
     of them.
     """
-    facts = [(base.facts, head.facts) for base, head in _with_records(pairs)]
-    return [change.line for change in _count_changes(facts)]
+    return [change.line for change in _count_changes(pairs, attrgetter("facts"))]
 
 
 def list_setting_changes(base: Source, head: Source) -> list[str]:
@@ -93,11 +95,12 @@ def _find_device_change(base: Side, head: Side) -> list[FactChange]:
     return [("device", *names)]
 
 
-def _count_changes(known: Sequence[tuple[Facts, Facts]]) -> list[CountedChange]:
+def _count_changes(pairs: Iterable[Pair], read: Callable[[Side], Facts]) -> list[CountedChange]:
     """Find what differs in any row; a line has the number of rows unless it is all of them."""
     found = Counter[FactChange]()
+    known = _with_records(pairs)
     for base, head in known:
-        found.update(_find_changes(base, head))
+        found.update(_find_changes(read(base), read(head)))
     counted = []
     for change, rows in sorted(found.items()):
         in_some = rows if rows < len(known) else None

@@ -7,10 +7,11 @@ that are left over match without it.
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from sweeper.analysis.derive import derive
@@ -148,9 +149,9 @@ def make_side(record: Record) -> Side:
         status=record.status,
         batch_size=record.batch_size,
         samples={quantity.name: _take_samples(quantity, measured) for quantity in QUANTITIES},
-        artifacts=frozenset(process.artifact for process in record.processes),
+        artifacts=frozenset(map(attrgetter("artifact"), record.processes)),
         host_bound_arms=derive(record).host_bound_arms,
-        clock="step" if any(process.latencies for process in record.processes) else "block",
+        clock="step" if any(map(attrgetter("latencies"), record.processes)) else "block",
         flags=record.flags,
         phase=record.phase,
         message=record.message,
@@ -231,11 +232,12 @@ for setting in fields(Compile):
 def match_sweeps(base: Sequence[Side], head: Sequence[Side]) -> list[Pair]:
     """Pair the sides of two sweeps, in the order of HEAD; trials that only BASE has come last."""
     ids_of_both = {side.trial.id for side in base} & {side.trial.id for side in head}
-    alone = []  # how many trials of BASE and of HEAD are left over, by their id without python
-    for sides in (base, head):
-        left = [side.trial for side in sides if side.trial.id not in ids_of_both]
-        alone.append(Counter(PYTHON.without(trial).id for trial in left))
-    in_base, in_head = alone
+    # how many trials are left over, by their id without python
+    in_base, in_head = Counter[str](), Counter[str]()
+    for left, sides in ((in_base, base), (in_head, head)):
+        for side in sides:
+            if side.trial.id not in ids_of_both:
+                left[PYTHON.without(side.trial).id] += 1
 
     def key(trial: Trial) -> str:
         short = PYTHON.without(trial).id
@@ -249,13 +251,17 @@ def match_sweeps(base: Sequence[Side], head: Sequence[Side]) -> list[Pair]:
 def match_values(sides: Sequence[Side], axis: str, base_value: str, head_value: str) -> list[Pair]:
     """Pair the sides of one sweep that differ in the value of `axis` alone."""
     compared = AXES[axis]
-    base = [side for side in sides if compared.value(side.trial) == base_value]
-    head = [side for side in sides if compared.value(side.trial) == head_value]
-    return _match(base, head, lambda trial: compared.without(trial).id)
+    by_value: dict[str, list[Side]] = defaultdict(list)
+    for side in sides:
+        by_value[compared.value(side.trial)].append(side)
+    return _match(
+        by_value[base_value], by_value[head_value], lambda trial: compared.without(trial).id
+    )
 
 
 def _match(base: Sequence[Side], head: Sequence[Side], key: Callable[[Trial], str]) -> list[Pair]:
-    bases, heads = ({key(side.trial): side for side in sides} for sides in (base, head))
+    bases = {key(side.trial): side for side in base}
+    heads = {key(side.trial): side for side in head}
     return [Pair(bases.get(name), heads.get(name)) for name in heads | bases]
 
 

@@ -212,8 +212,8 @@ def compare_quantity(sides: Sides, quantity: Quantity) -> Change:
     """The difference of two measured sides, with the reason where it cannot be judged."""
     if not count_fewest(sides, quantity):
         return Change(sides, "UNRESOLVED", "not measured on a side")
-    over_draws = all(side.count_draws(quantity) >= MIN_DRAWS_FOR_INTERVAL for side in sides)
     logs = [stats.group_logs_by_draw(side.take(quantity)) for side in sides]
+    over_draws = min(map(len, logs)) >= MIN_DRAWS_FOR_INTERVAL
     base, head = (stats.mean_over_draws(draws, over_draws) for draws in logs)
     unlike = explain_incomparable(sides, quantity)
     reason = unlike or explain_unjudged(sides, quantity, over_draws)
@@ -386,8 +386,19 @@ def judge_by_size(quantity: Quantity, change: Change, eager: Change, control: Co
 
 
 def _judge_measured(pair: Pair, changes: Mapping[str, Change]) -> JudgedPair:
+    """Judge the compiled step; a slower device decides where wall clock shows no change.
+
+    A faster device does not: the host may have become slower.
+    """
     wall, device = changes[COMPILED.name], changes[COMPILED_DEVICE.name]
-    verdict, reason, device_note = _judge_step(wall, device)
+    verdict, reason, device_note = wall.verdict, wall.reason, ""
+    if device.verdict == "SLOWER" and verdict != "SLOWER":
+        if verdict == "FASTER" and reason is None:
+            device_note = f"by device time it is SLOWER ({percent(device.log)})"
+        else:
+            why = f" ({reason})" if reason else ""
+            parts = (f"wall {verdict}{why}", "device SLOWER", device.reason or "")
+            verdict, reason = "SLOWER", join(parts, ", ")
     note = join((device_note, _explain_speedup(changes), _name_unverified(pair)))
     return JudgedPair(pair, verdict, reason, changes, note or None)
 
@@ -420,21 +431,6 @@ def _judge_statuses(pair: Pair) -> tuple[str, str | None]:
     if base.status == head.status:
         return "UNRESOLVED", f"{head.status} in both"
     return "UNRESOLVED", f"{base.status} in BASE, {head.status} in HEAD"
-
-
-def _judge_step(wall: Change, device: Change) -> tuple[str, str | None, str]:
-    """Return verdict, reason and note of the compiled step; a slower device decides where wall
-    clock shows no change.
-
-    A faster device does not: the host may have become slower.
-    """
-    if device.verdict != "SLOWER" or wall.verdict == "SLOWER":
-        return wall.verdict, wall.reason, ""
-    if wall.verdict == "FASTER" and wall.reason is None:
-        return wall.verdict, None, f"by device time it is SLOWER ({percent(device.log)})"
-    why = f" ({wall.reason})" if wall.reason else ""
-    said = join((f"wall {wall.verdict}{why}", "device SLOWER", device.reason or ""), ", ")
-    return "SLOWER", said, ""
 
 
 def _name_unverified(pair: Pair) -> str:
