@@ -14,7 +14,7 @@ from sweeper.loading.environment import LIBRARIES, Facts, show_fact, show_facts
 from sweeper.loading.sources import Source, read_last_run, read_settings
 from sweeper.report.columns.formats import count, shorten
 
-from .pairs import Pair, Side
+from .pairs import Pair, Side, Sides
 
 MAX_CHARACTERS = 80  # of a value
 
@@ -84,7 +84,7 @@ def list_setting_changes(base: Source, head: Source) -> list[str]:
     return lines
 
 
-def _with_records(pairs: Iterable[Pair]) -> list[tuple[Side, Side]]:
+def _with_records(pairs: Iterable[Pair]) -> list[Sides]:
     return [pair.both for pair in pairs if pair.both and not any(side.lost for side in pair.both)]
 
 

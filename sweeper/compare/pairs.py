@@ -78,6 +78,9 @@ class Side:
         return len({sample.draw for sample in self.take(quantity)})
 
 
+Sides = tuple[Side, Side]  # of BASE and of HEAD
+
+
 class SweepSides(NamedTuple):
     """The sides of a sweep, one per trial id, and a line for each record that could not be read."""
 
@@ -189,7 +192,7 @@ class Pair:
         return sides
 
     @property
-    def both(self) -> tuple[Side, Side] | None:
+    def both(self) -> Sides | None:
         return (self.base, self.head) if self.base and self.head else None
 
     @property

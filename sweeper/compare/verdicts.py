@@ -19,7 +19,7 @@ from sweeper.core.trial import Trial
 from sweeper.loading.cross_trial import max_eager_spread
 from sweeper.report.columns.formats import join, prefix
 
-from .pairs import LOST, Pair, Side
+from .pairs import LOST, Pair, Sides
 from .quantities import (
     COMPILE,
     COMPILED,
@@ -32,8 +32,6 @@ from .quantities import (
     Quantity,
 )
 from .unsampled_variance import count_fewest, find_unsampled_logs, is_host_bound
-
-Sides = tuple[Side, Side]
 
 SIGNIFICANCE = 1 - CONFIDENCE
 # Backends that generate no code and autotune no kernels, so that all draws are alike.
@@ -281,24 +279,16 @@ def judge_quantity(
     judged = list(changes)
     if quantity.pooled and not control.moved:
         judged = _moderate(quantity, changes)
-    places = []
-    tests = []
-    p_values = []
+    tests: dict[int, Estimate] = {}  # by place
     for place, change in enumerate(judged):
-        if change.verdict:
-            continue
-        if control.moved:
+        if control.moved and not change.verdict:
             reason = f"eager itself moved by {percent(control.log)} (median over rows)"
             judged[place] = replace(change, verdict="UNRESOLVED", reason=reason)
-            continue
-        test = _subtract_shift(change, control)
-        p = stats.p_value(test)
-        assert p is not None
-        places.append(place)
-        tests.append(test)
-        p_values.append(p)
+        elif not change.verdict:
+            tests[place] = _subtract_shift(change, control)
+    p_values = [p for p in map(stats.p_value, tests.values()) if p is not None]
     adjusted = stats.benjamini_hochberg(p_values)
-    for place, test, p in zip(places, tests, adjusted, strict=True):
+    for (place, test), p in zip(tests.items(), adjusted, strict=True):
         change = replace(judged[place], adjusted_p=min(1.0, clocks * p))
         judged[place] = _judge_change(quantity, change, test, control)
     return judged
