@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from sweeper.compare.pairs import Pair, Sample, Side, make_side
 from sweeper.compare.quantities import COMPILED, COMPILED_DEVICE, EAGER, EAGER_DEVICE, STEP_TIMES
-from sweeper.compare.unsampled import is_host_bound
+from sweeper.compare.unsampled_variance import is_host_bound
 from sweeper.compare.verdicts import Comparison, judge
 from sweeper.core.record import Record
 from sweeper.core.trial import Compile, Labels, Model, Trial

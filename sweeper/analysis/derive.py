@@ -4,7 +4,10 @@ headroom.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from operator import attrgetter, methodcaller
 from typing import Any
 
 from sweeper.core.libraries import SCRIPT
@@ -18,9 +21,9 @@ from sweeper.core.record import (
     Record,
 )
 
-from .metrics import METRICS
+from .metrics import METRICS, read_loop_step_s
 from .result import Result
-from .stats import Estimate, group_by_draw, mean_over_draws, median_of
+from .stats import Estimate, group_logs_by_draw, mean_over_draws, median_of
 
 # with fewer compile caches, an interval describes these compiled artifacts alone
 MIN_DRAWS_FOR_INTERVAL = 3
@@ -38,11 +41,7 @@ MIN_PROCESSES_IF_HOST_BOUND = 5
 
 def derive(record: Record) -> Result:
     """Compute the figures of a record. Speedups and what needs them exist only for status `ok`."""
-    measured: list[_Measured] = []
-    for process in record.processes:
-        eager_s, compiled_s = process.step_s("eager"), process.step_s("compiled")
-        if eager_s is not None and compiled_s is not None:
-            measured.append(_Measured(process, {"eager": eager_s, "compiled": compiled_s}))
+    measured = [process for process in record.processes if read_speedup(process)]
     is_right = record.status == "ok" and bool(measured)
     readings: dict[str, float] = {}
     for metric in METRICS:
@@ -120,79 +119,82 @@ def predict_speedup(
     return eager_s / max(compiled_host_s * host_slowdown, compiled_device_s)
 
 
-@dataclass(frozen=True, slots=True)
-class _Measured:
-    """A process in which both arms were timed: median wall seconds per step over the rounds that
-    count.
-    """
+def read_speedup(process: Process) -> float | None:
+    """Return the speedup of a process by the wall clock; None where an arm was not timed."""
+    return _divide(process.step_s)
 
-    process: Process
-    step_s: Mapping[str, float]  # by arm
 
-    def log_speedup(self) -> float:
-        return math.log(self.step_s["eager"] / self.step_s["compiled"])
+def _read_device_speedup(process: Process) -> float | None:
+    return _divide(partial(process.read_arm, "device_step_s"))
 
-    def log_device_speedup(self) -> float | None:
-        times = self.process.device_step_s
-        if times and times.eager and times.compiled:
-            return math.log(times.eager / times.compiled)
+
+def _read_loop_speedup(process: Process) -> float | None:
+    return _divide(lambda arm: read_loop_step_s(arm, process))
+
+
+def _divide(read_s: Callable[[str], float | None]) -> float | None:
+    """Divide the seconds of the eager arm by those of the compiled arm."""
+    eager_s, compiled_s = map(read_s, ARMS)
+    if not eager_s or not compiled_s:
         return None
-
-    def log_loop_speedup(self) -> float | None:
-        eager, compiled = map(self.process.read_loop, ARMS)
-        return math.log(eager.step_s / compiled.step_s) if eager and compiled else None
+    return eager_s / compiled_s
 
 
 def _describe_any_status(
-    record: Record, measured: Sequence[_Measured], readings: Mapping[str, float]
+    record: Record, measured: Sequence[Process], readings: Mapping[str, float]
 ) -> Result:
     """Compute the figures that a trial has whatever its status is."""
-    diagnostics = record.diagnostics
     eager = _estimate_step(measured, "eager")
     programs = {
         (process.code_fingerprint, process.autotuning_fingerprint) for process in record.processes
     }
     result = Result(
         processes=len(measured),
-        draws=len({item.process.draw for item in measured}),
+        draws=len({process.draw for process in measured}),
         eager_step_s=eager.ratio if eager else None,
         artifacts=len(programs - {(None, None)}) or None,
-        seen_of_script=next(filter(None, (process.script for process in record.processes)), None),
+        seen_of_script=next(filter(None, map(attrgetter("script"), record.processes)), None),
         is_void_by_script=_is_void_by_script(record),
         readings=readings,
     )
-    if diagnostics is None:
+    found = record.diagnostics
+    if found is None:
         return result
-    graph_breaks = sum(item.count for item in diagnostics.graph_breaks)
-    return replace(result, graph_breaks=graph_breaks, recompiles=diagnostics.recompiles)
+    graph_breaks = sum(map(attrgetter("count"), found.graph_breaks))
+    return replace(result, graph_breaks=graph_breaks, recompiles=found.recompiles)
 
 
 def _is_void_by_script(record: Record) -> bool:
-    rounds = record.processes[-1].rounds if record.processes else ()
+    if record.status != "runtime_error" or not record.processes:
+        return False
+    rounds = record.processes[-1].rounds
     reasons = [item.void for item in rounds if item.void][-MAX_VOID_ROUNDS:]
     return (
-        record.status == "runtime_error"
-        and len(reasons) == MAX_VOID_ROUNDS
+        len(reasons) == MAX_VOID_ROUNDS
         and rounds[-1].void is not None
         and {READ_LOADER, SAVED_FILE}.issuperset(reasons)
     )
 
 
-def _describe_speedups(record: Record, measured: Sequence[_Measured]) -> dict[str, Any]:
+def _describe_speedups(record: Record, measured: Sequence[Process]) -> dict[str, Any]:
     """Compute step times and throughput, and speedups by the wall clock, of the device, and of a
     script's loop.
     """
-    waiting = {arm: _find_waiting_fraction(measured, arm) for arm in ARMS}
-    shares = [share for share in waiting.values() if share is not None]
-    bound = [arm for arm in ARMS if (waiting[arm] or 0.0) > HOST_BOUND]
+    waiting: dict[str, float] = {}  # where it is known
+    for arm in ARMS:
+        share = _find_waiting_fraction(measured, arm)
+        if share is not None:
+            waiting[arm] = share
+    bound = [arm for arm, share in waiting.items() if share > HOST_BOUND]
     compiled = _estimate_step(measured, "compiled", "compiled" in bound)
-    wall = _estimate(measured, _Measured.log_speedup, bool(bound))
+    draws = _group_logs(measured, read_speedup)
+    wall = _estimate(draws, bool(bound))
     assert compiled is not None
     assert wall is not None
     figures: dict[str, Any] = {
         "compiled_step_s": compiled.ratio,
-        "host_bound_fraction": max(shares, default=None),
-        "compiled_waits_fraction": waiting["compiled"],
+        "host_bound_fraction": max(waiting.values(), default=None),
+        "compiled_waits_fraction": waiting.get("compiled"),
         "eager_estimate": _estimate_step(measured, "eager", "eager" in bound),
         "compiled_estimate": compiled,
     }
@@ -201,67 +203,67 @@ def _describe_speedups(record: Record, measured: Sequence[_Measured]) -> dict[st
     if record.trial.workload != SCRIPT:
         samples = record.trial.replace_batch_size(record.batch_size).samples_per_step
         figures["samples_per_s"] = samples / compiled.ratio
-    tokens = measured[0].process.tokens_per_step
+    tokens = measured[0].tokens_per_step
     if tokens:
         figures["tokens_per_s"] = tokens / compiled.ratio
     if len(measured) > 1:
-        ratios = [math.exp(item.log_speedup()) for item in measured]
+        ratios = list(map(math.exp, chain.from_iterable(draws)))
         figures |= {"speedup_min": min(ratios), "speedup_max": max(ratios)}
     if wall.variance is not None:
-        draws = len({item.process.draw for item in measured})
-        figures["interval"] = "draws" if draws >= MIN_DRAWS_FOR_INTERVAL else "processes"
-    device = _estimate(measured, _Measured.log_device_speedup)
-    loop = _estimate(measured, _Measured.log_loop_speedup)
+        figures["interval"] = "draws" if len(draws) >= MIN_DRAWS_FOR_INTERVAL else "processes"
+    device = _estimate(_group_logs(measured, _read_device_speedup))
+    loop = _estimate(_group_logs(measured, _read_loop_speedup))
     for prefix, estimate in (("", wall), ("device_", device), ("loop_", loop)):
         if estimate:
             figures |= {f"{prefix}estimate": estimate, f"{prefix}speedup": estimate.ratio}
             bounds = estimate.interval()
             if bounds:
-                figures[f"{prefix}speedup_low"] = bounds.low
-                figures[f"{prefix}speedup_high"] = bounds.high
+                figures[f"{prefix}speedup_low"], figures[f"{prefix}speedup_high"] = bounds
     return figures
 
 
-def _find_waiting_fraction(measured: Sequence[_Measured], arm: str) -> float | None:
+def _find_waiting_fraction(measured: Sequence[Process], arm: str) -> float | None:
     """Find the share of an arm's wall time in which the device waits for the host, beyond its own
     gaps, or the usual gaps where the device step time is unknown; the median over processes.
     """
     shares = []
-    for item in measured:
-        names = ("device_step_s", "device_time_s", "device_kernels")
-        device_s, busy_s, kernels = (item.process.read_arm(name, arm) for name in names)
+    for process in measured:
+        step_s, device_s = process.step_s(arm), process.read_arm("device_step_s", arm)
+        busy_s = process.read_arm("device_time_s", arm)
+        kernels = process.read_arm("device_kernels", arm)
         if device_s is None and busy_s is not None and kernels is not None:
             device_s = busy_s + kernels * USUAL_GAP_S
-        if device_s is not None:
-            shares.append(max(0.0, 1 - device_s / item.step_s[arm]))
+        if device_s is not None and step_s:
+            shares.append(max(0.0, 1 - device_s / step_s))
     return median_of(shares)
 
 
 def _estimate_step(
-    measured: Sequence[_Measured], arm: str, is_host_bound: bool = False
+    measured: Sequence[Process], arm: str, is_host_bound: bool = False
 ) -> Estimate | None:
     """Estimate log seconds per step as the speedup is estimated, so that the ratio of the arms is
     the speedup.
     """
-    return _estimate(measured, lambda item: math.log(item.step_s[arm]), is_host_bound)
+    return _estimate(_group_logs(measured, methodcaller("step_s", arm)), is_host_bound)
 
 
-def _estimate(
-    measured: Sequence[_Measured],
-    read_log: Callable[[_Measured], float | None],
-    is_host_bound: bool = False,
-) -> Estimate | None:
+def _group_logs(
+    measured: Sequence[Process], read: Callable[[Process], float | None]
+) -> list[list[float]]:
+    return group_logs_by_draw((process.draw, read(process)) for process in measured)
+
+
+def _estimate(draws: Sequence[Sequence[float]], is_host_bound: bool = False) -> Estimate | None:
     """Estimate the mean log over processes, or over draws where there are enough: each draw tunes
     kernels anew.
 
     A host-bound mean over few processes gets no variance, and so no interval: the range of
     processes is shown.
     """
-    groups = group_by_draw((item.process.draw, read_log(item)) for item in measured)
-    if not groups:
+    if not draws:
         return None
-    estimate = mean_over_draws(groups, len(groups) >= MIN_DRAWS_FOR_INTERVAL)
-    if is_host_bound and len(measured) < MIN_PROCESSES_IF_HOST_BOUND:
+    estimate = mean_over_draws(draws, len(draws) >= MIN_DRAWS_FOR_INTERVAL)
+    if is_host_bound and sum(map(len, draws)) < MIN_PROCESSES_IF_HOST_BOUND:
         return Estimate(estimate.log, count=estimate.count)
     return estimate
 
@@ -316,7 +318,7 @@ def _explain_missing(record: Record, result: Result) -> dict[str, Any]:
         missing.append("memory_missing")
     explained = {}
     for name in missing:
-        reasons = dict.fromkeys(getattr(process, name) for process in record.processes)
+        reasons = dict.fromkeys(map(attrgetter(name), record.processes))
         if any(reasons) and record.trial.device != "cpu":
             explained[name] = "; ".join(filter(None, reasons))
     return explained

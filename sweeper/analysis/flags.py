@@ -106,9 +106,8 @@ def _clocks_differ(_record: Record, process: Process) -> bool:
 
 
 def _is_compile_contended(_record: Record, process: Process) -> bool:
-    if process.compile_s is None or process.host is None:
-        return False
-    return (process.host.busy_while_compiling or 0.0) > MAX_BUSY_HOST
+    host = process.host or HostState()
+    return process.compile_s is not None and (host.busy_while_compiling or 0.0) > MAX_BUSY_HOST
 
 
 def _is_host_busy(_record: Record, process: Process) -> bool:
@@ -141,10 +140,12 @@ def _has_several_artifacts(record: Record, _result: Result) -> bool:
     """Whether processes of one draw ran different code: the compile cache gave back something
     else.
     """
-    artifacts = {
-        (process.draw, process.artifact) for process in record.processes if process.artifact
-    }
-    return len(artifacts) > len({draw for draw, _ in artifacts})
+    first: dict[int, str] = {}  # by draw
+    for process in record.processes:
+        artifact = process.artifact
+        if artifact and first.setdefault(process.draw, artifact) != artifact:
+            return True
+    return False
 
 
 def _attention_differs(record: Record, _result: Result) -> bool:
@@ -170,9 +171,9 @@ def _was_wrong_before(record: Record, _result: Result) -> bool:
     return False
 
 
-def _trains_differently(record: Record, _result: Result) -> bool:
-    scripts = [process.script for process in record.processes if process.script]
-    return any(script.trajectory and script.trajectory.passed is False for script in scripts)
+def _trains_differently(_record: Record, process: Process) -> bool:
+    trajectory = process.script.trajectory if process.script else None
+    return trajectory is not None and trajectory.passed is False
 
 
 FLAGS: Mapping[str, Flag] = {
@@ -375,7 +376,7 @@ FLAGS: Mapping[str, Flag] = {
         "on one part of the model in the script, to find the part that differs.",
         rank=DOUBT,
         why="what was timed may not train as eager does",
-        of_trial=_trains_differently,
+        of_process=_trains_differently,
     ),
     "unresolved": Flag(
         "the interval is wider than asked for",

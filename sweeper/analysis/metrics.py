@@ -121,7 +121,8 @@ def _percentile(arm: str, share: str) -> Metric:
     return Metric(f"{arm}_{share}_s", meaning, read, needs_ok=ok, mlflow=True, unit="ms")
 
 
-def _read_loop_step(arm: str, process: Process) -> float | None:
+def read_loop_step_s(arm: str, process: Process) -> float | None:
+    """Return the seconds per step of a script's loop that runs one arm throughout."""
     run = process.read_loop(arm)
     return run.step_s if run else None
 
@@ -252,7 +253,7 @@ METRICS: list[Metric] = [
     *_per_arm(
         "{arm}_loop_step_s",
         "wall time per step of a script's loop that runs {arm} throughout, loader and all",
-        _read_loop_step,
+        read_loop_step_s,
         unit="ms",
     ),
     *_per_arm(

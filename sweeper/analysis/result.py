@@ -87,10 +87,6 @@ class Result:
         return self.readings.get("eager_loop_step_s")
 
     @property
-    def compiled_loop_step_s(self) -> float | None:
-        return self.readings.get("compiled_loop_step_s")
-
-    @property
     def eager_loader_share(self) -> float | None:
         """The share of that time in which the loop waits for its loader."""
         return self.readings.get("eager_loader_share")

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from statistics import fmean, geometric_mean, median, variance
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 T = TypeVar("T")
 
@@ -23,8 +23,7 @@ MIN_VARIANCE = 1e-5
 MIN_TO_MODERATE = 8  # with fewer estimates, their variances say little of each other
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(NamedTuple):
     """Two-sided confidence interval of a ratio."""
 
     low: float
@@ -101,12 +100,12 @@ def mean_within(groups: Sequence[Sequence[float]]) -> Estimate:
     return Estimate(fmean(values), squares / degrees / len(values), degrees, len(values))
 
 
-def group_by_draw(logs: Iterable[tuple[int, float | None]]) -> list[list[float]]:
-    """Group logs by their draw, without missing ones."""
-    draws: dict[int, list[float]] = {}
-    for draw, log in logs:
-        if log is not None:
-            draws.setdefault(draw, []).append(log)
+def group_logs_by_draw(values: Iterable[tuple[int, float | None]]) -> list[list[float]]:
+    """Group the logs of values by their draw, without missing values."""
+    draws: dict[int, list[float]] = defaultdict(list)
+    for draw, value in values:
+        if value is not None:
+            draws[draw].append(math.log(value))
     return list(draws.values())
 
 
@@ -142,7 +141,9 @@ def p_value(estimate: Estimate) -> float | None:
     None: no variance.
     """
     tail = _tail(estimate, abs(estimate.log))
-    return None if tail is None else 2 * tail
+    if tail is None:
+        return None
+    return 2 * tail
 
 
 def equivalence_p_value(estimate: Estimate, margin: float) -> float | None:
@@ -277,8 +278,7 @@ def weighted_new_model(amp_logs: Sequence[float], fp32_logs: Sequence[float]) ->
     return Estimate(mean.log, mean.variance * (len(amp_logs) + 1), mean.degrees)
 
 
-@dataclass(frozen=True, slots=True)
-class Prior:
+class Prior(NamedTuple):
     """What many variances say about one more: `variance`, as sure as a sample with `degrees`
     degrees of freedom.
     """
@@ -338,10 +338,11 @@ def fit_prior(variances: Sequence[float], degrees: Sequence[float]) -> Prior:
     """Fit d0 and s0^2 by the first two moments of log s^2 (Smyth 2004, section 6.2)."""
     from scipy.special import polygamma, psi
 
-    least = MIN_VARIANCE * median(value for value in variances if value > 0)
+    least = MIN_VARIANCE * median(filter(None, variances))
     logs: list[float] = []
     by_chance: list[float] = []
-    for value, half in zip(variances, (value / 2 for value in degrees), strict=True):
+    for value, of_value in zip(variances, degrees, strict=True):
+        half = of_value / 2
         logs.append(math.log(max(value, least)) - float(psi(half)) + math.log(half))
         by_chance.append(float(polygamma(1, half)))
     excess = variance(logs) - fmean(by_chance)

@@ -5,7 +5,8 @@ Only facts that both sides have are compared.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from sweeper.core.text import printable
@@ -13,20 +14,20 @@ from sweeper.loading.environment import LIBRARIES, Facts, show_fact, show_facts
 from sweeper.loading.sources import Source, read_last_run, read_settings
 from sweeper.report.columns.formats import count, shorten
 
-from .pairs import Pair, Side
+from .pairs import Pair, Side, Sides
 
 MAX_CHARACTERS = 80  # of a value
 
-Change = tuple[str, str, str]  # name, value in BASE and value in HEAD
+FactChange = tuple[str, str, str]  # name, value in BASE and value in HEAD
 
 
-class VersionChange(NamedTuple):
-    """A version that differs."""
+class CountedChange(NamedTuple):
+    """A fact that differs, and the number of rows in which it does."""
 
     name: str
-    base: str  # "none" where it is not installed
+    base: str  # "none" where BASE does not have it
     head: str
-    rows: int | None  # that it is true for; None: it is that of the two commands
+    rows: int | None  # None: it is that of the two commands
     line: str
 
     def to_json(self) -> dict[str, str | int | None]:
@@ -35,39 +36,42 @@ class VersionChange(NamedTuple):
 
 def list_device_changes(pairs: Iterable[Pair]) -> list[str]:
     """A line for each two different devices whose times would be compared with each other."""
-    found = Counter(_find_device_change(*sides) for sides in _with_records(pairs))
-    return [_line(*change, rows) for change, rows in found.items() if change]
+    found = Counter[FactChange]()
+    for base, head in _with_records(pairs):
+        found.update(_find_device_change(base, head))
+    return [_line(*change, rows) for change, rows in found.items()]
 
 
-def list_version_changes(pairs: Sequence[Pair], *sweeps: Source) -> list[VersionChange]:
+def list_version_changes(pairs: Sequence[Pair], *sweeps: Source) -> list[CountedChange]:
     """Find versions that differ, of libraries, CUDA and the driver.
 
     They are those in the records of rows or, where no row has any on both sides, of the last
     commands of `sweeps`.
     """
-    known = [(base.versions, head.versions) for base, head in _with_records(pairs)]
-    if sweeps and not any(base[LIBRARIES] and head[LIBRARIES] for base, head in known):
+    known = any(
+        base.versions[LIBRARIES] and head.versions[LIBRARIES] for base, head in _with_records(pairs)
+    )
+    if sweeps and not known:
         base, head = ({LIBRARIES: show_facts(read_last_run(sweep, "versions"))} for sweep in sweeps)
         changes = _find_changes(base, head)
-        return [VersionChange(*change, None, _line(*change)) for change in changes]
-    return [VersionChange(*change, rows, line) for change, rows, line in _count_changes(known)]
+        return [CountedChange(*change, None, _line(*change)) for change in changes]
+    return _count_changes(pairs, attrgetter("versions"))
 
 
 def describe_versions(pair: Pair) -> str | None:
     """List what differs between the sides of a row: the device, and versions."""
-    found: list[Change | None] = []
+    lines = []
     for base, head in _with_records([pair]):
-        found.append(_find_device_change(base, head))
-        found += _find_changes(base.versions, head.versions)
-    return "; ".join(_line(*change) for change in found if change) or None
+        changes = _find_device_change(base, head) + _find_changes(base.versions, head.versions)
+        lines = [_line(*change) for change in changes]
+    return "; ".join(lines) or None
 
 
 def list_environment_changes(pairs: Sequence[Pair]) -> list[str]:
     """A line for each switch or other fact that differs, with the number of rows unless it is all
     of them.
     """
-    facts = [(base.facts, head.facts) for base, head in _with_records(pairs)]
-    return [line for _, _, line in _count_changes(facts)]
+    return [change.line for change in _count_changes(pairs, attrgetter("facts"))]
 
 
 def list_setting_changes(base: Source, head: Source) -> list[str]:
@@ -80,29 +84,31 @@ def list_setting_changes(base: Source, head: Source) -> list[str]:
     return lines
 
 
-def _with_records(pairs: Iterable[Pair]) -> list[tuple[Side, Side]]:
+def _with_records(pairs: Iterable[Pair]) -> list[Sides]:
     return [pair.both for pair in pairs if pair.both and not any(side.lost for side in pair.both)]
 
 
-def _find_device_change(base: Side, head: Side) -> Change | None:
+def _find_device_change(base: Side, head: Side) -> list[FactChange]:
     if not base.device or not head.device or base.device.is_like(head.device):
-        return None
-    return "device", base.device.name_among([head.device]), head.device.name_among([base.device])
+        return []
+    names = base.device.name_among([head.device]), head.device.name_among([base.device])
+    return [("device", *names)]
 
 
-def _count_changes(known: Sequence[tuple[Facts, Facts]]) -> list[tuple[Change, int, str]]:
-    """Find what differs in any row, in how many rows, and a line that says so."""
-    found = Counter[Change]()
+def _count_changes(pairs: Iterable[Pair], read: Callable[[Side], Facts]) -> list[CountedChange]:
+    """Find what differs in any row; a line has the number of rows unless it is all of them."""
+    found = Counter[FactChange]()
+    known = _with_records(pairs)
     for base, head in known:
-        found.update(_find_changes(base, head))
+        found.update(_find_changes(read(base), read(head)))
     counted = []
     for change, rows in sorted(found.items()):
         in_some = rows if rows < len(known) else None
-        counted.append((change, rows, _line(*change, in_some)))
+        counted.append(CountedChange(*change, rows, _line(*change, in_some)))
     return counted
 
 
-def _find_changes(base: Facts, head: Facts) -> list[Change]:
+def _find_changes(base: Facts, head: Facts) -> list[FactChange]:
     """A group that a side does not have is left out, or all of its facts would seem to be gone."""
     found = []
     for group, facts in base.items():
@@ -116,5 +122,5 @@ def _find_changes(base: Facts, head: Facts) -> list[Change]:
 
 def _line(name: str, base: str, head: str, rows: int | None = None) -> str:
     where = "" if rows is None else f" ({count(rows, 'row')})"
-    shown = [shorten(value or "none", MAX_CHARACTERS) for value in (base, head)]
-    return printable(f"{name}: {' → '.join(shown)}{where}")
+    old, new = shorten(base or "none", MAX_CHARACTERS), shorten(head or "none", MAX_CHARACTERS)
+    return printable(f"{name}: {old} → {new}{where}")

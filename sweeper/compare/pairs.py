@@ -7,10 +7,11 @@ that are left over match without it.
 
 import math
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields, replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from sweeper.analysis.derive import derive
@@ -75,6 +76,9 @@ class Side:
 
     def count_draws(self, quantity: Quantity) -> int:
         return len({sample.draw for sample in self.take(quantity)})
+
+
+Sides = tuple[Side, Side]  # of BASE and of HEAD
 
 
 class SweepSides(NamedTuple):
@@ -148,9 +152,9 @@ def make_side(record: Record) -> Side:
         status=record.status,
         batch_size=record.batch_size,
         samples={quantity.name: _take_samples(quantity, measured) for quantity in QUANTITIES},
-        artifacts=frozenset(process.artifact for process in record.processes),
+        artifacts=frozenset(map(attrgetter("artifact"), record.processes)),
         host_bound_arms=derive(record).host_bound_arms,
-        clock="step" if any(process.latencies for process in record.processes) else "block",
+        clock="step" if any(map(attrgetter("latencies"), record.processes)) else "block",
         flags=record.flags,
         phase=record.phase,
         message=record.message,
@@ -178,14 +182,17 @@ class Pair:
     head: Side | None
 
     @property
-    def any(self) -> Side:
-        """The side that exists, HEAD's of two."""
-        side = self.head or self.base
-        assert side is not None
-        return side
+    def sides(self) -> dict[str, Side]:
+        """The sides that exist, by what people call them."""
+        sides = {}
+        if self.base:
+            sides["BASE"] = self.base
+        if self.head:
+            sides["HEAD"] = self.head
+        return sides
 
     @property
-    def both(self) -> tuple[Side, Side] | None:
+    def both(self) -> Sides | None:
         return (self.base, self.head) if self.base and self.head else None
 
     @property
@@ -199,43 +206,44 @@ class ComparedAxis(NamedTuple):
     comparison.
     """
 
-    value: Callable[[Trial], str]
-    without: Callable[[Trial], Trial]
+    name: str  # of the field of a trial, or of its compile settings
+    default: Any
+    of_compile: bool = False
+
+    def value(self, trial: Trial) -> str:
+        found = getattr(trial.compile if self.of_compile else trial, self.name)
+        return found if isinstance(found, str) else show_value(found)
+
+    def without(self, trial: Trial) -> Trial:
+        default = {self.name: self.default}
+        if self.of_compile:
+            return replace(trial, compile=replace(trial.compile, **default))
+        return replace(trial, **default)
 
 
-def _compile_axis(name: str, default: Any) -> ComparedAxis:
-    return ComparedAxis(
-        lambda trial: show_value(getattr(trial.compile, name)),
-        lambda trial: replace(trial, compile=replace(trial.compile, **{name: default})),
-    )
-
-
+PYTHON = ComparedAxis("python", None)
 AXES = {
-    "worker.python": ComparedAxis(
-        lambda trial: trial.python or "null", lambda trial: replace(trial, python=None)
-    ),
-    "mode": ComparedAxis(lambda trial: trial.mode, lambda trial: replace(trial, mode="default")),
-    "backend": ComparedAxis(
-        lambda trial: trial.backend or "null", lambda trial: replace(trial, backend=None)
-    ),
+    "worker.python": PYTHON,
+    "mode": ComparedAxis("mode", "default"),
+    "backend": ComparedAxis("backend", None),
 }
 for setting in fields(Compile):
     if setting.name != "options":
-        AXES[f"compile.{setting.name}"] = _compile_axis(setting.name, setting.default)
+        AXES[f"compile.{setting.name}"] = ComparedAxis(setting.name, setting.default, True)
 
 
 def match_sweeps(base: Sequence[Side], head: Sequence[Side]) -> list[Pair]:
     """Pair the sides of two sweeps, in the order of HEAD; trials that only BASE has come last."""
     ids_of_both = {side.trial.id for side in base} & {side.trial.id for side in head}
-
-    def count_alone(sides: Sequence[Side]) -> Counter[str]:
-        trials = [side.trial for side in sides if side.trial.id not in ids_of_both]
-        return Counter(replace(trial, python=None).id for trial in trials)
-
-    in_base, in_head = count_alone(base), count_alone(head)
+    # how many trials are left over, by their id without python
+    in_base, in_head = Counter[str](), Counter[str]()
+    for left, sides in ((in_base, base), (in_head, head)):
+        for side in sides:
+            if side.trial.id not in ids_of_both:
+                left[PYTHON.without(side.trial).id] += 1
 
     def key(trial: Trial) -> str:
-        short = replace(trial, python=None).id
+        short = PYTHON.without(trial).id
         if trial.id not in ids_of_both and in_base[short] == in_head[short] == 1:
             return f"{short} without python"
         return trial.id
@@ -246,9 +254,12 @@ def match_sweeps(base: Sequence[Side], head: Sequence[Side]) -> list[Pair]:
 def match_values(sides: Sequence[Side], axis: str, base_value: str, head_value: str) -> list[Pair]:
     """Pair the sides of one sweep that differ in the value of `axis` alone."""
     compared = AXES[axis]
-    base = [side for side in sides if compared.value(side.trial) == base_value]
-    head = [side for side in sides if compared.value(side.trial) == head_value]
-    return _match(base, head, lambda trial: compared.without(trial).id)
+    by_value: dict[str, list[Side]] = defaultdict(list)
+    for side in sides:
+        by_value[compared.value(side.trial)].append(side)
+    return _match(
+        by_value[base_value], by_value[head_value], lambda trial: compared.without(trial).id
+    )
 
 
 def _match(base: Sequence[Side], head: Sequence[Side], key: Callable[[Trial], str]) -> list[Pair]:

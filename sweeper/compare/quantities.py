@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from operator import methodcaller
 
+from sweeper.analysis.derive import read_speedup
 from sweeper.core.record import ARMS, Process
 
 MIN_EFFECT = 0.02  # smaller changes never count as regressions, unless --min-effect says so
@@ -41,23 +42,13 @@ class Quantity:
     pooled: bool = False
 
 
-def _speedup(process: Process) -> float | None:
-    eager_s, compiled_s = process.step_s("eager"), process.step_s("compiled")
-    return eager_s / compiled_s if eager_s and compiled_s else None
-
-
 def _cold_compile_s(process: Process) -> float | None:
     return process.compile_s if process.cold else None
 
 
-_eager_step_s, _compiled_step_s = (methodcaller("step_s", arm) for arm in ARMS)
-_eager_device_s, _compiled_device_s = (
-    methodcaller("read_arm", "device_step_s", arm) for arm in ARMS
-)
-_peak_bytes = methodcaller("read_arm", "memory_bytes", "compiled")
 EAGER = Quantity(
     "eager_step_s",
-    _eager_step_s,
+    methodcaller("step_s", "eager"),
     SLOWER_FASTER,
     STEP_FLOOR_S,
     control="eager_step_s",
@@ -65,20 +56,24 @@ EAGER = Quantity(
     pooled=True,
 )
 COMPILED = replace(
-    EAGER, name="compiled_step_s", value=_compiled_step_s, arms=("compiled",), of_artifact=True
+    EAGER,
+    name="compiled_step_s",
+    value=methodcaller("step_s", "compiled"),
+    arms=("compiled",),
+    of_artifact=True,
 )
 SPEEDUP = Quantity(
     "speedup",
-    _speedup,
+    read_speedup,
     ("HIGHER", "LOWER"),
-    arms=("eager", "compiled"),
+    arms=ARMS,
     of_artifact=True,
     pooled=True,
 )
 COMPILE = Quantity("compile_cold_s", _cold_compile_s, SLOWER_FASTER, COMPILE_FLOOR_S)
 MEMORY = Quantity(
     "compiled_peak_memory_bytes",
-    _peak_bytes,
+    methodcaller("read_arm", "memory_bytes", "compiled"),
     ("MORE", "LESS"),
     MEMORY_FLOOR_BYTES,
     of_artifact=True,
@@ -87,13 +82,16 @@ MEMORY = Quantity(
 EAGER_DEVICE = replace(
     EAGER,
     name="eager_device_step_s",
-    value=_eager_device_s,
+    value=methodcaller("read_arm", "device_step_s", "eager"),
     min_effect=DEVICE_MIN_EFFECT,
     control="eager_device_step_s",
     arms=(),
 )
 COMPILED_DEVICE = replace(
-    EAGER_DEVICE, name="compiled_device_step_s", value=_compiled_device_s, of_artifact=True
+    EAGER_DEVICE,
+    name="compiled_device_step_s",
+    value=methodcaller("read_arm", "device_step_s", "compiled"),
+    of_artifact=True,
 )
 STEP_TIMES = (COMPILED, COMPILED_DEVICE)  # what decides about a row
 # In the order of the columns of CSV and JSON, which is a contract: new ones go to the end.

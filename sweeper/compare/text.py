@@ -9,7 +9,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 from operator import attrgetter
@@ -33,8 +33,8 @@ from sweeper.report.columns.formats import count, figure, join, join_lines, rati
 from sweeper.report.tables.spec import select_shown
 from sweeper.report.text import markdown, terminal
 
-from .changes import VersionChange, describe_versions
-from .pairs import LOST, Side
+from .changes import CountedChange, describe_versions
+from .pairs import Side
 from .quantities import (
     COMPILE,
     COMPILED,
@@ -66,10 +66,14 @@ def read_trial(row: JudgedPair, read: Callable[[Trial], Value]) -> Value:
     """Read what both trials have in common, or join both values where the sides were chosen to
     differ.
     """
-    values = [read(side.trial) for side in (row.pair.base, row.pair.head) if side]
+    values = [read(side.trial) for side in row.pair.sides.values()]
     if len(set(values)) == 1:
         return values[0]
-    return " → ".join("none" if value is None else str(value) for value in values)
+    return " → ".join(map(_name_value, values))
+
+
+def _name_value(value: Value) -> str:
+    return "none" if value is None else str(value)
 
 
 def _trial_column(attribute: str, **shown: Any) -> Column[JudgedPair]:
@@ -89,18 +93,18 @@ def _change_column(quantity: Quantity, column: Column[Change]) -> Column[JudgedP
 
 
 def _quantity_columns(quantity: Quantity) -> list[Column[JudgedPair]]:
-    columns = [
-        Column[Change]("base", lambda change: change.base),
-        Column("head", lambda change: change.head),
-        Column("ratio", lambda change: change.ratio),
-        *interval_columns("ratio", lambda change: change.interval),
-        Column("p", lambda change: change.adjusted_p),
-        Column("unit", lambda change: change.unit),
-        Column("verdict", lambda change: change.verdict),
-        Column("reason", lambda change: change.reason),
+    def column(name: str, attribute: str = "") -> Column[JudgedPair]:
+        read = attrgetter(attribute or name)
+        return _change_column(quantity, Column(f"{quantity.name}_{name}", read))
+
+    low, high = interval_columns(f"{quantity.name}_ratio", attrgetter("interval"))
+    return [
+        *map(column, ("base", "head", "ratio")),
+        _change_column(quantity, low),
+        _change_column(quantity, high),
+        column("p", "adjusted_p"),
+        *map(column, ("unit", "verdict", "reason")),
     ]
-    named = [replace(column, name=f"{quantity.name}_{column.name}") for column in columns]
-    return [_change_column(quantity, column) for column in named]
 
 
 def _read_message(side: Side) -> str | None:
@@ -109,7 +113,9 @@ def _read_message(side: Side) -> str | None:
 
 def _show_device(change: Change) -> str:
     """`+1.9 % SLOWER`, with the verdict in any case: it stands beside that by wall clock."""
-    return f"{_show_change(change)} {change.verdict}" if change.estimate else ""
+    if change.estimate is None:
+        return ""
+    return f"{_show_change(change)} {change.verdict}"
 
 
 def _show_eager(change: Change) -> str:
@@ -117,7 +123,9 @@ def _show_eager(change: Change) -> str:
 
 
 def _show_change(change: Change) -> str:
-    return "" if change.ratio is None else f"{100 * (change.ratio - 1):+.1f} %"
+    if change.ratio is None:
+        return ""
+    return f"{100 * (change.ratio - 1):+.1f} %"
 
 
 def _show_compiled(change: Change) -> str:
@@ -170,7 +178,7 @@ COLUMNS: tuple[Column[JudgedPair], ...] = (
     _trial_column("backend", title="backend", is_axis=True),
     Column(
         "batch_size",
-        lambda row: row.pair.any.trial.known_batch_size,
+        lambda row: read_trial(row, attrgetter("known_batch_size")),
         int,
         title="batch",
         is_axis=True,
@@ -219,16 +227,19 @@ def sort_rows(comparison: Comparison) -> list[JudgedPair]:
 
 def name_row(row: JudgedPair, axes: Sequence[str]) -> str:
     """Name a row by its model, precision and mode and its values of `axes`."""
-    columns = [BY_NAME[name] for name in ("model", "precision", "mode", *axes)]
-    return join((cell.show(column.value(row)) for column in columns), " ")
+    names = ("model", "precision", "mode", *axes)
+    return join((cell.show(BY_NAME[name].value(row)) for name in names), " ")
 
 
 def is_worth_showing(row: JudgedPair) -> bool:
     """Whether something changed, or the row is not SAME; other rows are only counted."""
     if row.verdict != "SAME":
         return True
-    judged = [quantity for quantity in QUANTITIES if quantity.name != quantity.control]
-    return any(row.find_verdict(quantity) not in UNCHANGED for quantity in judged)
+    for quantity in QUANTITIES:
+        is_control = quantity.name == quantity.control
+        if not is_control and row.find_verdict(quantity) not in UNCHANGED:
+            return True
+    return False
 
 
 def choose_columns(rows: Sequence[JudgedPair], every: bool = False) -> list[Column[JudgedPair]]:
@@ -280,24 +291,24 @@ def advise_if_nothing_is_judged(comparison: Comparison) -> str | None:
     """What to do where no row has a verdict; None where one has."""
     if not all(row.verdict in ("UNRESOLVED", "NEW", "GONE") for row in comparison.rows):
         return None
-    measured = []
     units = set()
     draws = 0
+    judged = set()  # what else than the compiled step by wall clock
     for row in comparison.rows:
         compiled = row.find_change(COMPILED)
-        if compiled and compiled.estimate and row.pair.both:
-            measured.append(row)
+        if compiled and compiled.estimate:
             units.add(compiled.unit)
-            draws = max(draws, min(side.count_draws(COMPILED) for side in row.pair.both))
-    if not measured:
+            draws = max(draws, min(side.count_draws(COMPILED) for side in compiled.sides))
+            for quantity in (COMPILED_DEVICE, SPEEDUP):
+                if row.find_verdict(quantity) != "UNRESOLVED":
+                    judged.add(quantity)
+    if not units:
         return (
             "nothing could be judged: no trial was measured alike on both sides, and each row says "
             "why"
         )
-    device = any(row.find_verdict(COMPILED_DEVICE) != "UNRESOLVED" for row in measured)
-    speedup = any(row.find_verdict(SPEEDUP) != "UNRESOLVED" for row in measured)
-    if comparison.control.moved and speedup:
-        but = "speedups and device times" if device else "speedups"
+    if comparison.control.moved and SPEEDUP in judged:
+        but = "speedups and device times" if COMPILED_DEVICE in judged else "speedups"
         return (
             f"nothing could be judged but {but}, since eager itself moved: measure both again on "
             "one machine at rest (docs/comparing.md)"
@@ -305,7 +316,7 @@ def advise_if_nothing_is_judged(comparison: Comparison) -> str | None:
     more = ""
     if units == {"draws"}:
         more = f" measure.draws={draws + MORE_DRAWS}"
-    but = " but device times" if device else ""
+    but = " but device times" if COMPILED_DEVICE in judged else ""
     return (
         f"nothing could be judged{but}: measure both with measure=published{more} "
         "(docs/comparing.md)"
@@ -322,10 +333,9 @@ def explain_rows(rows: Sequence[JudgedPair]) -> list[str]:
     shared: dict[str, list[str]] = {}
     for row in rows:
         name, reason = name_row(row, axes), cell.show(row.reason)
-        if _breaks(row):
-            sides = [side for side in (row.pair.head, row.pair.base) if side]
-            messages = filter(None, map(_read_message, sides))
-            message = cell.show(next(messages, ""))
+        if row.pair.both and _breaks(*row.pair.both):
+            base, head = map(_read_message, row.pair.both)
+            message = cell.show(head or base)
             lines.append(join((f"{row.verdict} {name}: {reason}", message), ": "))
         elif row.reason:
             shared.setdefault(f"{row.verdict}, {reason}", []).append(name)
@@ -336,10 +346,9 @@ def explain_rows(rows: Sequence[JudgedPair]) -> list[str]:
     return lines
 
 
-def _breaks(row: JudgedPair) -> bool:
+def _breaks(base: Side, head: Side) -> bool:
     """Whether one side alone is ok, and the other has a record."""
-    statuses = [side.status for side in row.pair.both or ()]
-    return statuses.count("ok") == 1 and LOST.keys().isdisjoint(statuses)
+    return (base.status == "ok") != (head.status == "ok") and not (base.lost or head.lost)
 
 
 @dataclass(frozen=True)
@@ -350,7 +359,7 @@ class Document:
     head: str
     comparison: Comparison
     facts: Sequence[str]  # what else changed
-    versions: Sequence[VersionChange] = ()  # that differ
+    versions: Sequence[CountedChange] = ()  # that differ
     problems: Sequence[str] = ()
     show_all: bool = False
 
@@ -432,7 +441,7 @@ def _render_json(document: Document) -> str:
         "problems": list(document.problems),
         "nothing_judged": advise_if_nothing_is_judged(comparison),
         "device_shifts": shifts,
-        "versions": [version.to_json() for version in document.versions],
+        "versions": [change.to_json() for change in document.versions],
         "rows": rows,
     }
     return json.dumps(data, indent=1, allow_nan=False) + "\n"

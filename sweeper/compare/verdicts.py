@@ -2,23 +2,24 @@
 
 Values in, values out. The row's verdict is about the compiled step alone, since a speedup also
 falls when eager gets faster: by wall clock, and by device time where that alone shows a regression.
-Where no test finds a change of the step, its size may decide (`unsampled`). The rules and what they
-miss: docs/decisions/what-is-a-regression.md.
+Where no test finds a change of the step, its size may decide (`unsampled_variance`). The rules and
+what they miss: docs/decisions/what-is-a-regression.md.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 
 from sweeper.analysis import stats
 from sweeper.analysis.derive import MIN_DRAWS_FOR_INTERVAL, MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.stats import CONFIDENCE, Estimate, Interval
+from sweeper.core.trial import Trial
 from sweeper.loading.cross_trial import max_eager_spread
-from sweeper.report.columns.formats import join
+from sweeper.report.columns.formats import join, prefix
 
-from .pairs import LOST, Pair, Sample, Side
+from .pairs import LOST, Pair, Sides
 from .quantities import (
     COMPILE,
     COMPILED,
@@ -30,9 +31,7 @@ from .quantities import (
     STEP_TIMES,
     Quantity,
 )
-from .unsampled import count_fewest, find_unsampled_logs, is_host_bound
-
-Sides = tuple[Side, Side]
+from .unsampled_variance import count_fewest, find_unsampled_logs, is_host_bound
 
 SIGNIFICANCE = 1 - CONFIDENCE
 # Backends that generate no code and autotune no kernels, so that all draws are alike.
@@ -51,6 +50,7 @@ class Change:
     figure.
     """
 
+    sides: Sides
     verdict: str  # empty while it is still to be judged
     reason: str | None = None  # why it is UNRESOLVED, or its size is uncertain
     base: float | None = None  # geometric means, as in the tables
@@ -77,18 +77,18 @@ class Change:
 
 @dataclass(frozen=True)
 class JudgedPair:
-    """A pair with its verdict; `changes` by name of quantity, None where a side was not
+    """A pair with its verdict; `changes` by name of quantity, none where a side was not
     measured.
     """
 
     pair: Pair
     verdict: str
     reason: str | None = None
-    changes: Mapping[str, Change] | None = None
+    changes: Mapping[str, Change] = field(default_factory=dict)
     note: str | None = None
 
     def find_change(self, quantity: Quantity) -> Change | None:
-        return self.changes[quantity.name] if self.changes else None
+        return self.changes.get(quantity.name)
 
     def find_verdict(self, quantity: Quantity) -> str:
         """The verdict on a quantity; UNRESOLVED where a side was not measured."""
@@ -155,28 +155,24 @@ def judge(pairs: Sequence[Pair], min_effect: float | None = None) -> Comparison:
         raw[quantity.name] = [compare_quantity(sides, quantity) for sides in measured]
     controls = {}
     for quantity in (EAGER, EAGER_DEVICE):
-        controls[quantity.name] = _measure_control(measured, raw[quantity.name], quantity)
+        controls[quantity.name] = _measure_control(raw[quantity.name], quantity)
     clocks = _count_clocks(raw, controls)
-    judged: list[dict[str, Change]] = [{} for _ in measured]
+    judged = {}
     for quantity in QUANTITIES:
-        limited = quantity
-        if min_effect is not None:
-            limited = replace(quantity, min_effect=min_effect)
+        limited = replace(quantity, min_effect=min_effect or quantity.min_effect)
         control = controls.get(quantity.control, Control())
-        changes = raw[quantity.name]
-        if quantity in STEP_TIMES:
-            changes = judge_quantity(limited, measured, changes, control, clocks)
-            places = zip(measured, changes, raw[quantity.control], strict=True)
+        is_step = quantity in STEP_TIMES
+        tested_by = clocks if is_step else 1
+        changes = judge_quantity(limited, raw[quantity.name], control, tested_by)
+        if is_step:
+            places = zip(changes, raw[quantity.control], strict=True)
             changes = [judge_by_size(limited, *place, control) for place in places]
-        else:
-            changes = judge_quantity(limited, measured, changes, control)
-        for of_pair, change in zip(judged, changes, strict=True):
-            of_pair[quantity.name] = change
-    left = iter(judged)
+        judged[quantity.name] = changes
+    of_pairs = zip(*judged.values(), strict=True)
     rows = []
     for pair in pairs:
         if pair.ok:
-            rows.append(_judge_measured(pair, next(left)))
+            rows.append(_judge_measured(pair, dict(zip(judged, next(of_pairs), strict=True))))
         else:
             rows.append(JudgedPair(pair, *_judge_statuses(pair)))
     return Comparison(tuple(rows), controls)
@@ -193,18 +189,16 @@ def _count_clocks(raw: Mapping[str, Sequence[Change]], controls: Mapping[str, Co
     return max(1, clocks)
 
 
-def _measure_control(
-    measured: Sequence[Sides], eager: Sequence[Change], quantity: Quantity
-) -> Control:
+def _measure_control(changes: Sequence[Change], quantity: Quantity) -> Control:
     """Measure how far a time of eager moved, from the rows whose host does not spoil it where there
     are any.
     """
     known, calm, limits = [], [], []
-    for sides, change in zip(measured, eager, strict=True):
+    for change in changes:
         if change.estimate:
             known.append(change.log)
-            limits += [max_eager_spread(side.trial.device) for side in sides]
-            if not is_host_bound(sides, quantity):
+            limits.append(max_eager_spread(change.sides[0].trial.device))
+            if not is_host_bound(change.sides, quantity):
                 calm.append(change.log)
     if not known:
         return Control()
@@ -215,20 +209,16 @@ def _measure_control(
 def compare_quantity(sides: Sides, quantity: Quantity) -> Change:
     """The difference of two measured sides, with the reason where it cannot be judged."""
     if not count_fewest(sides, quantity):
-        return Change("UNRESOLVED", "not measured on a side")
-    over_draws = all(side.count_draws(quantity) >= MIN_DRAWS_FOR_INTERVAL for side in sides)
-    base, head = (_mean(side.take(quantity), over_draws) for side in sides)
+        return Change(sides, "UNRESOLVED", "not measured on a side")
+    logs = [stats.group_logs_by_draw(side.take(quantity)) for side in sides]
+    over_draws = min(map(len, logs)) >= MIN_DRAWS_FOR_INTERVAL
+    base, head = (stats.mean_over_draws(draws, over_draws) for draws in logs)
     unlike = explain_incomparable(sides, quantity)
     reason = unlike or explain_unjudged(sides, quantity, over_draws)
     verdict = "UNRESOLVED" if reason else ""
     unit = "draws" if over_draws else "processes"
     estimate = None if unlike else stats.difference(head, base)
-    return Change(verdict, reason, base.ratio, head.ratio, unit, estimate)
-
-
-def _mean(samples: Sequence[Sample], over_draws: bool) -> Estimate:
-    logs = [(sample.draw, math.log(sample.value)) for sample in samples]
-    return stats.mean_over_draws(stats.group_by_draw(logs), over_draws)
+    return Change(sides, verdict, reason, base.ratio, head.ratio, unit, estimate)
 
 
 def explain_incomparable(sides: Sides, quantity: Quantity) -> str | None:
@@ -248,9 +238,9 @@ def explain_unjudged(sides: Sides, quantity: Quantity, over_draws: bool) -> str 
     one.
     """
     fewest = count_fewest(sides, quantity)
-    if fewest < 2 and quantity is COMPILE:
-        return "one cold compile on a side"
     if fewest < 2:
+        if quantity is COMPILE:
+            return "one cold compile on a side"
         return "a single process on a side: no variance"
     if quantity is COMPILE and any("compile_contended" in side.flags for side in sides):
         return "others kept the processor busy while it compiled (compile_contended)"
@@ -268,19 +258,19 @@ def _same_artifact(sides: Sides) -> bool:
     """Whether all processes of both sides ran one compiled program, so that autotuning cannot
     differ between them.
     """
-    trials = [side.trial for side in sides]
-    if all(trial.mode == "eager" or trial.backend in WITHOUT_AUTOTUNING for trial in trials):
+    base, head = sides
+    if _is_without_autotuning(base.trial) and _is_without_autotuning(head.trial):
         return True
-    artifacts = sides[0].artifacts | sides[1].artifacts
+    artifacts = base.artifacts | head.artifacts
     return len(artifacts) == 1 and None not in artifacts
 
 
+def _is_without_autotuning(trial: Trial) -> bool:
+    return trial.mode == "eager" or trial.backend in WITHOUT_AUTOTUNING
+
+
 def judge_quantity(
-    quantity: Quantity,
-    measured: Sequence[Sides],
-    changes: Sequence[Change],
-    control: Control,
-    clocks: int = 1,
+    quantity: Quantity, changes: Sequence[Change], control: Control, clocks: int
 ) -> list[Change]:
     """Test one quantity of all measured pairs.
 
@@ -288,25 +278,23 @@ def judge_quantity(
     """
     judged = list(changes)
     if quantity.pooled and not control.moved:
-        judged = _moderate(quantity, measured, changes)
-    places = [place for place, change in enumerate(judged) if not change.verdict]
-    if control.moved:
-        reason = f"eager itself moved by {percent(control.log)} (median over rows)"
-        for place in places:
-            judged[place] = replace(judged[place], verdict="UNRESOLVED", reason=reason)
-        return judged
-    tests = [_subtract_shift(judged[place], control) for place in places]
-    p_values = [stats.p_value(test) for test in tests]
-    adjusted = stats.benjamini_hochberg([p for p in p_values if p is not None])
-    for place, test, p in zip(places, tests, adjusted, strict=True):
+        judged = _moderate(quantity, changes)
+    tests: dict[int, Estimate] = {}  # by place
+    for place, change in enumerate(judged):
+        if control.moved and not change.verdict:
+            reason = f"eager itself moved by {percent(control.log)} (median over rows)"
+            judged[place] = replace(change, verdict="UNRESOLVED", reason=reason)
+        elif not change.verdict:
+            tests[place] = _subtract_shift(change, control)
+    p_values = [p for p in map(stats.p_value, tests.values()) if p is not None]
+    adjusted = stats.benjamini_hochberg(p_values)
+    for (place, test), p in zip(tests.items(), adjusted, strict=True):
         change = replace(judged[place], adjusted_p=min(1.0, clocks * p))
         judged[place] = _judge_change(quantity, change, test, control)
     return judged
 
 
-def _moderate(
-    quantity: Quantity, measured: Sequence[Sides], changes: Sequence[Change]
-) -> list[Change]:
+def _moderate(quantity: Quantity, changes: Sequence[Change]) -> list[Change]:
     """Draw variances over processes towards those of similar rows, where there are enough of them.
 
     Host-bound rows are pooled only with each other. Variances over draws are not moderated: how
@@ -315,11 +303,11 @@ def _moderate(
     moderating would flag half of the sweeps.
     """
     over_processes = []
-    for place, (sides, change) in enumerate(zip(measured, changes, strict=True)):
+    for place, change in enumerate(changes):
         if change.verdict or change.unit != "processes" or change.estimate is None:
             continue
-        if count_fewest(sides, quantity) >= MIN_PROCESSES_TO_MODERATE:
-            is_bound = any(side.host_bound_arms for side in sides)
+        if count_fewest(change.sides, quantity) >= MIN_PROCESSES_TO_MODERATE:
+            is_bound = any(side.host_bound_arms for side in change.sides)
             over_processes.append((place, is_bound, change.estimate))
     moderated = list(changes)
     for place, estimate in stats.moderate_groups(over_processes).items():
@@ -362,9 +350,7 @@ def _is_significant(p: float | None) -> bool:
     return p is not None and p <= SIGNIFICANCE
 
 
-def judge_by_size(
-    quantity: Quantity, sides: Sides, change: Change, eager: Change, control: Control
-) -> Change:
+def judge_by_size(quantity: Quantity, change: Change, eager: Change, control: Control) -> Change:
     """Judge a step time that no test could judge, by whether it changed by more than what was not
     sampled explains.
 
@@ -378,7 +364,7 @@ def judge_by_size(
     if eager.estimate:
         logs.append(change.log - eager.log)
     least = _nearest_to_0(*logs)
-    draws, host = find_unsampled_logs(sides, quantity, control.moved)
+    draws, host = find_unsampled_logs(change.sides, quantity, control.moved)
     noise = max(host, change.estimate.half_width() or 0.0)
     if abs(least) <= max(_find_margin(quantity, change), draws + noise):
         return change
@@ -390,25 +376,35 @@ def judge_by_size(
 
 
 def _judge_measured(pair: Pair, changes: Mapping[str, Change]) -> JudgedPair:
+    """Judge the compiled step; a slower device decides where wall clock shows no change.
+
+    A faster device does not: the host may have become slower.
+    """
     wall, device = changes[COMPILED.name], changes[COMPILED_DEVICE.name]
-    verdict, reason, device_note = _judge_step(wall, device)
+    verdict, reason, device_note = wall.verdict, wall.reason, ""
+    if device.verdict == "SLOWER" and verdict != "SLOWER":
+        if verdict == "FASTER" and reason is None:
+            device_note = f"by device time it is SLOWER ({percent(device.log)})"
+        else:
+            why = f" ({reason})" if reason else ""
+            parts = (f"wall {verdict}{why}", "device SLOWER", device.reason or "")
+            verdict, reason = "SLOWER", join(parts, ", ")
     note = join((device_note, _explain_speedup(changes), _name_unverified(pair)))
     return JudgedPair(pair, verdict, reason, changes, note or None)
 
 
 def _judge_statuses(pair: Pair) -> tuple[str, str | None]:
     """Return verdict and reason of a pair of which a side was not measured."""
-    sides = {"BASE": pair.base, "HEAD": pair.head}
-    lost = [LOST[side.status].format(name) for name, side in sides.items() if side and side.lost]
-    reason: str | None
+    sides = pair.sides
+    lost = [LOST[side.status].format(name) for name, side in sides.items() if side.lost]
     if lost:
         return "UNRESOLVED", ", ".join(lost)
     if pair.both is None:
-        status = pair.any.status
-        reason = None if status == "ok" else status
-        if pair.base is None:
-            return "NEW", reason
-        return "GONE", reason
+        verdict = "NEW" if pair.head else "GONE"
+        (side,) = sides.values()
+        if side.status == "ok":
+            return verdict, None
+        return verdict, side.status
     base, head = pair.both
     if head.status == "ok":
         reason = f"{base.status} in BASE"
@@ -418,8 +414,7 @@ def _judge_statuses(pair: Pair) -> tuple[str, str | None]:
             return "UNRESOLVED", reason
         return "FIXED", reason
     if base.status == "ok":
-        phase = f" while {head.phase}" if head.phase else ""
-        reason = f"{head.status}{phase} in HEAD"
+        reason = f"{head.status}{prefix(' while ', head.phase or '')} in HEAD"
         if head.status in NOT_RUN:
             return "UNRESOLVED", reason
         return "BROKE", reason
@@ -428,26 +423,12 @@ def _judge_statuses(pair: Pair) -> tuple[str, str | None]:
     return "UNRESOLVED", f"{base.status} in BASE, {head.status} in HEAD"
 
 
-def _judge_step(wall: Change, device: Change) -> tuple[str, str | None, str]:
-    """Return verdict, reason and note of the compiled step; a slower device decides where wall
-    clock shows no change.
-
-    A faster device does not: the host may have become slower.
-    """
-    if device.verdict != "SLOWER" or wall.verdict == "SLOWER":
-        return wall.verdict, wall.reason, ""
-    if wall.verdict == "FASTER" and wall.reason is None:
-        return wall.verdict, None, f"by device time it is SLOWER ({percent(device.log)})"
-    why = f" ({wall.reason})" if wall.reason else ""
-    size = f", {device.reason}" if device.reason else ""
-    return "SLOWER", f"wall {wall.verdict}{why}, device SLOWER{size}", ""
-
-
 def _name_unverified(pair: Pair) -> str:
     """Name the side whose result is not verified: its speed may be that of another computation."""
-    sides = {"BASE": pair.base, "HEAD": pair.head}
-    unverified = [name for name, side in sides.items() if side and UNVERIFIED in side.flags]
-    return f"not verified in {unverified[0]} ({UNVERIFIED})" if len(unverified) == 1 else ""
+    unverified = [name for name, side in pair.sides.items() if UNVERIFIED in side.flags]
+    if len(unverified) == 1:
+        return f"not verified in {unverified[0]} ({UNVERIFIED})"
+    return ""
 
 
 def _explain_speedup(changes: Mapping[str, Change]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from sweeper.analysis.derive import MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.report.answers.candidates import HOST_NOISE, NOISE
 
-from .pairs import Side
+from .pairs import Sides
 from .quantities import Quantity
 
 # Another draw, process, session or GPU, where no host disturbs the step: on H200s at most 1.3 % by
@@ -22,9 +22,7 @@ DRAW_NOISE: Mapping[str, float] = {"cuda": NOISE, "cpu": 0.10}
 HOST_NOISES: Mapping[str, float] = {"cuda": HOST_NOISE, "cpu": 1.32}
 
 
-def find_unsampled_logs(
-    sides: tuple[Side, Side], quantity: Quantity, moved: bool
-) -> tuple[float, float]:
+def find_unsampled_logs(sides: Sides, quantity: Quantity, moved: bool) -> tuple[float, float]:
     """Return the logs by which draws and the host may change a step time; 0 for a host that was
     sampled.
 
@@ -40,18 +38,18 @@ def find_unsampled_logs(
     return draws, math.log1p(HOST_NOISES[kind])
 
 
-def count_fewest(sides: tuple[Side, Side], quantity: Quantity) -> int:
+def count_fewest(sides: Sides, quantity: Quantity) -> int:
     """How many processes the side with fewer of them has measured a quantity in."""
     return min(len(side.take(quantity)) for side in sides)
 
 
-def is_host_bound(sides: tuple[Side, Side], quantity: Quantity) -> bool:
+def is_host_bound(sides: Sides, quantity: Quantity) -> bool:
     """Whether the host spoils the quantity on either side."""
     spoilt = {*quantity.arms, "both"}
     return bool(quantity.arms) and any(side.host_bound_arms in spoilt for side in sides)
 
 
-def _needed_processes(sides: tuple[Side, Side], quantity: Quantity) -> int:
+def _needed_processes(sides: Sides, quantity: Quantity) -> int:
     """How many processes a side needs to show what its host does to a quantity; no host disturbs
     device times.
     """

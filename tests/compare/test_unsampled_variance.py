@@ -9,7 +9,7 @@ from comparisons import measured
 
 from sweeper.compare.pairs import make_side
 from sweeper.compare.quantities import QUANTITIES
-from sweeper.compare.unsampled import DRAW_NOISE, HOST_NOISES, find_unsampled_logs
+from sweeper.compare.unsampled_variance import DRAW_NOISE, HOST_NOISES, find_unsampled_logs
 
 WALL = next(quantity for quantity in QUANTITIES if quantity.arms)
 
