@@ -324,7 +324,7 @@ FLAGS: Mapping[str, Flag] = {
     "several_artifacts": Flag(
         "processes that share a compile cache ran different code",
         "The cache did not return the code that was stored in it.",
-        "Compare the processes in the figure of step times.",
+        "Compare the step times of the processes in `record.json`.",
         rank=DOUBT,
         why="the mean is over different programs",
         of_trial=_has_several_artifacts,
@@ -389,8 +389,8 @@ FLAGS: Mapping[str, Flag] = {
         "step times scatter, or an arm had not warmed up",
         "The warm-up of an arm did not become flat within `measure.warmup_s`, or its slowest block"
         " took over 5 % (10 % on a CPU) longer than its fastest.",
-        "Look at the figure of step times, and measure again on an idle machine or with a longer "
-        "`measure.warmup_s`.",
+        "Look at the blocks in the opened row, and measure again on an idle machine or with a "
+        "longer `measure.warmup_s`.",
         rank=DOUBT,
         why="a mean of times that drift depends on when it was taken",
         of_process=_is_unsteady,

@@ -25,8 +25,8 @@ STATUSES: Mapping[str, Meaning] = {
     ),
     "accuracy_mismatch": Meaning(
         "the result of the compiled step differs from eager, so there is no speedup",
-        "A tensor is beyond its bound, there are other tensors, or NaN or infinity. The message "
-        "names the tensor that is furthest beyond its bound.",
+        "A tensor is beyond its bound, the arms return different tensors, or a value is NaN or "
+        "infinite. The message names the tensor that is furthest beyond its bound.",
         "Look which gradient or output is wrong, and try `backend=aot_eager`: where that is wrong "
         "too, Inductor is not to blame. Report it to PyTorch with the trial's command.",
     ),
@@ -99,8 +99,7 @@ STATUSES: Mapping[str, Meaning] = {
     ),
     "interrupted": Meaning(
         "ended by Ctrl-C",
-        "Where its worker was busy, the log ends with the stack of every thread, which shows with "
-        "what.",
+        "If a worker was running, the log ends with the stack of every thread: what it was doing.",
         "The same command runs the trial again. Until then it is in no pass rate.",
     ),
 }

@@ -3,7 +3,7 @@ is shown.
 
 A new metric that is the median of a reading over processes is one line of `METRICS`. Its CSV
 column, MLflow metric, frame, line on the page, column for people and line in docs/metrics.md follow
-from that line.
+from that line. A metric of a whole trial also needs a field in `result` and a line in `derive`.
 """
 
 from collections.abc import Callable, Iterable

@@ -51,8 +51,8 @@ class Result:
     compiled_host_share: float | None = None
     speedup_host_2x_faster: float | None = None
     speedup_host_2x_slower: float | None = None
-    device_time_missing: str | None = None  # why device_speedup is, where a process said so
-    memory_missing: str | None = None  # why a peak memory is
+    device_time_missing: str | None = None  # why device_speedup is missing
+    memory_missing: str | None = None  # why a peak memory is missing
     loop_estimate: Estimate | None = None  # of a script, whose loop runs with one arm throughout
     loop_speedup: float | None = None
     loop_speedup_low: float | None = None

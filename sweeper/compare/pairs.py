@@ -106,7 +106,7 @@ def read_sides(source: Source) -> SweepSides:
             lost[trial_id] = "unreadable" if found.ended else "unfinished", trial
             continue
         if side.trial.id in sides:
-            problem = "stands for the same trial as another record, which is left out"
+            problem = "replaces an earlier record of the same trial"
             problems.append(printable(f"{found.where}: {problem}"))
         sides[side.trial.id] = side
     for trial_id in lost.keys() & sides.keys():

@@ -1,4 +1,4 @@
-"""Quantities that are compared: how each is read from a process, and from which difference on it
+"""Quantities that are compared: how each is read from a process, and the smallest difference that
 counts.
 
 A new quantity is a `Quantity` here and, for people to read, a column in `text`.

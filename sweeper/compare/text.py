@@ -1,6 +1,7 @@
 """A comparison as text: for a terminal, as Markdown for a pull request, as CSV or as JSON.
 
-`COLUMNS` is what CSV and JSON have; units are in the names. A new column is one `Column`. Text from
+`COLUMNS` is what CSV and JSON have; units are in the names. A new quantity
+begins in `quantities`, and its column is one `Column` here. Text from
 records is escaped for the format that it goes into.
 """
 
@@ -53,8 +54,9 @@ FILE_WIDTH = 160  # columns of a text file
 MIN_WIDTH = 140  # columns of a console that is no terminal
 LEGEND = (
     "The verdict is on the compiled step, by wall clock or, where that shows no change, by device "
-    "time. It makes up for the number of rows and of clocks; intervals are 95 % ones of a row "
-    "alone. Size uncertain: the change is beyond what too few draws or processes leave open."
+    "time. p values are adjusted for the number of rows and clocks; intervals are 95 % ones of a "
+    "row alone. Size uncertain: too few draws or processes for a test, but the change is larger "
+    "than they usually differ."
 )
 MIB = 2**20
 UNCHANGED = ("SAME", "UNRESOLVED")
@@ -264,8 +266,8 @@ def describe_controls(comparison: Comparison) -> list[str]:
             if control.shift > 0:
                 moved = "rise where only eager got slower"
             wall += (
-                f"; beyond {100 * control.max_shift:.0f} % step times are not tested, only "
-                f"speedups: a shift of the whole machine does not touch them, but they {moved}"
+                f"; above {100 * control.max_shift:.0f} %, only speedups are tested: a shift of "
+                f"the whole machine does not change them, but they {moved}"
             )
     if device.shift is None:
         return [wall]

@@ -342,7 +342,7 @@ def _judge_change(quantity: Quantity, change: Change, test: Estimate, control: C
     furthest = max(abs(change.log), abs(change.log - control.log))
     if _is_significant(stats.equivalence_p_value(replace(test, log=furthest), margin)):
         return replace(change, verdict="SAME")
-    reason = f"shown is neither a change nor equality within {math.expm1(margin):.0%}"
+    reason = f"the tests show neither a change nor equality within {100 * math.expm1(margin):.0f} %"
     return replace(change, verdict="UNRESOLVED", reason=reason)
 
 

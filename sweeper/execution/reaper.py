@@ -1,4 +1,5 @@
-"""The reaper: a small process that kills what is left of a sweep when its driver dies.
+"""The reaper: a small process that kills what is left of a sweep when its driver dies. Time limits
+of trials are kept by `trial_runner`.
 
 Workers end with their driver by themselves. What they have started, and what is stopped with them
 while another worker measures, does not. So the driver tells the reaper which process groups there

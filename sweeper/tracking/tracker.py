@@ -1,6 +1,9 @@
 """`Tracker` sends the records of a sweep to MLflow: one experiment, one parent run per sweep, one
 child run per trial.
 
+`runs.build_view` chooses what a run shows, and `METRICS` in `sweeper.analysis.metrics` names the
+metrics.
+
 Records on disk are the truth and MLflow is a view of them. So an MLflow that does not answer costs
 seconds, once, and loses nothing: `python -m sweeper.sync NAME` sends what is missing.
 

@@ -72,7 +72,7 @@ def test_device_time_stands_beside_wall_clock(tmp_path: Path) -> None:
     )
     assert "+4.0 % SLOWER" in row
     said = (
-        "SLOWER, wall UNRESOLVED (shown is neither a change nor equality within 2%), device "
+        "SLOWER, wall UNRESOLVED (the tests show neither a change nor equality within 2 %), device "
         "SLOWER: vgg16 amp default"
     )
     assert said in found.stdout.splitlines()

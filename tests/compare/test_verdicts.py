@@ -81,7 +81,7 @@ def test_noise_that_is_larger_than_the_change_is_unresolved() -> None:
     row = only(measured(wobble=loud), measured(compiled=1.03, wobble=loud))
     assert (row.verdict, row.reason) == (
         "UNRESOLVED",
-        "shown is neither a change nor equality within 2%",
+        "the tests show neither a change nor equality within 2 %",
     )
 
 
@@ -285,7 +285,8 @@ def test_a_host_bound_row_needs_five_processes() -> None:
         (
             NOISY,
             "UNRESOLVED",
-            "wall UNRESOLVED (shown is neither a change nor equality within 2%), device SLOWER",
+            "wall UNRESOLVED (the tests show neither a change nor equality within 2 %), device "
+            "SLOWER",
         ),
     ],
 )

@@ -148,7 +148,7 @@ class LadderAnswer:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it says what is torch.compile's."""
+        """Whether it can say what torch.compile gains."""
         return bool(self.without and self.by_it)
 
     @cached_property
@@ -234,8 +234,8 @@ def find_ladder_axes(answers: Sequence[LadderAnswer]) -> list[str]:
 
 
 def conclude(answers: Sequence[LadderAnswer]) -> list[str]:
-    """Say what is torch.compile's, in a sentence for each of a few ladders, in one for more of
-    them. A mean is over verified ones.
+    """Say what torch.compile gains: up to `MAX_SENTENCES` ladders get a sentence each, and more of
+    them share one, with geometric means over those that are verified.
     """
     whole = [answer for answer in answers if answer.is_whole]
     if len(whole) <= MAX_SENTENCES:

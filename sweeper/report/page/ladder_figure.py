@@ -28,7 +28,7 @@ MAX_LADDERS = 6  # beside each other
 
 def draw_ladders(ladders: Sequence[LadderAnswer]) -> Figure:
     """Draw the speedups over eager as built of the rungs of each ladder."""
-    title = "How much of the speedup is torch.compile's"
+    title = "How much of the speedup comes from torch.compile"
     measured = [ladder for ladder in ladders if any(rung.speedup for rung in ladder.rungs)]
     if not measured:
         missing = "no model has a ladder: experiment=ladder runs one"

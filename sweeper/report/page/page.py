@@ -1,5 +1,5 @@
 """report.html: one file that needs nothing else, with figures by plotly.js and tables to sort and
-filter.
+filter. A new figure is a line of `_make_figures`.
 
 `page.html` is a jinja2 template, `page.css` and `page.js` stand beside it; plotly.js comes from the
 Python package plotly. A content security policy lets these two scripts run, and no other, and

@@ -1,4 +1,4 @@
-"""ladder.csv: how much of the speedup is torch.compile's. A row per rung of each model that was run
+"""ladder.csv: how much of the speedup comes from torch.compile. A row per rung of each model run
 in several ways.
 
 A rung has the free one-liners of the rungs before it, as far as they apply; compiled rungs do
@@ -104,7 +104,7 @@ COLUMNS: tuple[Column[Rung], ...] = (
 
 class LadderTable(TableSpec[Rung]):
     name = "ladder"
-    title = "How much of the speedup is torch.compile's"
+    title = "How much of the speedup comes from torch.compile"
     word = "Ladder"
     place = 70
     columns = COLUMNS

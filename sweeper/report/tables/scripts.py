@@ -10,7 +10,7 @@ name |
 | `eager_loop_step_ms compiled_loop_step_ms` | wall time per step of these loops |
 | `eager_loader_share compiled_loader_share` | share of that time in which the loop waits for its \
 loader |
-| `ceiling` | what the loop could gain at most: all of it but that wait in no time |
+| `ceiling` | the largest possible loop speedup, if everything but that wait took no time |
 | `break_even_steps` | of the loop: steps after which compiling with an empty cache has paid |
 | `total_steps` | of the training that the user plans, where the command named it |
 | `saved_s` | seconds that compiling with an empty cache saves over these steps, with `_low \

@@ -36,7 +36,9 @@ class TableSpec(Generic[T]):
     word: str = ""  # in the contents bar of the page; "": the title
     place: int = 50  # on the page, from the top
     is_last_in_terminal = False  # what stands last is what people see
-    has_every_axis = False  # shows the axes in which all trials differ, not only those of its rows
+    has_every_axis = (
+        False  # shows each axis that varies anywhere in the report, not only in its rows
+    )
     shows_log = False  # on the page, the end of the log of each row
     shows_causes = False  # on the page, why the trial of each row is not faster
     max_markdown_rows = 1000  # the files have all

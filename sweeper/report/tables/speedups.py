@@ -124,8 +124,8 @@ def _percentile_column(arm: str) -> Column[Entry]:
 LATENCIES = tuple(map(_percentile_column, ARMS))
 _MEANING = "speedup is eager / compiled step time"
 _MEANING_OF_DEVICE = (
-    "device is the same ratio of the time that the GPU itself needs, busy and in the gap that "
-    "follows each kernel, which the host cannot disturb"
+    "device is eager / compiled device step time: the GPU's busy time and its own gap after each "
+    "kernel, which the host does not affect"
 )
 # The columns that people see, in their order.
 SHOWN: tuple[Column[Entry], ...] = (
@@ -207,7 +207,7 @@ SHOWN: tuple[Column[Entry], ...] = (
         float,
         title="memory",
         text=speedups.show_memory_change,
-        meaning="memory is by how much compiling raises the peak: below 0 it saves",
+        meaning="memory is the change of the peak: below 0, compiling saves memory",
         align_right=True,
         is_cost=True,
     ),

@@ -49,7 +49,7 @@ from sweeper.report.published import Published, find_published, find_references
 from .spec import Headline, TableSpec
 
 WEIGHTING = f"weighted {WEIGHTED.meaning}"
-MODELS_TO_PREDICT = 6  # a new one: of four, the interval reaches from a fifth to sixteen
+MODELS_TO_PREDICT = 6  # a new one: with four models, the interval reaches from 0.2 to 16
 CLIPPED = "preset=pt2"  # its figures were made so
 
 
