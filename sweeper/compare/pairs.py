@@ -182,13 +182,13 @@ class Pair:
     head: Side | None
 
     @property
-    def sides(self) -> dict[str, Side]:
-        """The sides that exist, by what people call them."""
-        sides = {}
+    def sides(self) -> list[tuple[str, Side]]:
+        """The sides that exist, each after what people call it."""
+        sides = []
         if self.base:
-            sides["BASE"] = self.base
+            sides.append(("BASE", self.base))
         if self.head:
-            sides["HEAD"] = self.head
+            sides.append(("HEAD", self.head))
         return sides
 
     @property

@@ -68,7 +68,7 @@ def read_trial(row: JudgedPair, read: Callable[[Trial], Value]) -> Value:
     """Read what both trials have in common, or join both values where the sides were chosen to
     differ.
     """
-    values = [read(side.trial) for side in row.pair.sides.values()]
+    values = [read(side.trial) for _, side in row.pair.sides]
     if len(set(values)) == 1:
         return values[0]
     return " → ".join(map(_name_value, values))

@@ -396,12 +396,12 @@ def _judge_measured(pair: Pair, changes: Mapping[str, Change]) -> JudgedPair:
 def _judge_statuses(pair: Pair) -> tuple[str, str | None]:
     """Return verdict and reason of a pair of which a side was not measured."""
     sides = pair.sides
-    lost = [LOST[side.status].format(name) for name, side in sides.items() if side.lost]
+    lost = [LOST[side.status].format(name) for name, side in sides if side.lost]
     if lost:
         return "UNRESOLVED", ", ".join(lost)
     if pair.both is None:
         verdict = "NEW" if pair.head else "GONE"
-        (side,) = sides.values()
+        _, side = sides[0]
         if side.status == "ok":
             return verdict, None
         return verdict, side.status
@@ -425,7 +425,7 @@ def _judge_statuses(pair: Pair) -> tuple[str, str | None]:
 
 def _name_unverified(pair: Pair) -> str:
     """Name the side whose result is not verified: its speed may be that of another computation."""
-    unverified = [name for name, side in pair.sides.items() if UNVERIFIED in side.flags]
+    unverified = [name for name, side in pair.sides if UNVERIFIED in side.flags]
     if len(unverified) == 1:
         return f"not verified in {unverified[0]} ({UNVERIFIED})"
     return ""
