@@ -73,8 +73,8 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def to_json(value: Any) -> Any:
-    """Convert dataclasses, mappings and sequences to dicts and lists; everything else stays as it
-    is.
+    """Convert dataclasses, mappings, sequences and sets to dicts and lists; everything else stays
+    as it is.
     """
     if type(value) in PLAIN:
         return value
@@ -82,7 +82,7 @@ def to_json(value: Any) -> Any:
         return {name: to_json(getattr(value, name)) for name in defaults}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (list, tuple, frozenset)):
         return [to_json(item) for item in value]
     return value
 
