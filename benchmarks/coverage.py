@@ -103,7 +103,9 @@ def records(
             )
             for index, (draw, eager, compiled) in enumerate(zip(draws, *of_record, strict=True))
         ]
-        yield Record("0" * 12, "simulated", "simulated", "ok", TRIAL, processes=tuple(processes))
+        yield Record(
+            "0" * 12, "simulated", "simulated", "ok", trial=TRIAL, processes=tuple(processes)
+        )
 
 
 def interval_of(record: Record) -> Interval | None:

@@ -169,7 +169,7 @@ def _record(label: str, name: str, size: int, python: str | None) -> Record:
         "finished",
         trial.label,
         "ok",
-        trial,
+        trial=trial,
         environment=ENVIRONMENT,
         processes=processes,
         diagnostics=DIAGNOSTICS,

@@ -13,7 +13,7 @@ from sweeper.core.system.exit_codes import BAD_INPUT, NOT_OK, OK
 from sweeper.core.system.pipes import run_until_closed
 from sweeper.core.text import printable
 from sweeper.core.uris import remove_credentials
-from sweeper.loading.sources import SweepFolder, read_settings
+from sweeper.loading.sources import SweepFolder, read_last_run
 from sweeper.report.text.mlflow_overview import load_overview
 from sweeper.tracking.store import sqlite_file
 from sweeper.tracking.tracker import Tracker
@@ -80,7 +80,7 @@ def _find_store(paths: SweepPaths) -> str | None:
     Raises ConfigError for a store that only `sweep.json` names: the folder may be somebody else's,
     and MLflow would send that server the credentials of this machine.
     """
-    found = str(read_settings(SweepFolder(paths.folder), "tracking").get("uri") or "")
+    found = str(read_last_run(SweepFolder(paths.folder), "settings", "tracking").get("uri") or "")
     own = trusted.environment_uri()
     if own and found and trusted.normalize(own) == trusted.normalize(found):
         return own  # with its password, of which `sweep.json` has none

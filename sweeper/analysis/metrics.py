@@ -17,7 +17,7 @@ from .stats import median_of
 
 SCALES = {"ms": 1e3, "mib": 1 / 2**20}  # from the base unit
 
-Value = None | int | float | str
+MetricValue = None | int | float | str
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Metric:
         counted = [process for process in processes if self.cold in (None, process.cold)]
         return median_of(map(self.of_process, counted))
 
-    def value(self, result: Result) -> Value:
+    def value(self, result: Result) -> MetricValue:
         """Return the figure of a result, in the unit of `name`."""
         return result.readings.get(self.name) if self.of_process else getattr(result, self.name)
 
-    def column_value(self, result: Result) -> Value:
+    def column_value(self, result: Result) -> MetricValue:
         """Return the figure of a result, in the unit of its column."""
         value = self.value(result)
         if self.unit and isinstance(value, (int, float)):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from sweeper.core.text import printable
 from sweeper.loading.environment import LIBRARIES, Facts, show_fact, show_facts
-from sweeper.loading.sources import Source, read_last_run, read_settings
+from sweeper.loading.sources import Source, read_last_run
 from sweeper.report.columns.formats import count, shorten
 
 from .pairs import Pair, Side, Sides
@@ -76,7 +76,7 @@ def list_environment_changes(pairs: Sequence[Pair]) -> list[str]:
 
 def list_setting_changes(base: Source, head: Source) -> list[str]:
     """A line for each setting of `measure` that differs between the last runs of two sweeps."""
-    in_base, in_head = read_settings(base, "measure"), read_settings(head, "measure")
+    in_base, in_head = (read_last_run(sweep, "settings", "measure") for sweep in (base, head))
     lines = []
     for name, value in in_base.items():
         if name in in_head and value != in_head[name]:

@@ -158,7 +158,7 @@ def make_side(record: Record) -> Side:
         flags=record.flags,
         phase=record.phase,
         message=record.message,
-        device=read_device(record.environment, record.trial.device),
+        device=read_device(record),
         versions=read_version_facts(record),
         facts=read_other_facts(record),
     )

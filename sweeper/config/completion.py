@@ -7,7 +7,7 @@ overrides, so we give it.
 Try: `COMP_LINE='sweeper mode=' python -m sweeper -sc query=bash`
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -47,19 +47,17 @@ def _list_words(before: Sequence[str], last: str) -> Iterator[str]:
         return
     folders = [conf_folder()]
     folders += [Path(folder) for flag, folder in pairwise(before) if flag == "--config-dir"]
+    previous = before[-1] if before else ""
     if "=" in last:
         yield from _list_values(last, folders)
-    elif before[-1:] in (["--help"], ["-h"]):
+    elif previous in ("--help", "-h"):
         yield from ["models", *PURPOSES, *read_keys()]
-    elif before[-1:] in (["--cfg"], ["-c"]):
+    elif previous in ("--cfg", "-c"):
         yield from ["job", "hydra", "all"]
-    elif before[-1:] == ["-sc"]:
-        yield from (
-            f"{verb}={shell}"
-            for verb in ("install", "uninstall")
-            for shell in ("bash", "zsh", "fish")
-        )
-    elif before[-1:] != ["--config-dir"]:
+    elif previous == "-sc":
+        for shell in ("bash", "zsh", "fish"):
+            yield from (f"install={shell}", f"uninstall={shell}")
+    elif previous != "--config-dir":
         if not before:
             yield from COMMANDS
         if last:
@@ -85,7 +83,7 @@ def _list_values(last: str, folders: Sequence[Path]) -> Iterator[str]:
     name = key.lstrip("+")
     begun, comma, value = typed.rpartition(",")
     if name == "sweep":
-        options: Sequence[str] = list(_list_sweeps())
+        options: Iterable[str] = _list_sweeps()
     elif name in PURPOSES:
         found = list_options(name, folders)
         # suites of models are folders, of which the first word is the folder
@@ -94,12 +92,12 @@ def _list_values(last: str, folders: Sequence[Path]) -> Iterator[str]:
             option if option.count("/") <= here else f"{option.split('/')[0]}/" for option in found
         ]
     else:
-        known = read_keys().get(name)
-        options = known.values if known else ()
-        if known and known.default and not options:
-            options = (known.default,)
+        options = ()
+        if known := read_keys().get(name):
+            options = known.values or filter(None, [known.default])
     yield from (f"{key}={begun}{comma}{option}" for option in options)
 
 
 def _list_sweeps() -> Iterator[str]:
-    yield from (path.parent.name for path in RUNS.glob("*/sweep.json"))
+    for path in RUNS.glob("*/sweep.json"):
+        yield path.parent.name

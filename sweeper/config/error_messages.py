@@ -3,6 +3,7 @@ what to type.
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
@@ -101,20 +102,20 @@ def _explain_option(error: MissingConfigException, nested: Iterable[str]) -> str
 
 def _nearest_option(name: str, options: list[str]) -> str:
     """Options whose last part is like that of `name`, whichever folder each is in."""
-    names = [option.rpartition("/")[2].lower() for option in options]
-    close = get_close_matches(
-        name.rpartition("/")[2].lower(), dict.fromkeys(names), n=4, cutoff=0.5
-    )
-    found = [
-        option for one in close for option, last in zip(options, names, strict=True) if last == one
-    ]
+    by_last: dict[str, list[str]] = defaultdict(list)
+    for option in options:
+        by_last[option.rpartition("/")[2].lower()].append(option)
+    found: list[str] = []
+    for last in get_close_matches(name.rpartition("/")[2].lower(), by_last, n=4, cutoff=0.5):
+        found += by_last[last]
     return f"nearest: {', '.join(found[:4])}" if found else nearest(name, options)
 
 
 def _explain_value(text: str, where: str, keys: list[str], types: Mapping[str, str]) -> str:
     """OmegaConf's complaint about one value, led by the key that it is about."""
-    found = re.search(r"\n\s*full_key:(.*)", text)
-    key = found[1].strip() if found else ""
+    key = ""
+    if found := re.search(r"\n\s*full_key:(.*)", text):
+        key = found[1].strip()
     complaint = text.partition("\n")[0]
     if re.match(r"Key '.+' (is not in struct|not in ')", complaint):
         if key.startswith("hydra.launcher."):
@@ -128,18 +129,20 @@ def _explain_value(text: str, where: str, keys: list[str], types: Mapping[str, s
     takes = types.get(name) or types.get(name.rpartition(".")[0])
     if takes and (match := WRONG_TYPE.match(text.partition("\n    full_key")[0])):
         verb = "it has" if takes.startswith("keys of its own") else "give"
-        return f"{key}{'' if match['value'] is None else '=' + match['value']}: {verb} {takes}"
+        given = key if match["value"] is None else f"{key}={match['value']}"
+        return f"{given}: {verb} {takes}"
     if match := re.match(r"Interpolation key '(.+)' not found", complaint):
         return f"{key}: there is no key {match[1]} to take the value from"
     return f"{key}: {complaint}" if key else complaint
 
 
-def _explain_yaml(error: Exception) -> str:
-    mark = getattr(error, "problem_mark", None)
+def _explain_yaml(error: YAMLError) -> str:
     problem = getattr(error, "problem", None) or str(error)
-    where = f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-    hint = "\nYAML is indented with spaces, not tabs" if "\\t" in problem else ""
-    return f"{where}{problem}{hint}"
+    if "\\t" in problem:
+        problem += "\nYAML is indented with spaces, not tabs"
+    if mark := getattr(error, "problem_mark", None):
+        return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: {problem}"
+    return problem
 
 
 def _first_lines(text: str) -> str:

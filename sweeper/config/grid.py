@@ -99,22 +99,19 @@ class Composer:
         changes: dict[str, _Changes] = {}
         taken: set[str] = set()
         for axis in groups:
+            if len(axis.overrides) == 1:
+                continue
             constant = [other.overrides[0] for other in groups if other is not axis]
-            found = {
-                item: _compare(first, self.compose([*constant, item]))
-                for item in axis.overrides[1:]
-            }
-            reached = set().union(*(item.nodes for item in found.values()))
-            options = [
-                first.choices.get(axis.key),
-                *(item.choices.get(axis.key) for item in found.values()),
-            ]
-            if reached & taken or (
-                found and any(self._defaults(f"{axis.key}/{option}") for option in options)
-            ):
+            options = [first.choices.get(axis.key)]
+            reached: set[str] = set()
+            for override in axis.overrides[1:]:
+                change = _compare(first, self.compose([*constant, override]))
+                changes[override] = change
+                options.append(change.choices.get(axis.key))
+                reached |= change.nodes.keys()
+            if reached & taken or any(self._defaults(f"{axis.key}/{name}") for name in options):
                 return None
             taken |= reached
-            changes |= found
         return changes
 
     def _defaults(self, file: str) -> list[str]:
@@ -128,10 +125,11 @@ class Composer:
     ) -> Composed:
         config, choices = copy.deepcopy(first.config), dict(first.choices)
         with open_dict(config):
-            for change in (changes[override] for override in overrides if override in changes):
-                choices |= change.choices
-                for key, node in change.nodes.items():
-                    config[key] = node
+            for override in overrides:
+                if change := changes.get(override):
+                    choices |= change.choices
+                    for key, node in change.nodes.items():
+                        config[key] = node
         values = [self._parse(override) for override in overrides if not self._is_option(override)]
         ConfigLoaderImpl._apply_overrides_to_config(values, config)
         return Composed(config, choices, tuple(overrides))

@@ -142,13 +142,24 @@ def _check_rung(config: Config) -> None:
 
 
 def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> Trial:
-    if config.model.library == SCRIPT:
-        return replace(
-            read_script(config, choices),
-            compile=_read_compile(config),
-            device=read_device_type(config.device, gpu),
-            python=_read_interpreter(config.worker.python),
+    is_script = config.model.library == SCRIPT
+    trial = replace(
+        read_script(config, choices) if is_script else _read_model_trial(config, choices, own),
+        mode=config.mode.name,
+        backend=config.backend.name if config.mode.name != "eager" else None,
+        compile=_read_compile(config),
+        device=read_device_type(config.device, gpu),
+        python=_read_interpreter(config.worker.python),
+    )
+    if trial.cudnn_benchmark and trial.device == "cpu":
+        raise ConfigError(
+            "cudnn_benchmark=true is for a GPU: with device=cpu no operation runs in cuDNN"
         )
+    return trial if config.rung.name is None else ladder.climb(trial, config.rung.name)
+
+
+def _read_model_trial(config: Config, choices: Choices, own: OwnValues) -> Trial:
+    """Read everything but how and where the model is compiled, which `_read_trial` adds."""
     if given := [f"model.{name}" for name in ONLY_OF_SCRIPT if getattr(config.model, name)]:
         raise ConfigError(f"{', '.join(given)}: only with model=script")
     workload, optimizer, impl = config.workload.name, config.optimizer.name, config.optimizer.impl
@@ -171,31 +182,19 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
         raise ConfigError(
             "precision.float8=true is for workload=train: torchao converts the layers for training"
         )
-    compile_options = _read_compile(config)
-    device = read_device_type(config.device, gpu)
-    if config.cudnn_benchmark and device == "cpu":
-        raise ConfigError(
-            "cudnn_benchmark=true is for a GPU: with device=cpu no operation runs in cuDNN"
-        )
-    trial = Trial(
+    return Trial(
         model=_read_model(model, choices, own["model"]),
         batch_size=model.batch_size,
         labels=_read_labels(config, choices, own),
         workload=workload,
         precision=_read_precision(config.precision),
-        mode=config.mode.name,
-        backend=config.backend.name if config.mode.name != "eager" else None,
         optimizer=optimizer,
-        compile=compile_options,
-        device=device,
-        python=_read_interpreter(config.worker.python),
         optimizer_impl=impl,
         vary=vary,
         text=_read_text(config),
         decode_position=_read_decode_position(config),
         cudnn_benchmark=config.cudnn_benchmark,
     )
-    return trial if config.rung.name is None else ladder.climb(trial, config.rung.name)
 
 
 def _read_compile(config: Config) -> Compile:
@@ -224,6 +223,7 @@ def _read_vary(config: Config) -> dict[str, list[int]]:
     given = {key: sizes for key, sizes in vars(config.vary).items() if sizes is not None}
     if len(given) > 1:
         raise ConfigError(f"vary: one of {', '.join(given)} at a time")
+    library = config.model.library
     for key, sizes in given.items():
         for size in sizes:
             _check_positive(f"vary.{key}", size)
@@ -231,7 +231,6 @@ def _read_vary(config: Config) -> dict[str, list[int]]:
             raise ConfigError(
                 f"vary.{key}={sizes}: give two sizes or more, e.g. vary.{key}=[16,32]"
             )
-        library = config.model.library
         if key != "batch_size" and key not in LIBRARIES[library].input_sizes:
             allowed = ", ".join(name for name, spec in LIBRARIES.items() if key in spec.input_sizes)
             raise ConfigError(
@@ -347,7 +346,9 @@ def _read_model(model: ModelConf, choices: Choices, own: Mapping[str, Any]) -> M
 
 
 def _read_precision(precision: PrecisionConf) -> Precision:
-    autocast = (precision.auto or "auto") if precision.autocast == "auto" else precision.autocast
+    autocast = precision.autocast
+    if autocast == "auto" and precision.auto:
+        autocast = precision.auto
     if precision.grad_scaler and autocast not in ("auto", "float16"):
         raise ConfigError("precision.grad_scaler=true is for precision.autocast=auto or float16")
     return _copy_fields(Precision, precision, autocast=autocast)

@@ -52,10 +52,10 @@ class ConfigKey:
 
     name: str
     takes: str  # e.g. `a whole number or null`
-    values: tuple[str, ...]  # all that are allowed; empty: too many to list
+    values: tuple[str, ...] = ()  # all that are allowed; empty: too many to list
     # as it is typed; None: there is none, or each option of its group has its own
-    default: str | None
-    comment: str
+    default: str | None = None
+    comment: str = ""
     has_keys: bool = False  # whether it stands for the keys below it
 
 
@@ -74,17 +74,11 @@ def _read_keys(
     comments, hints = _read_comments(schema), typing.get_type_hints(schema)
     own: Mapping[str, Any] = defaults.get(prefix.rstrip("."), {})
     for entry in fields(schema):
-        name, hint = f"{prefix}{entry.name}", hints[entry.name]
+        name, hint = prefix + entry.name, hints[entry.name]
         if is_dataclass(hint):
             inside = list(_read_keys(hint, f"{name}.", defaults))
-            yield ConfigKey(
-                name,
-                f"keys of its own: {', '.join(key.name for key in inside)}",
-                (),
-                None,
-                "",
-                has_keys=True,
-            )
+            names = ", ".join(key.name for key in inside)
+            yield ConfigKey(name, f"keys of its own: {names}", has_keys=True)
             yield from inside
             continue
         kinds = set(typing.get_args(hint)) if isinstance(hint, types.UnionType) else {hint}

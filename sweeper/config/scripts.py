@@ -64,8 +64,8 @@ DECIDED_KEYS = (
 
 
 def read_script(config: Config, choices: Mapping[str, str | None]) -> Trial:
-    """Turn the options of a script into a trial, whose compile settings, device and interpreter
-    the caller sets.
+    """Turn the options of a script into a trial, of which the caller sets how and where it is
+    compiled.
 
     Raises ConfigError for a script that is not there, and for options that the script itself
     decides.
@@ -109,8 +109,6 @@ def read_script(config: Config, choices: Mapping[str, str | None]) -> Trial:
             name, OWN_PRECISION, model.family, overrides=overrides, total_steps=model.total_steps
         ),
         workload=SCRIPT,
-        mode=config.mode.name,
-        backend=config.backend.name if config.mode.name != "eager" else None,
         optimizer="none",
     )
 

@@ -71,20 +71,20 @@ class SweepPaths:
 
     def report_with(self, others: Sequence[Path]) -> Path:
         """The folder for tables of this sweep and others; they do not replace its own tables."""
+        if not others:
+            return self.report
         names = "-".join(path.resolve().name for path in others)
-        return self.folder / f"report-with-{names}"[:MAX_NAME_CHARACTERS] if others else self.report
+        return self.folder / f"report-with-{names}"[:MAX_NAME_CHARACTERS]
 
     def require_no_links(self) -> None:
         """Raise ConfigError if the folder holds links: what a sweep writes would land elsewhere."""
-        links = (
-            sorted(path.name for path in self.folder.iterdir() if path.is_symlink())
-            if self.folder.is_dir()
-            else ()
-        )
-        if links:
-            named = f"{links[0]!a} is a link{f', like {len(links) - 1} more' if links[1:] else ''}"
+        if not self.folder.is_dir():
+            return
+        if links := sorted(path.name for path in self.folder.iterdir() if path.is_symlink()):
+            more = f", like {len(links) - 1} more" if links[1:] else ""
             raise ConfigError(
-                f"{self.folder}: {named}, and a sweep writes through none; move it away"
+                f"{self.folder}: {links[0]!a} is a link{more}, and a sweep writes "
+                "through none; move it away"
             )
 
     def trial(self, label: str, trial_id: str) -> TrialPaths:
@@ -94,10 +94,8 @@ class SweepPaths:
 
     def trials(self) -> dict[str, TrialPaths]:
         """The folders of trials by the trial's id."""
-        folders = self.folder.iterdir() if self.folder.is_dir() else ()
-        return {
-            path.name.rpartition("-")[2]: TrialPaths(path) for path in folders if "-" in path.name
-        }
+        folders = self.folder.glob("*-*")
+        return {path.name.rpartition("-")[2]: TrialPaths(path) for path in folders}
 
     def records(self) -> list[Path]:
         """Every record of the sweep, ordered by path."""

@@ -349,11 +349,9 @@ class Process:
     @property
     def artifact(self) -> str | None:
         """The identity of the compiled code; None where the backend leaves no code."""
-        return (
-            f"{self.code_fingerprint}-{self.autotuning_fingerprint}"
-            if self.code_fingerprint
-            else None
-        )
+        if not self.code_fingerprint:
+            return None
+        return f"{self.code_fingerprint}-{self.autotuning_fingerprint}"
 
     @property
     def device_s(self) -> float:
@@ -369,13 +367,8 @@ class Process:
 
     def read_loop(self, arm: str) -> LoopRun | None:
         """What a script's loop took with one arm throughout; None where it is missing."""
-        return (
-            None
-            if self.script is None
-            else self.script.loop_eager
-            if arm == "eager"
-            else self.script.loop_compiled
-        )
+        found: LoopRun | None = getattr(self.script, f"loop_{arm}", None)
+        return found
 
     def blocks_s(self, arm: str) -> list[float]:
         """Wall seconds of an arm's blocks in the rounds that count."""
@@ -385,7 +378,9 @@ class Process:
     def step_s(self, arm: str) -> float | None:
         """Median wall seconds of a step of an arm, over the rounds that count."""
         blocks = self.blocks_s(arm)
-        return median(blocks) / self.steps_per_block if blocks and self.steps_per_block else None
+        if not blocks or not self.steps_per_block:
+            return None
+        return median(blocks) / self.steps_per_block
 
     @property
     def beyond_steady_s(self) -> float | None:
@@ -393,11 +388,9 @@ class Process:
         are steady yet.
         """
         steady_s = self.step_s("compiled")
-        return (
-            None
-            if steady_s is None
-            else max(sum(self.first_steps_s) - len(self.first_steps_s) * steady_s, 0.0)
-        )
+        if steady_s is None:
+            return None
+        return max(sum(self.first_steps_s) - len(self.first_steps_s) * steady_s, 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -455,15 +448,17 @@ class Attempt:
 class Record:
     """A trial and its results; a failed trial is data too."""
 
+    # the version of these keys; readers refuse every other version
+    schema_version: int = field(default=SCHEMA_VERSION, kw_only=True)
     trial_id: str  # 12 hexadecimal digits: SHA-256 of the axes, without axes at their defaults
     sweep: str  # the name of the sweep
     label: str  # a name of the trial for people
     status: Annotated[str, STATUSES]  # one of the statuses in docs/flags.md
-    trial: Trial  # the experiment
     flags: tuple[str, ...] = ()  # flags of its processes, see docs/flags.md
     phase: str | None = None  # the phase in which a trial ended that is not ok
     message: str | None = None  # why a trial ended that is not ok
     log: str | None = None  # path of the worker's log, relative to the trial's folder
+    trial: Trial = field(kw_only=True)  # the experiment
     # versions, device, host and variables, see below
     environment: Mapping[str, Json] = field(default_factory=dict)
     processes: tuple[Process, ...] = ()  # one entry per worker process
@@ -478,8 +473,6 @@ class Record:
     attempts: tuple[Attempt, ...] = ()
     # the fields of `core.settings.Measure`
     measure: Mapping[str, Json] = field(default_factory=dict)
-    # the version of these keys; readers refuse every other version
-    schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
         if self.message is not None:
@@ -531,19 +524,7 @@ class Record:
 
     def dumps(self) -> str:
         """Return the record as JSON text, keys in the order of `docs/formats.md`."""
-        data = to_json(self)
-        order = (
-            "schema_version",
-            "trial_id",
-            "sweep",
-            "label",
-            "status",
-            "flags",
-            "phase",
-            "message",
-            "log",
-        )
-        return json.dumps({**{key: data[key] for key in order}, **data}, indent=1, allow_nan=False)
+        return json.dumps(to_json(self), indent=1, allow_nan=False)
 
     @staticmethod
     def read(path: Path) -> Record:

@@ -19,13 +19,8 @@ from .text import clean_text
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 T = TypeVar("T")
 
-LISTS = (list, tuple)
+UNIONS = (typing.Union, types.UnionType)
 PLAIN = frozenset({type(None), bool, int, float, str})  # the same in JSON
-# The types of values that a field of a plain type takes.
-ALLOWED: Mapping[Any, tuple[type, ...]] = {
-    **{plain: (plain,) for plain in PLAIN},
-    float: (float, int),
-}
 MAX_DEPTH = 20  # of values of any shape, such as an environment
 
 
@@ -60,7 +55,9 @@ def _clean(value: Any) -> Any:
         return clean_text(value)
     if isinstance(value, dict):
         return {clean_text(key): _clean(item) for key, item in value.items()}
-    return [_clean(item) for item in value] if isinstance(value, list) else value
+    if isinstance(value, list):
+        return [_clean(item) for item in value]
+    return value
 
 
 def show_value(value: object) -> str:
@@ -76,8 +73,8 @@ _DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def to_json(value: Any) -> Any:
-    """Convert dataclasses, mappings and sequences to dicts and lists; everything else stays as it
-    is.
+    """Convert dataclasses, mappings, sequences and sets to dicts and lists; everything else stays
+    as it is.
     """
     if type(value) in PLAIN:
         return value
@@ -85,7 +82,7 @@ def to_json(value: Any) -> Any:
         return {name: to_json(getattr(value, name)) for name in defaults}
     if isinstance(value, Mapping):
         return {str(key): to_json(item) for key, item in value.items()}
-    if isinstance(value, LISTS):
+    if isinstance(value, (list, tuple, frozenset)):
         return [to_json(item) for item in value]
     return value
 
@@ -136,8 +133,7 @@ def _reader_of(cls: type) -> Callable[[Any], Any]:
     retired = frozenset(getattr(cls, "RETIRED", ()))
 
     def read(data: Any) -> Any:
-        # dict first: an abstract class takes longer to ask
-        if not isinstance(data, (dict, Mapping)):
+        if type(data) is not dict:
             raise ValueError(f"{cls.__name__}: expected an object, got {type(data).__name__}")
         if not data.keys() <= known.keys():
             if unknown := ", ".join(sorted(data.keys() - known.keys() - retired)):
@@ -164,9 +160,8 @@ def _plain(hint: Any) -> frozenset[type]:
     """The types of which a value is taken as it is; many values are. Numbers have a range to be
     in.
     """
-    if typing.get_origin(hint) in (typing.Union, types.UnionType):
-        return frozenset().union(*map(_plain, typing.get_args(hint))) - LIMITS.keys()
-    return frozenset(ALLOWED.get(hint, ())) - LIMITS.keys()
+    options = typing.get_args(hint) if typing.get_origin(hint) in UNIONS else (hint,)
+    return PLAIN.intersection(options) - LIMITS.keys()
 
 
 def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
@@ -175,11 +170,11 @@ def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
     if origin is Annotated:
         hint, limits = arguments
         return _reader_among(name, limits) if hint is str else _reader_within(name, hint, limits)
-    if origin in (typing.Union, types.UnionType):
-        options = [option for option in arguments if option is not type(None)]
-        if len(options) > 1:  # `Json`
-            return lambda value: _check_json(name, value)
-        some = _reader(name, options[0])
+    if origin in UNIONS:
+        option, *others = [option for option in arguments if option is not type(None)]
+        if others:  # `Json`
+            return functools.partial(_check_json, name)
+        some = _reader(name, option)
         return lambda value: value if value is None else some(value)
     if is_dataclass(hint):
         return _reader_of(typing.cast(type, hint))
@@ -187,18 +182,14 @@ def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
         plain, item = _plain(arguments[0]), _reader(name, arguments[0])
         make = tuple if origin is tuple else list
         return lambda value: make(
-            [one if type(one) in plain else item(one) for one in _checked(name, LISTS, value)]
+            [one if type(one) in plain else item(one) for one in _checked(name, list, value)]
         )
     if origin in (dict, Mapping):
-        of_mapping, allowed = _reader(name, arguments[1]), (dict, Mapping)
-        return lambda value: {
-            key: of_mapping(one) for key, one in _checked(name, allowed, value).items()
-        }
+        item = _reader(name, arguments[1])
+        return lambda value: {key: item(one) for key, one in _checked(name, dict, value).items()}
     if hint in LIMITS:
         return _reader_within(name, hint, LIMITS[hint])
-    return (
-        functools.partial(_checked, name, ALLOWED[hint]) if hint in ALLOWED else lambda value: value
-    )
+    return functools.partial(_checked, name, hint)
 
 
 def _reader_within(name: str, hint: Any, limits: Between) -> Callable[[Any], Any]:
@@ -206,38 +197,40 @@ def _reader_within(name: str, hint: Any, limits: Between) -> Callable[[Any], Any
     range.
     """
     low, high = limits
-    if is_dataclass(hint):
-        whole, parts = _reader(name, hint), [field.name for field in fields(hint)]
-
-        def read_whole(value: Any) -> Any:
-            made = whole(value)
-            for part in parts:
-                if (number := getattr(made, part)) is not None and not low <= number <= high:
-                    raise ValueError(
-                        f"{name}.{part}: {number!r:.40} is not between {low:g} and {high:g}"
-                    )
-            return made
-
-        return read_whole
-    allowed = ALLOWED[hint]
+    allowed = {hint, int}
 
     def read(value: Any) -> Any:
         if type(value) not in allowed:
-            _checked(name, allowed, value)
+            _checked(name, hint, value)
         if not low <= value <= high:
             raise ValueError(f"{name}: {value!r:.40} is not between {low:g} and {high:g}")
         return value
 
-    return read
+    if not is_dataclass(hint):
+        return read
+    whole = _reader_of(typing.cast(type, hint))
+    of_parts = [
+        (one.name, _reader_within(f"{name}.{one.name}", float, limits)) for one in fields(hint)
+    ]
+
+    def read_whole(value: Any) -> Any:
+        made = whole(value)
+        for part, check in of_parts:
+            if (number := getattr(made, part)) is not None:
+                check(number)
+        return made
+
+    return read_whole
 
 
 def _reader_among(name: str, allowed: Collection[str]) -> Callable[[Any], str]:
     """Return a reader of text that raises for any but some words."""
 
     def read(value: Any) -> str:
-        if _checked(name, (str,), value) not in allowed:
-            raise ValueError(f"{name}: {value!r:.40} is not one of: {', '.join(allowed)}")
-        return str(value)
+        text: str = _checked(name, str, value)
+        if text not in allowed:
+            raise ValueError(f"{name}: {text!r:.40} is not one of: {', '.join(allowed)}")
+        return text
 
     return read
 
@@ -252,8 +245,8 @@ def _check_json(name: str, value: Any, depth: int = 0) -> Any:
         low, high = LIMITS[type(value)]
         if not low <= value <= high:
             raise ValueError(f"{name}: {value!r:.40} is out of range")
-    elif type(value) not in PLAIN:  # an abstract class takes longer to ask
-        for item in value.values() if isinstance(value, (dict, Mapping)) else value:
+    elif type(value) not in PLAIN:
+        for item in value.values() if type(value) is dict else value:
             _check_json(name, item, depth + 1)
     return value
 
@@ -265,7 +258,8 @@ def get_mapping(value: object, *keys: str) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {}
 
 
-def _checked(name: str, allowed: Any, value: Any) -> Any:
-    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+def _checked(name: str, expected: type, value: Any) -> Any:
+    """Return a value of the expected type as it is."""
+    if type(value) is not expected:
         raise TypeError(f"{name}: {value!r:.40} has the wrong type")
     return value

@@ -63,18 +63,18 @@ class Measure:
     @property
     def process_limit(self) -> int:
         """The maximum of processes of one trial."""
-        return (
-            self.processes * self.draws
-            if self.target is None
-            else max(self.processes, self.max_processes)
-        )
+        if self.target is None:
+            return self.processes * self.draws
+        return max(self.processes, self.max_processes)
 
     def figure_settings(self) -> dict[str, object]:
         """The settings that change figures, by name; without a target there is no maximum of
         processes.
         """
-        unused = ("max_processes",) if self.target is None else ()
-        return {name: getattr(self, name) for name in (*SAMPLING, *TIMING) if name not in unused}
+        settings = {name: getattr(self, name) for name in (*SAMPLING, *TIMING)}
+        if self.target is None:
+            del settings["max_processes"]
+        return settings
 
 
 @dataclass
@@ -119,16 +119,15 @@ class Settings:
 def check_settings(settings: Settings) -> Settings:
     """Return valid settings as they are. Raises ConfigError for others."""
     prepare, measure = settings.scheduler.prepare, settings.measure
-    limits = {
-        f"phase_timeouts_s.{phase}": limit_s for phase, limit_s in measure.phase_timeouts_s.items()
-    }
-    for name, value in {**{name: getattr(measure, name) for name in POSITIVE}, **limits}.items():
-        if value is not None and not value > 0:
-            raise ConfigError(f"measure.{name}={value}: it must be greater than 0")
-    for phase in measure.phase_timeouts_s:
+    limits = {name: getattr(measure, name) for name in POSITIVE}
+    for phase, limit_s in measure.phase_timeouts_s.items():
         if phase not in PHASES:
             known = f"{nearest(phase, PHASES)}\nphases: {', '.join(PHASES)}"
             raise ConfigError(f"measure.phase_timeouts_s.{phase}: there is no such phase; {known}")
+        limits[f"phase_timeouts_s.{phase}"] = limit_s
+    for name, value in limits.items():
+        if value is not None and not value > 0:
+            raise ConfigError(f"measure.{name}={value}: it must be greater than 0")
     if measure.target is not None:
         target = f"measure.target={measure.target}"
         if measure.target > MAX_TARGET:

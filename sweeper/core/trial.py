@@ -258,11 +258,14 @@ class Trial:
 
         `variant` has neither: `name_variants` adds them where trials differ in them.
         """
-        dropout = (
-            f"model.dropout={str(self.model.dropout).lower()}" if self.workload == "train" else ""
-        )
-        labels = "; text.labels=true" if self.workload == "inference" and self.text.labels else ""
-        return dropout, f"text={self.text.form}{labels}" if self.has_texts else ""
+        dropout = text = ""
+        if self.workload == "train":
+            dropout = f"model.dropout={show_value(self.model.dropout)}"
+        if self.has_texts:
+            text = f"text={self.text.form}"
+            if self.workload == "inference" and self.text.labels:
+                text += "; text.labels=true"
+        return dropout, text
 
     @property
     def variant(self) -> str:
@@ -273,31 +276,29 @@ class Trial:
         last_row = (self.model.sequence_length or 0) - 1  # of the cache, the default
         # which ones these are differs from model to model
         has_all = self.labels.rung in BUNDLED_RUNGS
-        parts = [
-            f"preset={self.labels.preset}" if self.labels.preset else "",
-            self.labels.overrides,
-            f"optimizer={self.optimizer}" if self.optimizer != usual_optimizer else "",
-            f"optimizer.impl={self.optimizer_impl}"
-            if self.optimizer_impl != "default" and not has_all
-            else "",
-            f"decode.position={self.decode_position}"
-            if self.decode_position not in (None, last_row)
-            else "",
-            f"text.lengths={self.text.describe_lengths()}" if self.text.lengths else "",
-            "cudnn_benchmark=true" if self.cudnn_benchmark and not has_all else "",
-            "free one-liners" if has_all else "",
-        ]
+        has_impl = self.optimizer_impl != "default" and not has_all
+        is_told = {  # what the variant says, and whether it does
+            f"preset={self.labels.preset}": self.labels.preset,
+            self.labels.overrides: self.labels.overrides,
+            f"optimizer={self.optimizer}": self.optimizer != usual_optimizer,
+            f"optimizer.impl={self.optimizer_impl}": has_impl,
+            f"decode.position={self.decode_position}": self.decode_position not in (None, last_row),
+            f"text.lengths={self.text.describe_lengths()}": self.text.lengths,
+            "cudnn_benchmark=true": self.cudnn_benchmark and not has_all,
+            "free one-liners": has_all,
+        }
+        parts = [part for part, is_so in is_told.items() if is_so]
         for key, value in drop_defaults(self.compile).items():
             if key == "options":
-                parts += [
-                    f"compile.options.{name}={show_value(item)}"
-                    for name, item in sorted(value.items())
-                ]
+                parts += (
+                    f"compile.options.{name}={show_value(value[name])}" for name in sorted(value)
+                )
             else:
                 parts.append(f"compile.{key}={show_value(value)}")
-        parts += [f"vary.{key}={','.join(map(str, sizes))}" for key, sizes in self.vary.items()]
-        parts.append(f"worker.python={self.python}" if self.python is not None else "")
-        return "; ".join(filter(None, parts))
+        parts += (f"vary.{key}={','.join(map(str, sizes))}" for key, sizes in self.vary.items())
+        if self.python is not None:
+            parts.append(f"worker.python={self.python}")
+        return "; ".join(parts)
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole trial, labels included, as JSON values."""

@@ -172,23 +172,25 @@ def describe_gpu(device: Device, gpu: GpuReading | None) -> Iterator[tuple[str, 
         idle = "off; the first use of an idle GPU takes seconds"
         yield "persistence", "on" if gpu.persistence_mode else idle
     if gpu.clock_mhz is not None:
-        limit = f" of {gpu.max_clock_mhz}" if gpu.max_clock_mhz else ""
-        yield "SM clock", f"{gpu.clock_mhz}{limit} MHz"
+        yield "SM clock", f"{_describe_share(gpu.clock_mhz, gpu.max_clock_mhz)} MHz"
     if gpu.power_w is not None:
-        limit = f" of {gpu.power_limit_w:.0f}" if gpu.power_limit_w else ""
-        yield "power", f"{gpu.power_w:.0f}{limit} W"
+        yield "power", f"{_describe_share(gpu.power_w, gpu.power_limit_w)} W"
     if gpu.temperature_c is not None:
         yield "temperature", f"{gpu.temperature_c} °C"
     if gpu.lowered_clocks:
         yield "clock lowered", ", ".join(gpu.lowered_clocks)
 
 
+def _describe_share(value: float, limit: float | None) -> str:
+    return f"{value:.0f} of {limit:.0f}" if limit else f"{value:.0f}"
+
+
 def describe_host(machine: Host) -> Iterator[tuple[str, str]]:
     yield "CPU", machine.cpu
-    usable = (
-        "" if machine.usable_cores == machine.cores else f", {machine.usable_cores} usable here"
-    )
-    yield "cores", f"{machine.cores}{usable}"
+    cores = f"{machine.cores}"
+    if machine.usable_cores != machine.cores:
+        cores += f", {machine.usable_cores} usable here"
+    yield "cores", cores
     if machine.quota_cores is not None:
         yield "quota", f"{machine.quota_cores:g} cores, by the cgroup"
     if machine.load is not None:

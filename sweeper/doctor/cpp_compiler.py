@@ -16,20 +16,16 @@ def find_cpp_compiler() -> Package:
     name = named or ("clang++" if sys.platform == "darwin" else "g++")
     path = shutil.which(name)
     if path is None:
-        others = [other for other in ("g++", "clang++") if shutil.which(other)]
+        asked = f"CXX={named}" if named else name
         hint = "install g++, e.g. apt-get install g++"
-        if others:
-            hint = f"set CXX={others[0]}, which is here"
-        return Package(
-            "C++ compiler", None, f"{f'CXX={name}' if named else name} is not there; {hint}"
-        )
+        if other := next(filter(shutil.which, ("g++", "clang++")), None):
+            hint = f"set CXX={other}, which is here"
+        return Package("C++ compiler", None, f"{asked} is not there; {hint}")
     try:
         said = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=30, check=True
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         return Package("C++ compiler", None, f"{path} does not work: {error}")
-    return Package(
-        "C++ compiler",
-        f"{said.splitlines()[0] if said else 'of no version'}{' (from CXX)' if named else ''}",
-    )
+    version = said.splitlines()[0] if said else "of no version"
+    return Package("C++ compiler", f"{version} (from CXX)" if named else version)

@@ -83,12 +83,20 @@ def compute_noise(record: Record) -> Noise:
             logs.append(math.log(eager_s / compiled_s))
         arms = [process.blocks_s(arm) for arm in ARMS]
         spreads += [stdev(blocks_s) / fmean(blocks_s) for blocks_s in arms if len(blocks_s) > 1]
-    within = median(spreads) if spreads else None
-    between = stdev(logs) if len(logs) > 1 else None
-    needed = None if between is None else count_processes_needed(between)
-    speedups = result.speedup, result.speedup_low, result.speedup_high
+    between = needed = None
+    if len(logs) > 1:
+        between = stdev(logs)
+        needed = count_processes_needed(between)
     return Noise(
-        record.trial.labels.model, record.status, len(logs), *speedups, within, between, needed
+        record.trial.labels.model,
+        record.status,
+        len(logs),
+        result.speedup,
+        result.speedup_low,
+        result.speedup_high,
+        median(spreads) if spreads else None,
+        between,
+        needed,
     )
 
 
@@ -121,10 +129,12 @@ def make_card(noises: Sequence[Noise]) -> list[list[str]]:
 def _make_row(noise: Noise) -> list[str]:
     if noise.status != "ok" or noise.speedup is None:
         return [noise.model, noise.status, "", "", "", ""]
-    low, high, between = noise.speedup_low, noise.speedup_high, noise.spread_between
-    interval = "" if low is None or high is None else f"{low:.4f} to {high:.4f}"
-    spreads = [
-        "" if share is None else f"{100 * share:.2f} %" for share in (noise.spread_within, between)
-    ]
-    needed = "" if between is None else str(noise.processes_needed or f"more than {MAX_PROCESSES}")
-    return [noise.model, f"{noise.speedup:.4f}", interval, *spreads, needed]
+    interval = within = between = needed = ""
+    if noise.speedup_low is not None and noise.speedup_high is not None:
+        interval = f"{noise.speedup_low:.4f} to {noise.speedup_high:.4f}"
+    if noise.spread_within is not None:
+        within = f"{100 * noise.spread_within:.2f} %"
+    if noise.spread_between is not None:
+        between = f"{100 * noise.spread_between:.2f} %"
+        needed = str(noise.processes_needed or f"more than {MAX_PROCESSES}")
+    return [noise.model, f"{noise.speedup:.4f}", interval, within, between, needed]

@@ -199,7 +199,7 @@ def _read_record(trial: Trial, settings: Settings, name: str, begin: float) -> R
         settings.sweep,
         trial.label,
         "crashed",
-        trial,
+        trial=trial,
         phase="starting",
         message=message,
         attempts=read_attempts(path),

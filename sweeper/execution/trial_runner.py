@@ -304,7 +304,7 @@ def _make_record(run: _TrialRun, outcomes: Sequence[Outcome]) -> Record:
         run.settings.sweep,
         trial.label,
         last.status,
-        trial,
+        trial=trial,
         environment=next(filter(None, (outcome.environment for outcome in outcomes)), {}),
         processes=tuple(outcome.process for outcome in outcomes if outcome.process),
         diagnostics=next(filter(None, (outcome.diagnostics for outcome in outcomes)), None),

@@ -50,7 +50,7 @@ def max_eager_spread(device: str) -> float:
 
 def _eager_step(entry: Entry) -> Hashable:
     """The sweep, and what decides how long an eager step takes: mode and backend do not."""
-    trial = entry.record.trial
+    trial = entry.trial
     return (
         entry.folder.parent,
         trial.model.key,

@@ -5,10 +5,9 @@ mixed.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from sweeper.core.record import Record
 from sweeper.core.serialization import get_mapping
@@ -66,13 +65,13 @@ def _name_devices(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...
     seen: list[DeviceKind | None] = []
     by_sweep: dict[tuple[Path, str], set[DeviceKind]] = defaultdict(set)
     for record, sweep in records:
-        device = read_device(record.environment, record.trial.device)
+        device = read_device(record)
         kind = next((kind for kind in kinds if device and kind.is_like(device)), device)
         seen.append(kind)
         if kind:
             by_sweep[sweep, kind.type].add(kind)
-        if kind and kind not in kinds:
-            kinds.append(kind)
+            if kind not in kinds:
+                kinds.append(kind)
     types = {record.trial.device for record, _ in records}
     names = []
     for (record, sweep), device in zip(records, seen, strict=True):
@@ -89,13 +88,12 @@ def _name_devices(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...
     return names
 
 
-def read_device(environment: Mapping[str, Any], type_: str) -> DeviceKind | None:
-    """Read the device of a type from the environment in a record. None when the environment does
-    not tell it.
-    """
-    found = get_mapping(environment, "device")
-    if found.get("type") != type_ or not found.get("name"):
+def read_device(record: Record) -> DeviceKind | None:
+    """Read the device that ran a trial. None when the record does not tell it."""
+    found = get_mapping(record.environment, "device")
+    if found.get("type") != record.trial.device or not found.get("name"):
         return None
-    size = found.get("memory_bytes")
-    memory_gib = round(size / GIB) if isinstance(size, (int, float)) else None
-    return DeviceKind(type_, printable(str(found["name"])), memory_gib)
+    size, memory_gib = found.get("memory_bytes"), None
+    if isinstance(size, int | float):
+        memory_gib = round(size / GIB)
+    return DeviceKind(record.trial.device, printable(str(found["name"])), memory_gib)

@@ -50,8 +50,9 @@ class Entry:
     record: Record  # without its processes; `result` and `worst` hold what the tables say of them
     result: Result
     folder: Path  # of the trial
-    # of the trial, with dropout, text, device, gpu and torch where records differ in these
-    variant: str
+    # of the trial, with dropout, text, device, gpu and torch where records differ in these;
+    # `load_from` gives it, since it depends on all trials
+    variant: str = ""
     # the record's flags, and those that take a comparison with other trials
     flags: tuple[str, ...] = ()
     # the check that came nearest to its bound, or went furthest beyond it
@@ -112,10 +113,9 @@ def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
             entries += found
             problems += unreadable
     origins = name_origins([(entry.record, entry.folder.parent) for entry in entries])
-    variants = name_variants([entry.record.trial for entry in entries])
-    all_parts = zip(entries, variants, origins, strict=True)
+    variants = name_variants([entry.trial for entry in entries])
     named = []
-    for entry, variant, origin in all_parts:
+    for entry, variant, origin in zip(entries, variants, origins, strict=True):
         whole = "; ".join(filter(None, (variant, *origin)))
         named.append(replace(entry, variant=whole, origin=origin))
     return Loaded(tuple(named), tuple(problems))
@@ -135,9 +135,8 @@ def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str
             continue
         result, worst, blocks = derive(record), find_worst_accuracy(record), _read_blocks(record)
         small = _slim(record, shared)
-        unnamed = ""  # `load_from` gives the variants, which depend on all trials
         entries.append(
-            Entry(small, result, found.folder, unnamed, record.flags, worst, blocks=blocks)
+            Entry(small, result, found.folder, flags=record.flags, worst=worst, blocks=blocks)
         )
     return entries, problems
 
@@ -166,14 +165,12 @@ def _slim(record: Record, shared: dict[str, Any]) -> Record:
         kept: T = shared.setdefault(repr(value), value)  # repr tells apart what JSON tells apart
         return kept
 
-    parts = {
-        part: share(getattr(record.trial, part))
-        for part in ("model", "labels", "precision", "compile", "text")
-    }
-    diagnostics = record.diagnostics and replace(
-        record.diagnostics, settings=share(record.diagnostics.settings)
-    )
-    trial, environment = replace(record.trial, **parts), share(record.environment)
+    parts = ("model", "labels", "precision", "compile", "text")
+    trial = replace(record.trial, **{part: share(getattr(record.trial, part)) for part in parts})
+    diagnostics = record.diagnostics
+    if diagnostics:
+        diagnostics = replace(diagnostics, settings=share(diagnostics.settings))
+    environment = share(record.environment)
     return replace(
         record, trial=trial, processes=(), diagnostics=diagnostics, environment=environment
     )

@@ -33,43 +33,45 @@ class Environment:
 
 def read_environment(record: Record) -> Environment:
     """Read the environment of a record, whatever shape it has."""
-    environment = get_mapping(record.environment)
-    device = get_mapping(environment, "device")
-    versions = get_mapping(environment, "versions")
+    device = get_mapping(record.environment, "device")
+    versions = get_mapping(record.environment, "versions")
     power_limit_w = device.get("power_limit_w")
-    inductor_config = environment.get("inductor_config")
+    if not isinstance(power_limit_w, int | float):
+        power_limit_w = None
+    inductor_config = record.environment.get("inductor_config")
+    if not isinstance(inductor_config, list):
+        inductor_config = []
     return Environment(
         _read_text(device, "name"),
         _read_text(device, "driver"),
-        power_limit_w if isinstance(power_limit_w, int | float) else None,
+        power_limit_w,
         _read_text(device, "uuid"),
-        {str(package): str(version) for package, version in versions.items()},
-        _read_text(environment, "commit"),
-        tuple(map(str, inductor_config)) if isinstance(inductor_config, list) else (),
+        {package: str(version) for package, version in versions.items()},
+        _read_text(record.environment, "commit"),
+        tuple(map(str, inductor_config)),
     )
 
 
 def _read_text(found: Mapping[str, Any], name: str) -> str | None:
     value = found.get(name)
-    return None if value is None or value == "" else str(value)
+    return None if value in (None, "") else str(value)
 
 
 def read_version_facts(record: Record) -> Facts:
     """Read the versions of libraries, CUDA and Python, and that of the GPU's driver."""
-    environment = get_mapping(record.environment)
     return {
-        LIBRARIES: show_facts(get_mapping(environment, "versions")),
-        "GPU": _select_known(get_mapping(environment, "device"), "driver"),
+        LIBRARIES: show_facts(get_mapping(record.environment, "versions")),
+        "GPU": _read_fact_of_gpu(record, "driver"),
     }
 
 
 def read_other_facts(record: Record) -> Facts:
     """Read how a trial ran, without its device and its versions."""
-    environment = get_mapping(record.environment)
+    environment = record.environment
     variables = show_facts(get_mapping(environment, "variables"))
     names = [name for name in ("inductor_config", "commit", "system") if name in environment]
     return {
-        "GPU": _select_known(get_mapping(environment, "device"), "power_limit_w"),
+        "GPU": _read_fact_of_gpu(record, "power_limit_w"),
         "CPU": show_facts(get_mapping(environment, "cpu")),
         "variable": {
             name: value for name, value in variables.items() if not name.endswith(PER_TRIAL)
@@ -79,13 +81,13 @@ def read_other_facts(record: Record) -> Facts:
     }
 
 
-def _select_known(found: Mapping[str, Any], name: str) -> dict[str, str]:
-    value = found.get(name)
+def _read_fact_of_gpu(record: Record, name: str) -> dict[str, str]:
+    value = get_mapping(record.environment, "device").get(name)
     return {} if value is None else {name: show_fact(value)}
 
 
 def show_facts(group: Mapping[str, Any]) -> dict[str, str]:
-    return {str(name): show_fact(value) for name, value in group.items()}
+    return {name: show_fact(value) for name, value in group.items()}
 
 
 def show_fact(value: object) -> str:
@@ -117,10 +119,10 @@ def read_number_format(record: Record) -> NumberFormat | None:
 
 def read_text_form(record: Record) -> str | None:
     """Read the form of the texts that the model got; None for a model without texts."""
-    if not record.trial.has_texts:
-        return None
     found = read_settings_of_torch(record).get("text")
-    return None if found is None else str(found)
+    if found is None or not record.trial.has_texts:
+        return None
+    return str(found)
 
 
 def read_attention(record: Record, arm: str) -> str | None:

@@ -89,17 +89,15 @@ def find_ladders(entries: Iterable[Entry]) -> list[Ladder]:
         by_sweep[entry.folder.parent].append(entry)
     found: list[Ladder] = []
     for sweep in by_sweep.values():
-        varied = {
-            entry.record.trial.model.name for entry in sweep if _is_variant(entry.record.trial)
-        }
+        varied = {entry.trial.model.name for entry in sweep if _is_variant(entry.trial)}
         if not varied:
             continue
         origins = name_origins([(entry.record, entry.folder.parent) for entry in sweep])
         groups: dict[tuple[str, tuple[str, ...]], list[Entry]] = defaultdict(list)
         for entry, origin in zip(sweep, origins, strict=True):
             # others have no ladder, and an id takes its time
-            if entry.record.trial.model.name in varied:
-                groups[_strip(entry.record.trial).id, origin].append(entry)
+            if entry.trial.model.name in varied:
+                groups[_strip(entry.trial).id, origin].append(entry)
         ladders = (_build(origin, group) for (_, origin), group in groups.items())
         found += filter(None, ladders)
     return found
@@ -134,7 +132,7 @@ def _strip(trial: Trial) -> Trial:
 
 
 def _build(origin: tuple[str, ...], group: Sequence[Entry]) -> Ladder | None:
-    if not any(_is_variant(entry.record.trial) for entry in group):
+    if not any(_is_variant(entry.trial) for entry in group):
         return None
     plain = _strip(group[0].record.trial)
     steps: list[Step] = []
@@ -142,7 +140,7 @@ def _build(origin: tuple[str, ...], group: Sequence[Entry]) -> Ladder | None:
         steps += _find_steps(plain, rung, group)
     if not steps or steps[0].rung != ladder.EAGER:
         return None
-    compiled = tuple(entry for entry in group if entry.record.trial.backend not in (None, GRAPHED))
+    compiled = tuple(entry for entry in group if entry.trial.backend not in (None, GRAPHED))
     return Ladder(plain, origin, tuple(steps), compiled)
 
 
@@ -153,11 +151,9 @@ def _find_steps(plain: Trial, rung: str, group: Sequence[Entry]) -> list[Step]:
     if ladder.explain_not_for(plain, rung):
         return []
     expected, title = ladder.climb(plain, rung), ladder.TITLES[rung]
-    alike = [entry for entry in group if _one_liners(entry.record.trial) == _one_liners(expected)]
+    alike = [entry for entry in group if _one_liners(entry.trial) == _one_liners(expected)]
     asked = expected.mode, expected.backend
-    own = [
-        entry for entry in alike if (entry.record.trial.mode, entry.record.trial.backend) == asked
-    ]
+    own = [entry for entry in alike if (entry.trial.mode, entry.trial.backend) == asked]
     if rung not in ladder.EAGER_RUNGS:
         return [
             _make_step(rung, _add_settings(title, entry), entry, entry.result.compiled_estimate)

@@ -42,13 +42,13 @@ class SweepFolder:
     """A sweep that ran here, or any folder of folders with records."""
 
     folder: Path
-    names: tuple[str, ...] | None = None  # of the folders in it to read; None: all
+    names: Sequence[str] | None = None  # of the folders in it to read; None: all
 
     def split(self, count: int) -> list[SweepFolder]:
         """Split the trials, in order, into at most `count` sources that can be read at the same
         time.
         """
-        names = self._names()
+        names = self._list_names()
         size = max(math.ceil(len(names) / count), MIN_OF_A_PART)
         return [
             replace(self, names=names[start : start + size])
@@ -59,7 +59,8 @@ class SweepFolder:
         """Yield the record of every trial, one at a time, ordered by the names of the trials'
         folders.
         """
-        for trial in self._trials():
+        for name in self._list_names():
+            trial = TrialPaths(self.folder / name)
             if _is_there(trial.record):
                 read = functools.partial(Record.read, trial.record)
                 yield FoundRecord(trial.folder, str(trial.record), read)
@@ -73,16 +74,12 @@ class SweepFolder:
 
     @property
     def holds_trials(self) -> bool:
-        return any(_is_there(trial.record) or _is_there(trial.trial) for trial in self._trials())
+        return any(self.records())
 
-    def _trials(self) -> Iterator[TrialPaths]:
-        """Yield each folder inside; one without a record and a trial is no trial."""
-        return (TrialPaths(self.folder / name) for name in self._names())
-
-    def _names(self) -> tuple[str, ...]:
+    def _list_names(self) -> Sequence[str]:
         """Sort names, since paths take ten times as long."""
         if self.names is None:
-            return tuple(sorted(path.name for path in self.folder.iterdir()))
+            return sorted(path.name for path in self.folder.iterdir())
         return self.names
 
 
@@ -102,9 +99,8 @@ class SweepInStore:
 
     def records(self) -> Iterator[FoundRecord]:
         """Yield the record of every trial, ordered as `SweepFolder` orders them."""
-        return map_concurrently(
-            self._read, sorted(self.runs.trials, key=lambda run: f"{run.name}-{run.trial_id}")
-        )
+        runs = sorted(self.runs.trials, key=lambda run: f"{run.name}-{run.trial_id}")
+        return map_concurrently(self._read, runs)
 
     def _read(self, run: StoredRun) -> FoundRecord:
         # whoever writes to the store names its runs
@@ -124,19 +120,12 @@ class SweepInStore:
         return self.store.read(self.runs.parent, "sweep.json")
 
 
-def read_settings(source: Source, group: str) -> Mapping[str, Any]:
-    """Read a group of settings of the sweep's last run; empty for a folder of records that is no
-    sweep of ours.
-    """
-    return get_mapping(read_last_run(source, "settings"), group)
-
-
-def read_last_run(source: Source, key: str) -> Mapping[str, Any]:
-    """Read what `sweep.json` says of the sweep's last run; empty for a folder of records that is no
-    sweep of ours.
+def read_last_run(source: Source, *keys: str) -> Mapping[str, Any]:
+    """Read what `sweep.json` says under nested keys of the sweep's last run; empty for a folder of
+    records that is no sweep of ours.
     """
     try:
-        return get_mapping(parse_json(source.read_manifest())["invocations"][-1], key)
+        return get_mapping(parse_json(source.read_manifest())["invocations"][-1], *keys)
     except (OSError, ValueError, LookupError, TypeError):
         return {}
 
@@ -193,10 +182,8 @@ def _is_there(path: Path) -> bool:
     """Whether there is such a file, or a link, or whether it is not allowed to look."""
     try:
         os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError:
-        return True
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError | NotADirectoryError)
     return True
 
 

@@ -158,7 +158,7 @@ def describe_others(paths: SweepPaths, planned: Sequence[Trial], placement: Plac
             record = Record.read(path)
             if record.trial_id in ids:
                 continue
-            found = read_device(record.environment, record.trial.device)
+            found = read_device(record)
             if found and (found.type not in types or (names and found.name not in names)):
                 devices.add(found.name)
             before = _read_hash(record)

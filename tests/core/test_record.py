@@ -67,7 +67,7 @@ def record(trial: Trial) -> Record:
     )  # fmt: skip
     diagnostics = Diagnostics(2, (GraphBreak("why", "file.py:3"),), 1, parameters={"float32": 12})
     return Record(
-        trial.id, "s", trial.label, "ok", trial, ("single_process",), processes=(process,),
+        trial.id, "s", trial.label, "ok", ("single_process",), trial=trial, processes=(process,),
         diagnostics=diagnostics,
         attempts=(Attempt("accuracy_mismatch", "checking", "off", "loss", ("abc-def",)),
         Attempt("crashed")),

@@ -183,13 +183,13 @@ def read_handle(nvml: Any, handle: Any) -> GpuReading:
         return None
 
     memory = ask("nvmlDeviceGetMemoryInfo")
-    reasons = ask("nvmlDeviceGetCurrentClocksEventReasons")
-    if reasons is None:
-        reasons = ask("nvmlDeviceGetCurrentClocksThrottleReasons")  # its name before driver 535
+    lowered = ask("nvmlDeviceGetCurrentClocksEventReasons", convert=_name_clock_reasons)
+    if lowered is None:  # its name before driver 535
+        lowered = ask("nvmlDeviceGetCurrentClocksThrottleReasons", convert=_name_clock_reasons)
     return GpuReading(
         driver=nvml.nvmlSystemGetDriverVersion(),
-        memory_used_bytes=None if memory is None else int(memory.used),
-        memory_total_bytes=None if memory is None else int(memory.total),
+        memory_used_bytes=getattr(memory, "used", None),
+        memory_total_bytes=getattr(memory, "total", None),
         pids=ask(
             "nvmlDeviceGetComputeRunningProcesses",
             convert=lambda found: frozenset(one.pid for one in found),
@@ -198,12 +198,16 @@ def read_handle(nvml: Any, handle: Any) -> GpuReading:
         persistence_mode=ask("nvmlDeviceGetPersistenceMode", convert=bool),
         clock_mhz=ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM),
         max_clock_mhz=ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM),
-        power_w=ask("nvmlDeviceGetPowerUsage", convert=lambda milliwatts: milliwatts / 1e3),
-        power_limit_w=ask(
-            "nvmlDeviceGetPowerManagementLimit", convert=lambda milliwatts: milliwatts / 1e3
-        ),
+        power_w=ask("nvmlDeviceGetPowerUsage", convert=_to_watts),
+        power_limit_w=ask("nvmlDeviceGetPowerManagementLimit", convert=_to_watts),
         temperature_c=ask("nvmlDeviceGetTemperature", nvml.NVML_TEMPERATURE_GPU),
-        lowered_clocks=None
-        if reasons is None
-        else tuple(name for bit, name in CLOCK_REASONS.items() if reasons & bit),
+        lowered_clocks=lowered,
     )
+
+
+def _name_clock_reasons(bits: int) -> tuple[str, ...]:
+    return tuple(name for bit, name in CLOCK_REASONS.items() if bits & bit)
+
+
+def _to_watts(milliwatts: int) -> float:
+    return milliwatts / 1e3

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -8,6 +9,7 @@ from typing import Any
 import pytest
 
 from sweeper.core.errors import ConfigError
+from sweeper.core.serialization import to_json
 from sweeper.core.system import gpus
 from sweeper.core.system.gpus import Device, Gpu, GpuReading, _select, resolve
 
@@ -136,6 +138,7 @@ def test_everything_that_a_gpu_tells_is_read(monkeypatch: pytest.MonkeyPatch) ->
         41,
         ("power_cap", "display"),
     )
+    assert json.loads(json.dumps(to_json(gpus.read(GPUS[1]))))["memory_used_bytes"] == 5
     assert gpus.total_memory_bytes(GPUS[1]) == 9
     assert gpus.computing_pids(GPUS[1]) == {7, 8}
 
