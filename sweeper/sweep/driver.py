@@ -30,7 +30,7 @@ from sweeper.loading.sources import SweepFolder
 from sweeper.report.build import begin_files, make_report, print_verdict, suggest_next
 from sweeper.report.text.mlflow_overview import overview
 from sweeper.report.text.report import Report
-from sweeper.tracking import trusted
+from sweeper.tracking import known_stores
 from sweeper.tracking.store import sqlite_file
 from sweeper.tracking.tracker import Tracker
 
@@ -60,7 +60,7 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
         outlive_output()
     if settings.tracking.uri is None:
         settings = replace(
-            settings, tracking=replace(settings.tracking, uri=trusted.environment_uri())
+            settings, tracking=replace(settings.tracking, uri=known_stores.environment_uri())
         )
     sweep = _Sweep(
         grid,
@@ -306,9 +306,11 @@ class _Sweep:
         send there.
         """
         uri = self.settings.tracking.uri
-        if uri and (uri == trusted.environment_uri() or trusted.is_named_by(sys.argv[1:])):
+        if uri and (
+            uri == known_stores.environment_uri() or known_stores.is_named_by(sys.argv[1:])
+        ):
             try:
-                trusted.remember(uri)
+                known_stores.remember(uri)
             except OSError as error:
                 print(f"note: sync will ask for --tracking-uri, since {error}", file=sys.stderr)
 
