@@ -49,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if tracker.failure is None and paths.records():
         # from the records, which may be newer than the report
         tracker.log_overview(load_overview(paths.folder))
-    tracker.log_report(sorted(paths.report.iterdir()) if paths.report.is_dir() else [])
+    if files := sorted(paths.report.glob("*")):
+        tracker.log_report(files)
     tracker.finish()
     for line in (*result.problems, *tracker.not_sent):
         _complain(line)
