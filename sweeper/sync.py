@@ -18,7 +18,7 @@ from sweeper.report.text.mlflow_overview import load_overview
 from sweeper.tracking.store import sqlite_file
 from sweeper.tracking.tracker import Tracker
 
-from .tracking import trusted
+from .tracking import known_stores
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if tracker.failure is None and paths.records():
         # from the records, which may be newer than the report
         tracker.log_overview(load_overview(paths.folder))
-    tracker.log_report(sorted(paths.report.iterdir()) if paths.report.is_dir() else [])
+    if files := sorted(paths.report.glob("*")):
+        tracker.log_report(files)
     tracker.finish()
     for line in (*result.problems, *tracker.not_sent):
         _complain(line)
@@ -60,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return NOT_OK
     if options.tracking_uri:
         try:
-            trusted.remember(options.tracking_uri)
+            known_stores.remember(options.tracking_uri)
         except OSError as error:
             _complain(f"this store is not remembered: {error}")
     print(
@@ -81,13 +82,13 @@ def _find_store(paths: SweepPaths) -> str | None:
     and MLflow would send that server the credentials of this machine.
     """
     found = str(read_last_run(SweepFolder(paths.folder), "settings", "tracking").get("uri") or "")
-    own = trusted.environment_uri()
-    if own and found and trusted.normalize(own) == trusted.normalize(found):
+    own = known_stores.environment_uri()
+    if own and found and known_stores.normalize(own) == known_stores.normalize(found):
         return own  # with its password, of which `sweep.json` has none
     if own:
         where = "the store that sweep.json names" if found else "runs/"
-        _complain(f"{trusted.VARIABLE} is not used: the sweep's runs are in {where}")
-    if not found or trusted.is_trusted(found):
+        _complain(f"{known_stores.VARIABLE} is not used: the sweep's runs are in {where}")
+    if not found or known_stores.is_known(found):
         return found or None
     uri = printable(remove_credentials(found))
     confirm = shlex.join(["python", "-m", "sweeper.sync", paths.folder.name, "--tracking-uri", uri])

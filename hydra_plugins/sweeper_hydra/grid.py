@@ -28,9 +28,6 @@ class GridSweeperConf:
     params: dict[str, str] = field(default_factory=dict)
 
 
-# Hydra loads that module a second time: another class
-LOCAL = "hydra_plugins.sweeper_hydra.local.LocalLauncher"
-
 ConfigStore.instance().store(
     group="hydra/sweeper", name="grid", node=GridSweeperConf, provider="sweeper"
 )
@@ -61,12 +58,13 @@ class GridSweeper(Sweeper):
         overrides = OverridesParser.create(loader).parse_overrides([*axes, *arguments])
         composer = Composer(loader, self._config)
         points = composer.points(expand(overrides))
-        launcher = f"hydra/launcher={self._config.hydra.runtime.choices['hydra/launcher']}"
-        local = self._config.hydra.launcher._target_ == LOCAL
-        launch = None if local else functools.partial(self._launcher.launch, initial_job_idx=0)
+        launcher, launch = self._config.hydra.runtime.choices["hydra/launcher"], None
+        if launcher != "local":
+            launch = functools.partial(self._launcher.launch, initial_job_idx=0)
         prepare = getattr(self._launcher, "prepare", None)  # of ours: is the cluster there?
+        name = f"hydra/launcher={launcher}"
         # Hydra would drop the exit code
-        sys.exit(run_grid(points, composer.repository, launcher, launch, prepare))
+        sys.exit(run_grid(points, composer.repository, name, launch, prepare))
 
 
 def expand(overrides: Sequence[Override]) -> list[OverrideAxis]:

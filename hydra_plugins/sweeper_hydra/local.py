@@ -4,23 +4,11 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from hydra.core.config_store import ConfigStore
 from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
-
-
-@dataclass
-class LocalLauncherConf:
-    _target_: str = "hydra_plugins.sweeper_hydra.local.LocalLauncher"
-
-
-ConfigStore.instance().store(
-    group="hydra/launcher", name="local", node=LocalLauncherConf, provider="sweeper"
-)
 
 
 class LocalLauncher(Launcher):

@@ -158,8 +158,6 @@ def list_options(group: str, folders: Sequence[Path]) -> dict[str, str]:
     subfolders last.
     """
     found = {}
-    if group == "hydra/launcher":
-        found["local"] = "trials run on this machine, the default"
     for folder in folders:
         base = folder / group
         for file in sorted(base.rglob("*.yaml"), key=lambda file: (len(file.parts), file)):

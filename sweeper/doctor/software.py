@@ -2,13 +2,11 @@
 
 import json
 import sys
-import tempfile
-from pathlib import Path
 
 from sweeper.core.protocol import Package, Software
 from sweeper.core.serialization import from_json
 from sweeper.core.system.gpus import Device
-from sweeper.core.system.leftovers import TEMPORARY, make_prefix
+from sweeper.core.system.leftovers import make_temporary
 from sweeper.execution import processes
 
 
@@ -17,14 +15,8 @@ def ask_software(device: Device, timeout_s: float) -> Software:
 
     It answers with one line of JSON on its standard output.
     """
-    with (
-        tempfile.TemporaryDirectory(
-            prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True
-        ) as name,
-        # A checkout that is not installed is found from the folder too.
-        processes.expose_package(sys.executable) as variables,
-    ):
-        folder = Path(name)
+    # a checkout that is not installed is found from the folder of `expose_package`
+    with make_temporary() as folder, processes.expose_package(sys.executable) as variables:
         answer, log = folder / "answer", folder / "log"
         environment = {
             **device.environment(),

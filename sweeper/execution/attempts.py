@@ -10,6 +10,13 @@ from sweeper.core.system import shortages
 NOT_KEPT = ("ok", "interrupted", "unavailable")
 
 
+def raise_if_passing(error: RecordError) -> None:
+    """Raise the OSError for which a record was not read, where it says nothing of the record."""
+    cause = error.__cause__
+    if isinstance(cause, OSError) and cause.errno in shortages.PASSING:
+        raise cause from None
+
+
 def read_attempts(path: Path) -> tuple[Attempt, ...]:
     """List the attempts up to the record at `path`, the oldest first; none where it is missing or
     no record.
@@ -19,13 +26,13 @@ def read_attempts(path: Path) -> tuple[Attempt, ...]:
     try:
         record = Record.read(path)
     except RecordError as error:  # there is none, or the driver has said that it cannot be read
-        if isinstance(error.__cause__, OSError) and error.__cause__.errno in shortages.PASSING:
-            raise error.__cause__ from None
+        raise_if_passing(error)
         return ()
     if record.status in NOT_KEPT:
         return record.attempts
-    check = find_worst_accuracy(record)
-    worst = check.worst if check else None
+    check, worst = find_worst_accuracy(record), None
+    if check:
+        worst = check.worst
     last = record.processes[-1:]  # earlier processes were ok
     artifacts = tuple(process.artifact for process in last if process.artifact)
     attempt = Attempt(record.status, record.phase, record.message, worst, artifacts)

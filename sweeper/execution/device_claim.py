@@ -78,10 +78,9 @@ def _require_no_worker(gpu: Gpu) -> None:
     deadline = time.monotonic() + FREE_S
     while workers := [pid for pid in computing_pids(gpu) if _is_worker(pid)]:
         if time.monotonic() > deadline:
-            where = "whose lock cannot be seen from here"
             raise ConfigError(
                 f"GPU {gpu.uuid} is in use by process {workers[0]}, a worker of another sweep, "
-                f"{where}"
+                "whose lock cannot be seen from here"
             )
         time.sleep(POLL_S)
 

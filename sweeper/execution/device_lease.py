@@ -93,8 +93,9 @@ class DeviceLease:
     def idle_s(self, tenant: Tenant) -> float:
         """Wall seconds that a worker has waited or been stopped so far."""
         with self._lock:
-            since = tenant.stopped_since if tenant.waits_since is None else tenant.waits_since
-            return tenant.idle_s + (time.monotonic() - since if since is not None else 0.0)
+            now = time.monotonic()
+            since = tenant.waits_since or tenant.stopped_since or now
+            return tenant.idle_s + now - since
 
     def _grant_next(self) -> None:
         if self._holder is None and self._queue:

@@ -22,11 +22,14 @@ def find_disturbances(machine: Host, gpu: GpuReading | None) -> Iterator[str]:
             f"{machine.load:.1f} of {machine.cores} cores are busy; stop the other processes, "
             "or wait"
         )
-    if gpu is None:
-        return
+    if gpu is not None:
+        yield from _find_on_gpu(gpu)
+
+
+def _find_on_gpu(gpu: GpuReading) -> Iterator[str]:
     if gpu.pids:
-        others = f"{len(gpu.pids)} other process{'es' if len(gpu.pids) > 1 else ''}"
-        yield f"{others} on the GPU; stop them, or take another"
+        processes = "processes" if len(gpu.pids) > 1 else "process"
+        yield f"{len(gpu.pids)} other {processes} on the GPU; stop them, or take another"
     elif (gpu.memory_used_bytes or 0) > MAX_MEMORY_UNEXPLAINED_BYTES:
         yield "memory of the GPU is in use by processes that cannot be seen from here; take another"
     reasons = gpu.lowered_clocks or ()
@@ -55,9 +58,9 @@ def read_disturbances(devices: Sequence[Device]) -> list[str]:
     """
     if not devices:
         return []
-    machine = discount_past_load(host.read())
-    lines = list(find_disturbances(machine, None))
-    for gpu in (device.gpu for device in devices if device.gpu):
-        own = [line for line in find_disturbances(machine, gpus.read(gpu)) if line not in lines]
-        lines += [f"GPU {gpu.selector}: {line}" for line in own] if len(devices) > 1 else own
+    lines = list(find_disturbances(discount_past_load(host.read()), None))
+    for device in devices:
+        if device.gpu:
+            name = f"GPU {device.gpu.selector}: " if len(devices) > 1 else ""
+            lines += [f"{name}{line}" for line in _find_on_gpu(gpus.read(device.gpu))]
     return lines

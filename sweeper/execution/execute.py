@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from itertools import chain
 
@@ -31,7 +31,7 @@ from .attempts import read_attempts
 from .device_claim import claim_devices
 from .placement import DeviceSlot, Placement, make_slots
 from .processes import OWN_MARK, describe_failed_start
-from .reaper import run_reaper
+from .reaper import Reaper
 from .scheduler import Event, Finished, OnPhase, Started, run_all
 from .trial_runner import run_trial
 
@@ -39,7 +39,6 @@ from .trial_runner import run_trial
 Launch = Callable[[Sequence[Sequence[str]]], object]
 MIN_FREE_BYTES = 2**30  # about the size of a max-autotune cache of a large model
 CLOCKS_APART_S = 5.0  # of the machine that writes a record and this one
-GO_ON = "go on with the same command"
 # pauses between attempts to write a record: other trials that end free space
 WRITE_AGAIN_S = (1.0, 2.0, 4.0, 8.0)
 
@@ -48,6 +47,9 @@ class NoSpaceError(Exception):
     """The machine lacks what another trial needs: disk, memory, file handles. The text ends with
     how to go on.
     """
+
+    def __init__(self, lacking: str) -> None:
+        super().__init__(f"{lacking}, then go on with the same command")
 
 
 def execute(
@@ -67,11 +69,11 @@ def execute(
             remove_temporary()
             remove_leftovers(chain(paths.folder.glob(".*"), paths.report.glob(".*")))
         except OSError as error:
-            raise NoSpaceError(f"{shortages.describe(error)}, then {GO_ON}") from error
+            raise NoSpaceError(shortages.describe(error)) from error
         try:
-            reaper = running.enter_context(run_reaper(OWN_MARK))
+            reaper = running.enter_context(closing(Reaper(OWN_MARK)))
         except OSError as error:
-            raise NoSpaceError(f"{describe_failed_start(error)}, then {GO_ON}") from error
+            raise NoSpaceError(describe_failed_start(error)) from error
         slots = make_slots(placement, claimed, reaper)
         yield from run_all(trials, slots, functools.partial(_run_and_write, settings))
 
@@ -88,9 +90,9 @@ def _run_and_write(
         free_bytes = shutil.disk_usage(paths.folder).free
         needed_bytes = slot.concurrency * MIN_FREE_BYTES
         if free_bytes < needed_bytes:
-            needed = f"what runs may need {needed_bytes / 2**20:.0f}; free some space, then {GO_ON}"
             raise NoSpaceError(
-                f"{paths.folder.absolute()} has {free_bytes / 2**20:.0f} MiB left and {needed}"
+                f"{paths.folder.absolute()} has {free_bytes / 2**20:.0f} MiB left and what runs "
+                f"may need {needed_bytes / 2**20:.0f}; free some space"
             )
         own = paths.trial(trial.label, trial.id)
         remove_leftovers(own.folder.glob(".*"))
@@ -100,12 +102,10 @@ def _run_and_write(
         if record.status != "interrupted" or not own.record.exists():
             _write_record(own, record, stop)
     except OSError as error:  # an earlier record is still there
-        raise NoSpaceError(
-            f"{trial.label} was not measured: {shortages.describe(error)}, then {GO_ON}"
-        ) from error
+        why = shortages.describe(error)
+        raise NoSpaceError(f"{trial.label} was not measured: {why}") from error
     if finished.lacking:
-        raise NoSpaceError(f"{finished.lacking}, then {GO_ON}")
-    slot.peak_memory.learn(record)
+        raise NoSpaceError(finished.lacking)
     return finished
 
 
@@ -115,16 +115,15 @@ def _write_record(own: TrialPaths, record: Record, stop: threading.Event) -> Non
 
     Raises NoSpaceError.
     """
-    text, pauses_s = record.dumps(), iter(WRITE_AGAIN_S)
-    while True:
+    text = record.dumps()
+    for pause_s in (*WRITE_AGAIN_S, None):
         try:
             write_text(own.record, text)
             return
         except OSError as error:
             failed = f"the record of {record.label} cannot be written: {shortages.describe(error)}"
-            pause_s = next(pauses_s, None)
             if pause_s is None or stop.is_set():
-                raise NoSpaceError(f"{failed}, then {GO_ON}") from error
+                raise NoSpaceError(failed) from error
             print(f"note: {failed}; trying again in {pause_s:g} s", file=sys.stderr)
             stop.wait(pause_s)
 

@@ -40,9 +40,9 @@ def hold_lock(path: Path, what: str, enabled: bool = True) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, writable = _open_lock(path)
     except OSError as error:
-        why = (
-            "it is a link, which is not followed" if error.errno == errno.ELOOP else error.strerror
-        )
+        why = error.strerror
+        if error.errno == errno.ELOOP:
+            why = "it is a link, which is not followed"
         raise ConfigError(f"cannot write to {path}: {why}; nothing was started") from error
     try:
         _take(handle, path, what)

@@ -71,7 +71,9 @@ def place_trials(settings: Settings, num_trials: int) -> Placement:
     """
     devices = resolve(settings.device, visible_gpus())
     names = [device.gpu.name if device.gpu else "the CPU" for device in devices]
-    name = names[0] if len(names) == 1 else f"{len(names)} GPUs ({', '.join(dict.fromkeys(names))})"
+    name = names[0]
+    if len(names) > 1:
+        name = f"{len(names)} GPUs ({', '.join(dict.fromkeys(names))})"
     cores = sorted(os.sched_getaffinity(0))
     return Placement(name, share_host(devices, cores, num_trials, settings.scheduler.prepare))
 
@@ -109,7 +111,9 @@ def divide_cores(devices: Sequence[Device], cores: Sequence[int]) -> list[tuple[
         return [None]
     groups = []
     for device in devices:
-        near = set(cores_near(device.gpu)).intersection(cores) if device.gpu else None
+        near = set(cores)
+        if device.gpu:
+            near.intersection_update(cores_near(device.gpu))
         groups.append(tuple(sorted(near or cores)))
     parts: list[tuple[int, ...] | None] = []
     for index, group in enumerate(groups):

@@ -11,16 +11,14 @@ import os
 import secrets
 import signal
 import sys
-import tempfile
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from subprocess import DEVNULL, Popen
+from subprocess import DEVNULL, Popen, TimeoutExpired
 from typing import Any
 
 from sweeper.core.system import shortages
-from sweeper.core.system.leftovers import TEMPORARY, make_prefix
+from sweeper.core.system.leftovers import make_temporary
 
 from .reaper import MARK, kill_marked
 
@@ -28,7 +26,6 @@ from .reaper import MARK, kill_marked
 OWN_MARK = f"{os.getpid()}-{secrets.token_hex(8)}"
 _numbers = itertools.count()
 PACKAGE = Path(__file__).resolve().parents[1]
-POLL_S = 0.05
 
 
 class ProcessGroup(Popen[bytes]):
@@ -54,15 +51,12 @@ def expose_package(python: str | None) -> Iterator[Mapping[str, str]]:
     if python is None:
         yield {}
         return
-    # What cannot be removed is left for the next start: it must not cost what was measured
-    # meanwhile.
-    with tempfile.TemporaryDirectory(
-        prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True
-    ) as folder:
-        (Path(folder) / PACKAGE.name).symlink_to(PACKAGE)
-        yield {
-            "PYTHONPATH": os.pathsep.join([folder, *filter(None, [os.environ.get("PYTHONPATH")])])
-        }
+    with make_temporary() as folder:
+        (folder / PACKAGE.name).symlink_to(PACKAGE)
+        path = str(folder)
+        if inherited := os.environ.get("PYTHONPATH"):
+            path += f"{os.pathsep}{inherited}"
+        yield {"PYTHONPATH": path}
 
 
 def make_cache_variables(folder: Path) -> Mapping[str, str]:
@@ -111,13 +105,10 @@ def wait_for_end(process: ProcessGroup, limit_s: float) -> int | None:
     """Wait for a program and kill its whole group; its exit code, or None when the limit came
     first.
     """
-    deadline = time.monotonic() + limit_s
     try:
-        while process.poll() is None:
-            if time.monotonic() >= deadline:
-                return None
-            time.sleep(POLL_S)
-        return process.returncode
+        return process.wait(limit_s)
+    except TimeoutExpired:
+        return None
     finally:
         kill_group(process)
 

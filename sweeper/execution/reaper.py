@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 MARK = "SWEEPER_STARTED_BY"
@@ -28,7 +28,12 @@ END_S = 10.0  # for the reaper to do its work
 
 
 class Reaper:
-    """The driver's end of the pipe. A reaper that ends before it should is started anew."""
+    """The driver's end of the pipe. A reaper that ends before it should is started anew; it
+    outlives this process only to do its work.
+
+    `mark` begins the value of `MARK` in all that this process starts. Raises OSError where no
+    process can be started.
+    """
 
     def __init__(self, mark: str) -> None:
         self._command = [sys.executable, "-IS", __file__, mark]
@@ -48,7 +53,7 @@ class Reaper:
             self._groups.discard(group)
             self._send(f"-{group}\n")
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Have the reaper do its work, and wait for it."""
         self._done.set()
         with self._lock:
@@ -97,20 +102,6 @@ class Reaper:
             os.write(self._process.stdin.fileno(), line.encode())
 
 
-@contextmanager
-def run_reaper(mark: str) -> Iterator[Reaper]:
-    """Run a reaper as long as the body runs; it outlives this process only to do its work.
-
-    `mark` begins the value of `MARK` in all that this process starts. Raises OSError where no
-    process can be started.
-    """
-    reaper = Reaper(mark)
-    try:
-        yield reaper
-    finally:
-        reaper.end()
-
-
 def kill_marked(mark: str) -> None:
     """Kill every process that has `MARK` with this value, or one that continues it behind a dot,
     and see it end.
@@ -135,7 +126,10 @@ def kill_registered_groups(lines: Iterable[str]) -> None:
     """Read to the end, then kill every group that was not taken back."""
     groups: set[int] = set()
     for line in lines:
-        (groups.add if line.startswith("+") else groups.discard)(int(line[1:]))
+        if line.startswith("+"):
+            groups.add(int(line[1:]))
+        else:
+            groups.discard(int(line[1:]))
     for group in groups:
         with suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)

@@ -54,6 +54,7 @@ def run_trial(
         while record.status == "oom" and settings.measure.back_off and record.batch_size > 1:
             run = replace(run, batch_size=record.batch_size // 2)
             record = _attempt_within_memory(run)
+        slot.peak_memory.learn(record)
         result = derive(record)
         working_s = time.monotonic() - run.begin_s - sum(run.idle_s)
         record = replace(record, wall_s=working_s, attempts=attempts)
@@ -167,7 +168,6 @@ def _inspect(run: _TrialRun, record: Record) -> Inspection:
     compiler does.
     """
     paths = run.paths
-    run.slot.peak_memory.learn(record)
     needed_bytes = run.slot.peak_memory.look_up(run.trial, record.batch_size)
     arguments = ["--inspect", str(paths.inspection)]
     timed = next(filter(None, (process.code_fingerprint for process in record.processes)), None)

@@ -11,7 +11,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from sweeper.core.protocol import (
     NOT_UNDERSTOOD,
@@ -50,7 +49,7 @@ class WorkerChannel:
     ) -> None:
         self._pipe, self._measure, self._on_phase = pipe, measure, on_phase
         self._lease, self._tenant = lease, tenant
-        self._tail: list[bytes] = []
+        self._tail = bytearray()
         self._num_bytes = 0
         self._begin_s = self._phase_begin_s = self._now_s()
         self.phase = "starting"
@@ -95,13 +94,12 @@ class WorkerChannel:
         self._num_bytes += len(data)
         if self._num_bytes > MAX_ANSWER_BYTES:
             raise ProtocolError(f"{NOT_UNDERSTOOD}: it has more than {MAX_ANSWER_BYTES >> 20} MiB")
-        self._tail.append(data)
+        self._tail += data
         if b"\n" not in data:
             return
-        *lines, rest = b"".join(self._tail).split(b"\n")
-        self._tail = [rest]
+        *lines, self._tail = self._tail.split(b"\n")
         for line in lines:
-            message = decode(line)
+            message = decode(bytes(line))
             if isinstance(message, Phase):
                 if message.name != self.phase:
                     self.phase, self._phase_begin_s = message.name, self._now_s()
@@ -136,10 +134,10 @@ def send_grant(pipe: int, grant: LeaseGrant) -> bool:
 
     A grant is shorter than PIPE_BUF, so it is written as a whole or not at all.
     """
-    # the worker has just ended; the reader of its channel will notice
-    with suppress(BrokenPipeError):
-        try:
-            os.write(pipe, grant.dumps().encode())
-        except BlockingIOError:
-            return False
+    try:
+        os.write(pipe, grant.dumps().encode())
+    except BlockingIOError:
+        return False
+    except BrokenPipeError:  # the worker has just ended; the reader of its channel will notice
+        pass
     return True

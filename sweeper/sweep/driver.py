@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -28,9 +28,10 @@ from sweeper.execution.placement import Placement, place_trials
 from sweeper.execution.scheduler import Finished
 from sweeper.loading.sources import SweepFolder
 from sweeper.report.build import begin_files, make_report, print_verdict, suggest_next
+from sweeper.report.columns.formats import count
 from sweeper.report.text.mlflow_overview import overview
 from sweeper.report.text.report import Report
-from sweeper.tracking import trusted
+from sweeper.tracking import known_stores
 from sweeper.tracking.store import sqlite_file
 from sweeper.tracking.tracker import Tracker
 
@@ -60,7 +61,7 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
         outlive_output()
     if settings.tracking.uri is None:
         settings = replace(
-            settings, tracking=replace(settings.tracking, uri=trusted.environment_uri())
+            settings, tracking=replace(settings.tracking, uri=known_stores.environment_uri())
         )
     sweep = _Sweep(
         grid,
@@ -138,7 +139,7 @@ class _Sweep:
                 move_unreadable(unreadable)
                 keep_total_steps(self.paths, plan.finished)
                 if min(placement.concurrency, len(plan.trials)) > 1:
-                    history, _ = read_history(placement, settings.measure)
+                    history = read_history(placement, settings.measure)
                     plan = replace(plan, trials=history.longest_first(plan.trials))
             return self.run(plan, placement, disturbances)
 
@@ -174,11 +175,11 @@ class _Sweep:
         return plan, unreadable
 
     def announce(self, plan: Plan, placement: Placement) -> None:
-        count, settings = len(plan.trials), self.settings
-        trials = f"{count} trial{'' if count == 1 else 's'} to run on {placement.name}"
-        inspected = ", and one that shows what the compiler does" if settings.inspect else ""
-        processes = _describe_processes(settings.measure)
-        lines = [f"sweep {settings.sweep}: {trials}, {processes} each{inspected}"]
+        settings, trials = self.settings, count(len(plan.trials), "trial")
+        processes = f"{_describe_processes(settings.measure)} each"
+        if settings.inspect:
+            processes += ", and one that shows what the compiler does"
+        lines = [f"sweep {settings.sweep}: {trials} to run on {placement.name}, {processes}"]
         scripts = [trial for trial in plan.trials if trial.workload == SCRIPT]
         if scripts:
             lines.append(
@@ -226,8 +227,8 @@ class _Sweep:
         except NoSpaceError as error:
             print(f"sweeper: {error} and sweep={sweep}", file=sys.stderr)
         report = self.show_report()
-        if tracker and not self._complete(tracker, report, interrupted):
-            interrupted = True
+        if tracker:
+            interrupted = self._complete(tracker, report, interrupted)
         if interrupted:
             self.print_how_to_go_on()
             return INTERRUPTED
@@ -283,32 +284,33 @@ class _Sweep:
         return report
 
     def _complete(self, tracker: Tracker, report: Report | None, interrupted: bool) -> bool:
-        """Send MLflow what it lacks, and end its run; False when an interrupt has kept something
-        from it.
-
-        `interrupted` is what the sweep was so far.
+        """Send MLflow what it lacks, and end its run; whether the sweep was interrupted, so far or
+        meanwhile.
         """
-        complete = False
-        with suppress(KeyboardInterrupt):
+        try:
             tracker.catch_up()  # what an earlier run of this sweep could not send
             if report:
                 tracker.log_overview(overview(report.findings))
-                tracker.log_report(report.paths)  # none where they could not be written
-            complete = True
-        tracker.finish(interrupted or not complete)
+                if report.paths:  # none where they could not be written
+                    tracker.log_report(report.paths)
+        except KeyboardInterrupt:
+            interrupted = True
+        tracker.finish(interrupted)
         for line in tracker.not_sent:
             print(f"note: {line}", file=sys.stderr)
         self._print_link(tracker)
-        return complete
+        return interrupted
 
     def _remember_store(self) -> None:
         """Remember the store if the command line or the environment names it, so that `sync` may
         send there.
         """
         uri = self.settings.tracking.uri
-        if uri and (uri == trusted.environment_uri() or trusted.is_named_by(sys.argv[1:])):
+        if uri and (
+            uri == known_stores.environment_uri() or known_stores.is_named_by(sys.argv[1:])
+        ):
             try:
-                trusted.remember(uri)
+                known_stores.remember(uri)
             except OSError as error:
                 print(f"note: sync will ask for --tracking-uri, since {error}", file=sys.stderr)
 
@@ -332,8 +334,8 @@ class _Sweep:
 def _describe_processes(measure: Measure) -> str:
     """`3 processes`, `6 processes in 2 draws` or `5 to 20 processes`."""
     if measure.target is None:
-        count = measure.process_limit
-        draws = f" in {measure.draws} draws" if measure.draws > 1 else ""
-        return f"{count} process{'' if count == 1 else 'es'}{draws}"
+        limit = measure.process_limit
+        processes = "1 process" if limit == 1 else f"{limit} processes"
+        return f"{processes} in {measure.draws} draws" if measure.draws > 1 else processes
     minimum = max(measure.processes, MIN_PROCESSES_FOR_TARGET)
     return f"{minimum} to {max(minimum, measure.process_limit)} processes"

@@ -69,20 +69,22 @@ def read_point(composed: Composed, files: IConfigRepository) -> reader.GridPoint
     for group in schema.GROUPS:
         if not isinstance(choices.get(group), str):  # a list of options leaves no choice behind
             raise ConfigError(f"{group}: give one option; several make a grid: -m {group}=a,b")
-    own = {
-        group: _read_option(files, f"{group}/{choices[group]}") for group in ("model", "precision")
-    }
+    model = _read_option(files, f"model/{choices['model']}")
+    precision = _read_option(files, f"precision/{choices['precision']}")
     preset = choices.get("preset")
     if isinstance(preset, str):
-        own["precision"] |= _read_option(files, f"preset/{preset}").get("precision", {})
+        precision |= _read_option(files, f"preset/{preset}").get("precision", {})
+    own = {"model": model, "precision": precision}
     return reader.read(composed.config, choices, own, gpu=bool(visible_gpus()))
 
 
 def _read_option(files: IConfigRepository, file: str) -> dict[str, Any]:
     """Read what an option's file says by itself, before anything is overridden."""
     found = files.load_config(file)
-    values: Any = OmegaConf.to_container(found.config, resolve=False) if found else {}
-    return {str(key): value for key, value in values.items()}
+    if found is None:
+        return {}
+    values: Any = OmegaConf.to_container(found.config, resolve=False)
+    return dict(values)
 
 
 def run_grid(

@@ -70,8 +70,12 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
             f"cannot write to {paths.folder}: {error.strerror}; nothing was started"
         ) from error
     before, now = _flatten(invocations[-2:][0]), _flatten(invocation)
-    names = [name for name in before | now if before.get(name) != now.get(name)]
-    return [f"{name} {before.get(name)} -> {now.get(name)}" for name in names]
+    differences = []
+    for name in before | now:
+        was, is_now = before.get(name), now.get(name)
+        if was != is_now:
+            differences.append(f"{name} {was} -> {is_now}")
+    return differences
 
 
 def _flatten(invocation: Mapping[str, Any]) -> dict[str, Any]:

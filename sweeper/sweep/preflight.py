@@ -6,16 +6,14 @@ exists, torch sees the device.
 """
 
 import json
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.protocol import AT, Preflight
 from sweeper.core.serialization import from_json, parse_json
 from sweeper.core.system import interrupts
 from sweeper.core.system.gpus import Device
-from sweeper.core.system.leftovers import TEMPORARY, make_prefix
+from sweeper.core.system.leftovers import make_temporary
 from sweeper.core.tlparse import explain_missing, find_tlparse
 from sweeper.core.trial import Trial
 from sweeper.execution import processes
@@ -53,11 +51,7 @@ def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> 
 
 def _ask(trials: Sequence[Trial], python: str | None, device: Device, prefix: str) -> Preflight:
     """Ask in a process group of its own: a factory may print, exit or leave children behind."""
-    temporary = tempfile.TemporaryDirectory(
-        prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True
-    )
-    with temporary as name, processes.expose_package(python) as variables:
-        folder = Path(name)
+    with make_temporary() as folder, processes.expose_package(python) as variables:
         question, answer, log = folder / "trials.json", folder / "answer.json", folder / "log"
         question.write_text(json.dumps([trial.to_json() for trial in trials]))
         command = processes.make_command(python, "sweeper.worker")
@@ -73,6 +67,7 @@ def _ask(trials: Sequence[Trial], python: str | None, device: Device, prefix: st
             )
         if not answer.exists():
             how = f"{prefix}the check of {model} {processes.describe_exit(code)} and gave no answer"
-            last = "\n".join(processes.read_last_lines(log, LAST_LINES))
-            raise ConfigError(f"{how}:\n{last}" if last else how)
+            if last := "\n".join(processes.read_last_lines(log, LAST_LINES)):
+                how += f":\n{last}"
+            raise ConfigError(how)
         return from_json(Preflight, parse_json(answer.read_text()))

@@ -13,14 +13,13 @@ from typing import Any, NamedTuple
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import move_aside, write_text
-from sweeper.core.libraries import SCRIPT
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Record, RecordError, SchemaError
 from sweeper.core.serialization import from_json, show_value
 from sweeper.core.settings import Measure
-from sweeper.core.system import shortages
 from sweeper.core.text import printable
 from sweeper.core.trial import Trial, find_script
+from sweeper.execution.attempts import raise_if_passing
 from sweeper.execution.placement import Placement
 from sweeper.loading.device_names import read_device
 
@@ -31,7 +30,7 @@ class Kept(NamedTuple):
     """What a record on disk says of its trial."""
 
     status: str
-    figure_settings: Mapping[str, object] | None  # None: the record does not say
+    figure_settings: Mapping[str, object]  # empty: the record does not say
     script_sha256: str | None  # of a user's own script, as it was
 
 
@@ -54,12 +53,11 @@ def read_on_disk(
         except SchemaError as error:
             foreign.append(f"  {file} {error}")
         except RecordError as error:
-            if isinstance(error.__cause__, OSError) and error.__cause__.errno in shortages.PASSING:
-                raise error.__cause__ from None
+            raise_if_passing(error)
             unreadable[file] = printable(str(error))
         else:
             measure = read_measure(record.measure)
-            settings = measure.figure_settings() if measure else None
+            settings = measure.figure_settings() if measure else {}
             kept[trial_id] = Kept(record.status, settings, _read_hash(record))
     if foreign:
         lines = [
@@ -149,8 +147,7 @@ def describe_others(paths: SweepPaths, planned: Sequence[Trial], placement: Plac
     Where a cluster places the trials, only the type of its devices is known.
     """
     types, names = {trial.device for trial in planned}, placement.device_names
-    scripts = [trial for trial in planned if trial.workload == SCRIPT]
-    now = {find_script(trial.model): _hash_script(trial) for trial in scripts}
+    now = {find_script(trial.model): _hash_script(trial) for trial in planned}
     ids = {trial.id for trial in planned}
     devices, changed = set(), set()
     for path in paths.records() if planned else ():
@@ -187,17 +184,14 @@ def is_alike(kept: Kept, measure: Measure) -> bool:
     """Whether a record was measured with the same settings that change figures; an unknown one
     counts as alike.
     """
-    return kept.figure_settings in (None, measure.figure_settings())
+    return kept.figure_settings in ({}, measure.figure_settings())
 
 
 def require_same_settings(sweep: str, kept: Iterable[Kept], measure: Measure) -> None:
     """Raise ConfigError when records that stay were measured with other settings that change
     figures.
     """
-    before = []
-    for item in kept:
-        if item.figure_settings and not is_alike(item, measure):
-            before.append(item.figure_settings)
+    before = [item.figure_settings for item in kept if not is_alike(item, measure)]
     if not before:
         return
     lines = [f"sweep={sweep}: {_count_records(before)} with other settings, which change figures"]

@@ -5,7 +5,6 @@ Try: `python -m sweeper.report NAME --tracking-uri http://127.0.0.1:5000`
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -13,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from sweeper.core.files import MAX_JSON_BYTES, open_inside
-from sweeper.core.system.leftovers import TEMPORARY, make_prefix
+from sweeper.core.system.leftovers import make_temporary
 
 from . import runs, store
 from .store import TrackingError, translate_errors
@@ -144,7 +143,7 @@ def read_artifact(repository: ArtifactRepository, name: str) -> bytes:
     sizes = {file.path: file.file_size or 0 for file in repository.list_artifacts()}
     if sizes.get(name, 0) > MAX_JSON_BYTES:
         raise too_large
-    with tempfile.TemporaryDirectory(prefix=make_prefix(TEMPORARY)) as folder:
-        copy = Path(folder) / name
+    with make_temporary() as folder:
+        copy = folder / name
         repository._download_file(name, str(copy))  # type: ignore[no-untyped-call]
         return copy.read_bytes()

@@ -191,13 +191,11 @@ def list_points(record: Record) -> tuple[MetricPoint, ...]:
                 if item.eager_s:
                     points.append(MetricPoint("eager_step_ms", step, 1e3 * item.eager_s / steps))
                 if item.compiled_s and is_ok:
-                    points.append(
-                        MetricPoint("compiled_step_ms", step, 1e3 * item.compiled_s / steps)
-                    )
-                if item.eager_s and item.compiled_s and is_ok:
-                    points.append(
-                        MetricPoint("round_speedup", step, item.eager_s / item.compiled_s)
-                    )
+                    compiled_ms = 1e3 * item.compiled_s / steps
+                    points.append(MetricPoint("compiled_step_ms", step, compiled_ms))
+                    if item.eager_s:
+                        speedup = item.eager_s / item.compiled_s
+                        points.append(MetricPoint("round_speedup", step, speedup))
             step += 1
     return tuple(points)
 

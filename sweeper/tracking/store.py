@@ -234,13 +234,13 @@ def translate_errors(uri: str) -> Iterator[None]:
         OSError,
         ImportError,
     ) as error:
-        said = str(error).splitlines()
-        lines = [
-            line for line in said if not line.startswith("(raised as a result of")
-        ]  # SQLAlchemy's
-        text = next(iter(lines), "") or type(error).__name__
-        cause = re.search(r"\(Caused by \w+\(['\"](.+)['\"]\)\)", text)
-        reason = remove_passwords(cause[1] if cause else text, uri)[:300]
+        lines = str(error).splitlines()
+        # without what SQLAlchemy puts first
+        own = (line for line in lines if not line.startswith("(raised as a result of"))
+        text = next(own, "") or type(error).__name__
+        if cause := re.search(r"\(Caused by \w+\(['\"](.+)['\"]\)\)", text):
+            text = cause[1]
+        reason = remove_passwords(text, uri)[:300]
         raise TrackingError(printable(f"{remove_credentials(uri)}: {reason}")) from error
     except TrackingError as error:
         raise TrackingError(printable(f"{remove_credentials(uri)}: {error}")) from error

@@ -19,16 +19,15 @@ Try: `mlflow ui --backend-store-uri sqlite:///runs/mlflow.db`
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import hashlib
 import json
 import shutil
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeVar
 
 from sweeper.analysis.derive import derive
 from sweeper.analysis.result import Result
@@ -37,7 +36,7 @@ from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
 from sweeper.core.system import interrupts
-from sweeper.core.system.leftovers import TEMPORARY, make_prefix, remove_temporary
+from sweeper.core.system.leftovers import make_temporary, remove_temporary
 from sweeper.core.text import printable
 from sweeper.core.uris import remove_passwords
 
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
 
 MAX_PARAMS_PER_CALL = 100  # a limit of mlflow.utils.validation
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -63,49 +63,109 @@ class Sent(NamedTuple):
     problems: tuple[str, ...] = ()
 
 
+class _Child(NamedTuple):
+    """The part of a child run that stays in memory; MLflow is asked for the rest when a child has
+    to change.
+    """
+
+    run_id: str
+    parent_id: str | None
+    digest: str | None  # of the record that it shows; None: it is not complete
+
+
+def _never_raises(
+    call: Callable[Concatenate[Tracker, P], T],
+) -> Callable[Concatenate[Tracker, P], T | None]:
+    """Make a method of `Tracker` keep why it failed and return None. The first call opens the
+    store, and after a failure none does anything.
+    """
+
+    @functools.wraps(call)
+    def attempt(tracker: Tracker, /, *arguments: P.args, **options: P.kwargs) -> T | None:
+        if tracker.failure is not None:
+            return None
+        try:
+            if tracker.page is None:
+                tracker._open()
+            with store.translate_errors(tracker.uri):
+                return call(tracker, *arguments, **options)
+        except store.TrackingError as error:
+            tracker.failure = str(error)
+            return None
+
+    return attempt
+
+
 class Tracker:
     """Sends the records of one sweep. It never raises: it stops at the first failure and keeps the
     reason.
+
+    One search finds all runs of the sweep, and what is sent later is remembered. The folder of the
+    sweep and the runs may both be somebody else's work.
     """
 
     def __init__(self, uri: str | None, sweep: str) -> None:
         self.uri = uri or store.default_uri()
         self.failure: str | None = None
         self.not_sent: list[str] = []  # files that stay here, and why
+        # Path of the sweep's trials in MLflow's pages, with figures: MLflow itself opens with
+        # traces. None until the store is open.
+        self.page: str | None = None
         self._paths = SweepPaths.of(sweep)
-        self._runs: _SweepRuns | None = None
+        self._children: dict[str, _Child] = {}
         self._interrupted = False
-        self._running = False  # whether the sweep runs now, and ends with `finish`
+        self._has_begun = False  # whether the sweep runs now, and ends with `finish`
 
-    @property
-    def page(self) -> str | None:
-        """The path of the sweep's trials in MLflow's pages, with figures. MLflow itself opens with
-        traces.
+    def _open(self) -> None:
+        """Open the store and find the runs of the sweep."""
+        self._client, experiment = store.connect(
+            self.uri, functools.partial(_ensure_experiment, self.uri)
+        )
+        self._artifacts = experiment.artifact_location
+        self._experiment_id: str = experiment.experiment_id
+        # No time limit as `connect` has one: finding the runs of ten thousand trials takes many
+        # calls.
+        with store.translate_errors(self.uri):
+            remove_temporary()
+            self._find_runs()
+            key, page = runs.build_page(self._paths.folder.name)
+            tag = f"{runs.SHARED_VIEW}{key}"
+            self._client.set_experiment_tag(self._experiment_id, tag, page)
+        self.page = f"/#/experiments/{self._experiment_id}/runs?viewStateShareKey={key}"
+
+    def _find_runs(self) -> None:
+        """Find the runs of the sweep, and delete duplicates, left behind when MLflow's answer was
+        lost.
         """
-        if self._runs is None:
-            return None
-        runs = f"/#/experiments/{self._runs.experiment_id}/runs"
-        return f"{runs}?viewStateShareKey={self._runs.page_key}"
+        parents: list[Run] = []
+        doubles: list[str] = []
+        found = runs.build_sweep_filter(self._paths.folder.name)
+        for run in runs.search_runs(self._client, self._experiment_id, found):
+            run_id, tags = run.info.run_id, run.data.tags
+            kind, trial_id = tags.get(runs.KIND), tags.get(runs.TRIAL, "")
+            child = self._children.get(trial_id)
+            if kind == "sweep":
+                parents.append(run)
+            elif kind == "trial" and child and child.digest:
+                doubles.append(run_id)
+            elif kind == "trial":
+                if child:
+                    doubles.append(child.run_id)
+                self._children[trial_id] = _Child(
+                    run_id, tags.get(runs.PARENT), tags.get(runs.RECORD)
+                )
+        doubles += [run.info.run_id for run in parents[1:]]
+        self._use_parent(parents[0] if parents else self._create_parent(self._read_start_ms()))
+        for run_id in doubles:
+            self._client.delete_run(run_id)
 
+    @_never_raises
     def begin(self) -> None:
         """Open the store and create the run of a sweep that begins now, so that its page can be
         looked at.
         """
-        self._running = True
-        self._attempt(_SweepRuns.resume)
-
-    def log(
-        self, record: Record, result: Result | None = None, files: TrialPaths | None = None
-    ) -> bool | None:
-        """Send a record as the child run of its trial. False when it is there already, None when
-        MLflow is not reached.
-
-        `result` is derived unless it is at hand. Logs come from `files`, by default the folder of
-        the trial.
-        """
-        self._interrupted |= record.status == "interrupted"
-        found = files or self._paths.trial(record.label, record.trial_id)
-        return self._attempt(lambda sweep_runs: sweep_runs.send(record, found, result))
+        self._has_begun = True
+        self._resume()
 
     def catch_up(self) -> Sent:
         """Send every record in the sweep's folder that MLflow lacks. An interrupt takes effect
@@ -123,100 +183,16 @@ class Tracker:
                 sent.append(self.log(record, files=TrialPaths(path.parent)))
         return Sent(sent.count(True), sent.count(False), tuple(problems))
 
-    def log_overview(self, overview: Overview) -> None:
-        """Show key figures and a description on the parent run, unless it shows them already."""
-        self._attempt(lambda sweep_runs: sweep_runs.send_overview(overview))
-
-    def log_report(self, files: Sequence[Path]) -> None:
-        """Put files and whole folders of the report under `report/` of the parent run, unless they
-        are there already.
-        """
-        if files:
-            self._attempt(lambda sweep_runs: sweep_runs.send_report(files))
-
     def finish(self, interrupted: bool = False) -> None:
         """Send `sweep.json` and end the parent run: KILLED after an interrupted trial or sweep,
         else FINISHED.
         """
-        if self._runs is not None:
+        if self.page is not None:
             status = "KILLED" if self._interrupted or interrupted else "FINISHED"
-            records = [] if self._running else self._paths.records()
+            records = [] if self._has_begun else self._paths.records()
             # of a sweep that ran earlier: its last record
             end_s = max([path.stat().st_mtime for path in records], default=time.time())
-            self._attempt(lambda sweep_runs: sweep_runs.finish(status, int(1000 * end_s)))
-
-    def _attempt(self, action: Callable[[_SweepRuns], T]) -> T | None:
-        if self.failure is not None:
-            return None
-        try:
-            if self._runs is None:
-                opened = store.connect(self.uri, partial(_ensure_experiment, self.uri))
-                # No time limit as `connect` has one: finding the runs of ten thousand trials takes
-                # many calls.
-                with store.translate_errors(self.uri):
-                    remove_temporary()
-                    self._runs = _SweepRuns(self.uri, *opened, self._paths, self.not_sent)
-            with store.translate_errors(self.uri):
-                return action(self._runs)
-        except store.TrackingError as error:
-            self.failure = str(error)
-            return None
-
-
-class _Child(NamedTuple):
-    """The part of a child run that stays in memory; MLflow is asked for the rest when a child has
-    to change.
-    """
-
-    run_id: str
-    parent_id: str | None
-    digest: str | None  # of the record that it shows; None: it is not complete
-
-
-class _SweepRuns:
-    """The runs of one sweep: one search finds them all, and what is sent later is remembered.
-
-    The folder of the sweep and the runs may both be somebody else's work.
-    """
-
-    def __init__(
-        self,
-        uri: str,
-        client: MlflowClient,
-        experiment: Experiment,
-        paths: SweepPaths,
-        not_sent: list[str],
-    ) -> None:
-        self._uri = uri
-        self._client = client
-        self._paths = paths
-        self._not_sent = not_sent
-        self._artifacts = experiment.artifact_location
-        self.experiment_id: str = experiment.experiment_id
-        self._children: dict[str, _Child] = {}
-        sweep = paths.folder.name
-        parents: list[Run] = []
-        doubles: list[str] = []  # duplicate runs, left behind when MLflow's answer was lost
-        for run in runs.search_runs(client, self.experiment_id, runs.build_sweep_filter(sweep)):
-            run_id, tags = run.info.run_id, run.data.tags
-            kind, trial_id = tags.get(runs.KIND), tags.get(runs.TRIAL, "")
-            child = self._children.get(trial_id)
-            if kind == "sweep":
-                parents.append(run)
-            elif kind == "trial" and child and child.digest:
-                doubles.append(run_id)
-            elif kind == "trial":
-                if child:
-                    doubles.append(child.run_id)
-                self._children[trial_id] = _Child(
-                    run_id, tags.get(runs.PARENT), tags.get(runs.RECORD)
-                )
-        doubles += [run.info.run_id for run in parents[1:]]
-        self._use_parent(parents[0] if parents else self._create_parent(self._read_start_ms()))
-        self.page_key, page = runs.build_page(sweep)
-        client.set_experiment_tag(self.experiment_id, f"{runs.SHARED_VIEW}{self.page_key}", page)
-        for run_id in doubles:
-            client.delete_run(run_id)
+            self._end(status, int(1000 * end_s))
 
     def _read_start_ms(self) -> int | None:
         """Read when the first command of the sweep began; None where `sweep.json` does not say."""
@@ -229,7 +205,7 @@ class _SweepRuns:
     def _create_parent(self, started_ms: int | None) -> Run:
         name = self._paths.folder.name
         return self._client.create_run(
-            self.experiment_id, started_ms, {runs.SWEEP: name, runs.KIND: "sweep"}, run_name=name
+            self._experiment_id, started_ms, {runs.SWEEP: name, runs.KIND: "sweep"}, run_name=name
         )
 
     def _use_parent(self, parent: Run) -> None:
@@ -237,19 +213,30 @@ class _SweepRuns:
         self._parent_id: str = parent.info.run_id
         self._running: bool = parent.info.status == "RUNNING"
 
-    def send(self, record: Record, files: TrialPaths, result: Result | None) -> bool:
-        """Make the child run of the record's trial show the record. False when it does already."""
+    @_never_raises
+    def log(
+        self, record: Record, result: Result | None = None, files: TrialPaths | None = None
+    ) -> bool:
+        """Make the child run of the record's trial show the record. False when it does already,
+        None when MLflow is not reached.
+
+        `result` is derived unless it is at hand. Logs come from `files`, by default the folder of
+        the trial.
+        """
+        self._interrupted |= record.status == "interrupted"
+        files = files or self._paths.trial(record.label, record.trial_id)
         digest = runs.digest_record(record)
         child = self._children.get(record.trial_id)
         if child is not None and child.digest == digest:
             self._move_to_parent(record.trial_id, child)
             return False
-        self.resume()
+        self._resume()
         view = runs.build_view(
             record, result or derive(record), self._paths.folder.name, self._parent_id
         )
-        end_s = files.record.stat().st_mtime if files.record.exists() else time.time()
-        end_ms = int(1000 * end_s)
+        end_ms = int(1000 * time.time())
+        if files.record.exists():
+            end_ms = int(1000 * files.record.stat().st_mtime)
         run = self._prepare_child(record, child, view, end_ms)
         run_id = run.info.run_id
         sent = sorted(files.folder.glob("*.log"))
@@ -264,7 +251,8 @@ class _SweepRuns:
         self._children[record.trial_id] = _Child(run_id, self._parent_id, digest)
         return True
 
-    def send_overview(self, overview: Overview) -> None:
+    @_never_raises
+    def log_overview(self, overview: Overview) -> None:
         """Make the parent show the overview. A description that somebody wrote stays until the
         overview changes.
         """
@@ -277,7 +265,8 @@ class _SweepRuns:
 
         self._send_once(runs.OVERVIEW, overview.text, send)
 
-    def send_report(self, files: Sequence[Path]) -> None:
+    @_never_raises
+    def log_report(self, files: Sequence[Path]) -> None:
         """Put files of the report, and folders with everything in them, under `report/` of the
         parent.
         """
@@ -291,10 +280,11 @@ class _SweepRuns:
             self._send_once(
                 runs.REPORT,
                 "".join(lines),
-                partial(self._send_folder, self._parent, folder, "report"),
+                functools.partial(self._send_folder, self._parent, folder, "report"),
             )
 
-    def finish(self, status: str, end_ms: int) -> None:
+    @_never_raises
+    def _end(self, status: str, end_ms: int) -> None:
         """Put `sweep.json` on the parent, for the head of a report from MLflow, and end it if
         anything was sent.
         """
@@ -317,7 +307,7 @@ class _SweepRuns:
         """
         digest = hashlib.sha256(text.encode()).hexdigest()
         if self._parent.data.tags.get(tag) != digest:
-            self.resume()
+            self._resume()
             send()
             self._client.set_tag(self._parent_id, tag, digest)
 
@@ -331,7 +321,7 @@ class _SweepRuns:
             self._move_to_parent(trial_id, child)
         self._client.delete_run(old.run_id)
 
-    def resume(self) -> None:
+    def _resume(self) -> None:
         """Set the parent of a resumed sweep to running again."""
         if not self._running:
             self._client.update_run(self._parent_id, status="RUNNING")
@@ -361,7 +351,7 @@ class _SweepRuns:
         took_s = sum(sum(process.phases_s.values()) for process in record.processes)
         start_ms = end_ms - int(1000 * took_s)
         return self._client.create_run(
-            self.experiment_id, start_ms, dict(view.tags), run_name=record.label
+            self._experiment_id, start_ms, dict(view.tags), run_name=record.label
         )
 
     def _log_batch(self, run_id: str, view: View) -> None:
@@ -372,9 +362,10 @@ class _SweepRuns:
         metrics += [Metric(point.name, point.value, now_ms, point.step) for point in view.points]
         params = [Param(key, value) for key, value in view.params.items()]
         tags = [RunTag(key, value) for key, value in view.tags.items()]
-        while len(params) > MAX_PARAMS_PER_CALL:
-            self._client.log_batch(run_id, params=params[:MAX_PARAMS_PER_CALL], synchronous=True)
-            del params[:MAX_PARAMS_PER_CALL]
+        # MLflow splits what is too long for a call, and would send the tags first
+        if len(params) > MAX_PARAMS_PER_CALL:
+            self._client.log_batch(run_id, params=params, synchronous=True)
+            params.clear()
         self._client.log_batch(run_id, metrics, params, tags, synchronous=True)
 
     @contextmanager
@@ -382,27 +373,25 @@ class _SweepRuns:
         """Copy files under `top` to a folder that goes with the body, so that what is sent is what
         was checked. What is not a regular file of the sweep stays here.
         """
-        with tempfile.TemporaryDirectory(
-            prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True
-        ) as folder:
+        with make_temporary() as folder:
             for file in files:
                 inside = file.relative_to(self._paths.folder)
                 try:
                     source = open_inside(self._paths.folder, inside, MAX_FILE_BYTES)
                 except OSError as error:
-                    self._not_sent.append(
+                    self.not_sent.append(
                         printable(f"{file}: {error.strerror}; it is not sent to MLflow")
                     )
                     continue
-                target = Path(folder, file.relative_to(top))
+                target = folder / file.relative_to(top)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 with source, target.open("wb") as copy:
                     shutil.copyfileobj(source, copy)
-            yield Path(folder)
+            yield folder
 
     def _send_folder(self, run: Run, folder: Path, path: str | None = None) -> None:
         """Send what lies in a folder of our own."""
-        store.check_artifacts(self._uri, self._artifacts, run.info.artifact_uri)
+        store.check_artifacts(self.uri, self._artifacts, run.info.artifact_uri)
         self._client.log_artifacts(run.info.run_id, str(folder), path)
 
 
@@ -436,18 +425,16 @@ def _read_public_manifest(path: Path) -> str | None:
 
     None when there is no such file, or it is not ours.
     """
-    known = []
-    invocations = []
     try:
-        for item in read_json(path)["invocations"]:
-            invocation: dict[str, Any] = dict(item)
-            invocation.pop("plan", None)
-            invocation.pop("left_out", None)
-            invocations.append(invocation)
-            uri = get_mapping(invocation, "settings", "tracking").get("uri")
-            if isinstance(uri, str):
-                known.append(json.dumps(uri)[1:-1])  # as it stands in the text
+        invocations = list(map(dict[str, Any], read_json(path)["invocations"]))
     except (OSError, ValueError, LookupError, TypeError):
         return None
+    known = []
+    for invocation in invocations:
+        invocation.pop("plan", None)
+        invocation.pop("left_out", None)
+        uri = get_mapping(invocation, "settings", "tracking").get("uri")
+        if isinstance(uri, str):
+            known.append(json.dumps(uri)[1:-1])  # as it stands in the text
     manifest = {"sweep": path.parent.name, "invocations": invocations}
     return remove_passwords(json.dumps(manifest, indent=1), *known)

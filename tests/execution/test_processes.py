@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from clock import Clock
 from processes import assert_gone
 
 from sweeper.execution import processes
@@ -117,15 +116,10 @@ def test_last_lines_are_those_with_text(tmp_path: Path) -> None:
     assert read_last_lines(tmp_path / "log", 9) == ["one", " two", "\ufffd"]
 
 
-def test_limit_is_looked_at_twenty_times_a_second(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock()
-    monkeypatch.setattr(processes, "time", clock)
+def test_program_that_exceeds_its_limit_has_ended_afterwards(tmp_path: Path) -> None:
     process = start_group([sys.executable, "-c", SLEEPS], {}, tmp_path / "log")
-    assert wait_for_end(process, 1.0) is None
-    assert clock.pauses == [0.05] * 20
-    assert process.poll() is not None
+    assert wait_for_end(process, 0.1) is None
+    assert process.returncode is not None
 
 
 def test_folder_that_cannot_be_removed_costs_nothing(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -20,11 +21,12 @@ from sweeper.execution import reaper
 ROOT = Path(__file__).parents[2]
 DRIVER = """
 import os, signal, subprocess, sys, time
+from contextlib import closing
 from pathlib import Path
 from sweeper.execution.processes import OWN_MARK, start_group
-from sweeper.execution.reaper import run_reaper
+from sweeper.execution.reaper import Reaper
 SLEEPS = [sys.executable, "-c", "import time; time.sleep(600)"]
-with run_reaper(OWN_MARK) as reaper:
+with closing(Reaper(OWN_MARK)) as reaper:
     {start}
 """
 STOPPED = """groups = [subprocess.Popen(SLEEPS, start_new_session=True) for _ in range(2)]
@@ -129,7 +131,7 @@ def test_an_interrupt_neither_ends_the_reaper_nor_makes_it_speak() -> None:
 
 def test_reaper_has_a_session_of_its_own() -> None:
     """So that what ends its driver's group, or the terminal, does not end it."""
-    with reaper.run_reaper("mark") as running:
+    with contextlib.closing(reaper.Reaper("mark")) as running:
         assert os.getsid(running._process.pid) == running._process.pid
 
 
@@ -246,5 +248,5 @@ def test_reaper_has_some_seconds_to_do_its_work(
         SimpleNamespace(Lock=threading.Lock, Thread=Waits, Event=threading.Event),
     )
     monkeypatch.setattr(reaper.Reaper, "_start", lambda _self: process)
-    reaper.Reaper("mark").end()
+    reaper.Reaper("mark").close()
     assert process.told == told

@@ -33,7 +33,7 @@ from sweeper.execution.scheduler import Event, Finished, PhaseBegan, Started
 from sweeper.report import build
 from sweeper.sweep.driver import run_sweep
 from sweeper.sweep.progress import Progress
-from sweeper.tracking import trusted
+from sweeper.tracking import known_stores
 
 INSPECTS = """
 if options.inspect:
@@ -174,7 +174,7 @@ def test_a_store_is_remembered_where_the_user_named_it(
     assert invocation["settings"]["tracking"]["uri"] == uri
     assert list(Path().glob("mlartifacts/**/record.json"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    assert trusted.is_trusted(uri) is (named_by != "a file of options")
+    assert known_stores.is_known(uri) is (named_by != "a file of options")
 
 
 def test_a_folder_with_links_in_it_is_no_place_for_a_sweep(trial: Trial, tmp_path: Path) -> None:

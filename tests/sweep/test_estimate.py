@@ -5,7 +5,7 @@ from dataclasses import replace
 from records import make_trial
 
 from sweeper.core.trial import Compile, Trial
-from sweeper.sweep.estimate import History, estimate_s
+from sweeper.sweep.estimate import History, ProcessTimes, estimate_s
 
 
 def test_a_trial_takes_what_it_took_or_what_similar_ones_took() -> None:
@@ -13,10 +13,15 @@ def test_a_trial_takes_what_it_took_or_what_similar_ones_took() -> None:
         return replace(make_trial(name), batch_size=batch_size, **axes)
 
     history = History(
-        [(trial("a", 1), 9.0), (trial("a", 1), 10.0), (trial("a", 2), 30.0), (trial("b", 1), 2.0)]
+        [
+            (trial("a", 1), ProcessTimes(9.0, 8.0)),
+            (trial("a", 1), ProcessTimes(10.0, 3.0)),
+            (trial("a", 2), ProcessTimes(30.0, 5.0)),
+            (trial("b", 1), ProcessTimes(2.0, 1.0)),
+        ]
     )
-    assert history.expected_s(trial("a", 1)) == 10.0, "the last time"
-    assert history.expected_s(trial("a", 4)) == 10.0, "the median of 9, 10 and 30"
+    assert history.expect(trial("a", 1)) == (10.0, 3.0), "the last time"
+    assert history.expect(trial("a", 4)) == (10.0, 5.0), "the medians of 9, 10, 30 and of 8, 3, 5"
     unlike = [
         trial("c", 4),
         trial("a", 1, mode="max-autotune"),
@@ -24,8 +29,7 @@ def test_a_trial_takes_what_it_took_or_what_similar_ones_took() -> None:
         trial("a", 1, compile=Compile(scope="step")),
         trial("a", 1, model=replace(trial("a", 1).model, image_size=32)),
     ]
-    assert [history.expected_s(one) for one in unlike] == [None] * len(unlike)
-    assert history.total_s([trial("c", 4), trial("a", 4), trial("b", 1)]) == 12.0
+    assert [history.expect(one) for one in unlike] == [None] * len(unlike)
     order = history.longest_first(
         [trial("b", 1), trial("a", 1), trial("c", 1), trial("a", 2), trial("b", 2)]
     )
@@ -34,13 +38,11 @@ def test_a_trial_takes_what_it_took_or_what_similar_ones_took() -> None:
 
 def test_without_a_history_nothing_is_expected_and_the_order_stays() -> None:
     trials = [make_trial("a"), make_trial("b")]
-    assert [History([]).expected_s(trial) for trial in trials] == [None, None]
+    assert [History([]).expect(trial) for trial in trials] == [None, None]
     assert History([]).longest_first(trials) == tuple(trials)
 
 
 def test_estimate_divides_what_can_go_on_beside() -> None:
-    trials = [make_trial("a"), make_trial("b")]
-    whole, on_device = (History([(trial, seconds) for trial in trials]) for seconds in (40.0, 15.0))
-    assert estimate_s(trials, whole, on_device, devices=1, concurrency=1) == 80.0
-    assert estimate_s(trials, whole, on_device, devices=1, concurrency=5) == 2 * 15.0 + 2 * 25.0 / 5
-    assert estimate_s(trials, whole, on_device, devices=2, concurrency=5) == 15.0 + 25.0 / 5
+    assert estimate_s(80.0, 30.0, devices=1, concurrency=1) == 80.0
+    assert estimate_s(80.0, 30.0, devices=1, concurrency=5) == 30.0 + 50.0 / 5
+    assert estimate_s(80.0, 30.0, devices=2, concurrency=5) == 15.0 + 25.0 / 5

@@ -28,7 +28,7 @@ from sweeper.loading.sources import find_sources
 from sweeper.report import __main__ as report
 from sweeper.sweep import manifest
 from sweeper.sweep.plan import Plan
-from sweeper.tracking import trusted
+from sweeper.tracking import known_stores
 from sweeper.tracking.store import TrackingError, check_artifacts, default_uri, translate_errors
 from sweeper.tracking.tracker import Tracker
 
@@ -159,9 +159,9 @@ def test_a_store_that_the_user_has_named_is_asked_without_more_words(
 
 def test_the_list_knows_stores_without_their_passwords_and_knows_each_once(stores: Path) -> None:
     for uri in ("http://bob:s3cret@host:1/", "http://host:1", "http://host:2"):
-        trusted.remember(uri)
+        known_stores.remember(uri)
     assert stores.read_text() == "http://host:1\nhttp://host:2\n"
-    assert trusted.is_trusted("http://eve@host:1")
+    assert known_stores.is_known("http://eve@host:1")
     for uri in (
         "http://host:3",
         "http://host:1/x",
@@ -169,18 +169,18 @@ def test_the_list_knows_stores_without_their_passwords_and_knows_each_once(store
         "http://host:1@evil",
         "http://host:1.evil",
     ):
-        assert not trusted.is_trusted(uri)
+        assert not known_stores.is_known(uri)
 
 
 @pytest.mark.parametrize("how", ["writable by others", "a link"])
 def test_a_list_that_somebody_else_can_write_counts_for_nothing(stores: Path, how: str) -> None:
-    trusted.remember("http://host")
-    assert trusted.is_trusted("http://host")
+    known_stores.remember("http://host")
+    assert known_stores.is_known("http://host")
     if how == "a link":
         stores.symlink_to(stores.rename(stores.with_name("elsewhere")))
     else:
         stores.chmod(0o622)
-    assert not trusted.is_trusted("http://host")
+    assert not known_stores.is_known("http://host")
 
 
 def test_sync_says_that_the_environment_is_not_used(

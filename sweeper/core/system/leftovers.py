@@ -7,8 +7,8 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 TEMPORARY = "sweeper"  # begins the names of our folders in the temporary folder of the system
@@ -29,6 +29,18 @@ def make_prefix(name: str) -> str:
     characters.
     """
     return f"{name}.{_machine()}-{os.getpid()}."
+
+
+@contextmanager
+def make_temporary() -> Iterator[Path]:
+    """Make a folder in the temporary folder of the system that goes with the body.
+
+    What cannot be removed is left for the next start: it must not cost what was done meanwhile.
+    """
+    with tempfile.TemporaryDirectory(
+        prefix=make_prefix(TEMPORARY), ignore_cleanup_errors=True
+    ) as folder:
+        yield Path(folder)
 
 
 def remove_temporary() -> None:

@@ -49,7 +49,7 @@ def normalize(uri: str) -> str:
     return f"sqlite:///{file}" if file else remove_credentials(uri).rstrip("/")
 
 
-def is_trusted(uri: str) -> bool:
+def is_known(uri: str) -> bool:
     """Say whether the environment or an earlier command of this user named the store."""
     address, named = normalize(uri), environment_uri()
     return address in _read() or (named is not None and address == normalize(named))
@@ -82,5 +82,5 @@ def _read() -> list[str]:
             if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 return []
             return file.read().decode("utf-8", "replace").splitlines()
-    except OSError:  # there is no list yet, or none that can be read: nothing is trusted
+    except OSError:  # there is no list yet, or none that can be read: no store is known
         return []
