@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from sweeper.core.ladder import COMPILED_RUNGS, RUNGS
 from sweeper.report.answers.ladders import LadderAnswer, Rung, find_ladder_axes
-from sweeper.report.columns.formats import estimated
+from sweeper.report.columns.formats import estimated, prefix
 
 from .figure_base import (
     PATTERNS,
@@ -28,11 +28,7 @@ MAX_LADDERS = 6  # beside each other
 
 def draw_ladders(ladders: Sequence[LadderAnswer]) -> Figure:
     """Draw the speedups over eager as built of the rungs of each ladder."""
-    title = "How much of the speedup is torch.compile's"
     measured = [ladder for ladder in ladders if any(rung.speedup for rung in ladder.rungs)]
-    if not measured:
-        missing = "no model has a ladder: experiment=ladder runs one"
-        return Figure("ladder", title, missing=missing)
     caption = (
         "Speedup over eager as built, with 95 % intervals where known. Each rung adds to those "
         "before it; the compiled ones have every one-liner and do without the graph by hand."
@@ -41,7 +37,9 @@ def draw_ladders(ladders: Sequence[LadderAnswer]) -> Figure:
     drawings = []
     for start in range(0, len(measured), MAX_LADDERS):
         drawings.append(_draw(measured[start : start + MAX_LADDERS], axes))
-    return Figure("ladder", title, caption, drawings)
+    title = "How much of the speedup is torch.compile's"
+    missing = "no model has a ladder: experiment=ladder runs one"
+    return Figure("ladder", title, caption, drawings, missing)
 
 
 def _draw(ladders: Sequence[LadderAnswer], axes: Sequence[str]) -> Drawing:
@@ -87,9 +85,12 @@ def _rank(rung: Rung) -> int:
 
 
 def _describe(rung: Rung, name: str) -> str:
-    lines = [f"{name}, {rung.title}", f"over eager as built {estimated(rung.speedup)}"]
+    over_before = ""
     if rung.over_before and rung.before:
-        lines.append(f"over {rung.before.title} {estimated(rung.over_before)}")
-    if rung.over_strongest:
-        lines.append(f"over strongest eager {estimated(rung.over_strongest)}")
-    return stack(*lines)
+        over_before = f"over {rung.before.title} {estimated(rung.over_before)}"
+    return stack(
+        f"{name}, {rung.title}",
+        f"over eager as built {estimated(rung.speedup)}",
+        over_before,
+        prefix("over strongest eager ", estimated(rung.over_strongest)),
+    )

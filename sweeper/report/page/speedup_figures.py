@@ -3,7 +3,6 @@
 Families have AMP and fp32 beside each other, and what was published for PyTorch 2.0.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import chain
 from typing import Any
@@ -19,7 +18,7 @@ from sweeper.report.answers.speedups import (
     shows_range,
 )
 from sweeper.report.answers.trials import find_varying, name_trial, show_axis
-from sweeper.report.columns.formats import estimated, shorten
+from sweeper.report.columns.formats import estimated, join, prefix, shorten
 from sweeper.report.published import Published, References, find_published
 
 from .figure_base import (
@@ -36,17 +35,17 @@ from .figure_base import (
     error_bars,
     estimate_bars,
     fill,
-    find_naming_axes,
     group_by,
     label,
     list_kinds,
-    name_entry,
+    name_entries,
     name_first,
     names_axis,
     pick,
     points,
     ratio_axis,
     reference_line,
+    show_axes,
     stack,
     zero_axis,
 )
@@ -88,22 +87,20 @@ def speedup(entry: Entry) -> float:
 
 def describe_trial(entry: Entry, *more: str) -> str:
     """Describe the trial of a point, for a reader who hovers over the point."""
-    flags = ", ".join(leave_out_housekeeping(entry.flags))
-    device, size = show_device_speedup(entry), show_axis(entry, "batch_size")
     name = name_trial(entry, ("backend", "variant"))
-    lines = [f"{name}, batch {size}" if size else name, f"speedup {show_speedup(entry)}"]
-    if device:
-        lines.append(f"device speedup {device}")
-    if flags:
-        lines.append(shorten(f"flags: {flags}", 90))
-    return stack(*lines, *more)
+    flags = ", ".join(leave_out_housekeeping(entry.flags))
+    return stack(
+        join((name, prefix("batch ", show_axis(entry, "batch_size"))), ", "),
+        f"speedup {show_speedup(entry)}",
+        prefix("device speedup ", show_device_speedup(entry)),
+        shorten(prefix("flags: ", flags), 90),
+        *more,
+    )
 
 
 def draw_forest(entries: Sequence[Entry]) -> Figure:
     """Draw every speedup with its interval, sorted."""
-    title, measured = "Speedups, sorted", select_measured(entries)
-    if not measured:
-        return Figure("forest", title, missing="no trial has a speedup")
+    measured = select_measured(entries)
     number = len(measured)
     drawings = []
     whole = "all"
@@ -112,23 +109,24 @@ def draw_forest(entries: Sequence[Entry]) -> Figure:
         whole = f"all {number}"
     if number > MAX_BARS_EVER:
         whole = f"the {MAX_BARS_EVER} fastest of {number}"
-    drawings.append(_forest(whole, measured[:MAX_BARS_EVER]))
+    if measured:
+        drawings.append(_forest(whole, measured[:MAX_BARS_EVER]))
     caption = (
         "Eager / compiled step time by wall clock, on a logarithmic axis; right of 1, compiling is "
         "faster."
     )
-    return Figure("forest", title, caption, drawings)
+    return Figure("forest", "Speedups, sorted", caption, drawings, "no trial has a speedup")
 
 
 def _forests_by_group(entries: Sequence[Entry]) -> list[Drawing]:
     """Draw a forest per precision, mode and backend, where there are several but not many."""
     axes = find_varying(entries, ("precision", "mode", "backend"))
-    groups = group_by(entries, lambda entry: " ".join(show_axis(entry, name) for name in axes))
-    if not 1 < len(groups) <= MAX_CHOICES:
-        return []
-    return [
-        _both_ends(f"{name}: ", found, MAX_BARS_PER_GROUP) for name, found in sorted(groups.items())
-    ]
+    groups = group_by(map(" ".join, show_axes(entries, axes)), entries)
+    drawings = []
+    if 1 < len(groups) <= MAX_CHOICES:
+        for name, found in sorted(groups.items()):
+            drawings.append(_both_ends(f"{name}: ", found, MAX_BARS_PER_GROUP))
+    return drawings
 
 
 def _both_ends(prefix: str, entries: Sequence[Entry], max_entries: int) -> Drawing:
@@ -144,23 +142,19 @@ def _both_ends(prefix: str, entries: Sequence[Entry], max_entries: int) -> Drawi
 
 
 def _forest(name: str, entries: Sequence[Entry], *lines: Mapping[str, Any]) -> Drawing:
-    axes = find_naming_axes(entries)
     marks = list(MARKS)
-    kinds = list_kinds(entries)
-    groups: dict[tuple[tuple[str, ...], int], list[int]] = defaultdict(list)
-    for place, entry in enumerate(entries):
-        groups[kinds[place], marks.index(_mark(entry))].append(place)
+    ranks = [marks.index(_mark(entry)) for entry in entries]
+    keys = zip(list_kinds(entries), ranks, strict=True)
+    number = len(entries)
     traces = []
-    for (kind, rank), places in sorted(groups.items()):
-        mark = marks[rank]
+    for (kind, rank), places in sorted(group_by(keys, range(number)).items()):
         shown = [entries[place] for place in places]
-        title, shade = ", ".join((*kind, mark)), compiled_colour(shown[0])
-        traces.append(_speedups(title, shown, "x", places, shade, MARKS[mark]))
+        title = ", ".join((*kind, marks[rank]))
+        traces.append(_speedups(title, shown, "x", places, MARKS[marks[rank]]))
     xaxis = {**ratio_axis("speedup", _list_ends(entries)), "side": "top"}
-    names = names_axis([name_entry(entry, axes) for entry in entries])
-    yaxis = {**names, "range": [len(entries) - 0.5, -0.5]}
-    height = 110 + 17 * len(entries)
-    return Drawing(name, traces, Layout(height, xaxis, yaxis, (reference_line("x"), *lines)))
+    yaxis = {**names_axis(name_entries(entries)), "range": [number - 0.5, -0.5]}
+    layout = Layout(110 + 17 * number, xaxis, yaxis, (reference_line("x"), *lines))
+    return Drawing(name, traces, layout)
 
 
 def _speedups(
@@ -168,13 +162,13 @@ def _speedups(
     entries: Sequence[Entry],
     axis: str,
     others: Sequence[float | None],
-    shade: str,
     symbol: str,
     **more: Any,
 ) -> Trace:
     """Describe points with their intervals along `axis`, and `others` along the other axis."""
     speedups = list(map(speedup, entries))
     xs, ys = (speedups, others) if axis == "x" else (others, speedups)
+    shade = compiled_colour(entries[0])
     marker = {"color": shade, "symbol": symbol, "line": {"color": shade, "width": 1.6}}
     whiskers = {f"error_{axis}": error_bars(list(map(_ends, entries)))}
     texts = list(map(describe_trial, entries))
@@ -186,7 +180,9 @@ def _mark(entry: Entry) -> str:
         return NOT_VERIFIED
     if shows_range(entry):
         return RANGE
-    return SINGLE if entry.result.speedup_low is None else INTERVAL
+    if entry.result.speedup_low is None:
+        return SINGLE
+    return INTERVAL
 
 
 def _ends(entry: Entry) -> tuple[float, float, float]:
@@ -224,44 +220,42 @@ def draw_backends(entries: Sequence[Entry]) -> Figure:
     caption = "Speedup over eager."
     if failed:
         caption += f" Not ok: {', '.join(sorted(failed))}."
-    axes = find_naming_axes(measured, without="backend")
-    series = group_by(measured, lambda entry: name_entry(entry, axes))
-    if len(series) <= MAX_SERIES:
-        return Figure("backends", title, caption, [_backend_bars("all", series)])
-    shown = _longest(series, MAX_MODELS)
-    if len(shown) < len(series):
-        caption += (
-            f" {len(shown)} of {len(series)} to choose from: those in which most backends gave a "
-            "speedup."
-        )
-    drawings = [_backend_bars(name, {name: series[name]}) for name in shown]
+    series = group_by(name_entries(measured, without="backend"), measured)
+    choices = {"all": series}
+    if len(series) > MAX_SERIES:
+        shown = _keep_longest(series, MAX_MODELS)
+        choices = {name: {name: found} for name, found in shown.items()}
+        if len(shown) < len(series):
+            caption += (
+                f" {len(shown)} of {len(series)} to choose from: those in which most backends gave "
+                "a speedup."
+            )
+    drawings = [_backend_bars(name, found) for name, found in choices.items()]
     return Figure("backends", title, caption, drawings)
 
 
-def _longest(series: Mapping[str, Sequence[Entry]], max_series: int) -> list[str]:
-    """Name the series with the most trials, in alphabetical order."""
-    return sorted(sorted(series, key=lambda name: (-len(series[name]), name))[:max_series])
+def _keep_longest(series: dict[str, list[Entry]], max_series: int) -> dict[str, list[Entry]]:
+    """Keep the series with the most trials, in alphabetical order."""
+    longest = sorted(series, key=lambda name: (-len(series[name]), name))[:max_series]
+    return {name: series[name] for name in sorted(longest)}
 
 
 def _backend_bars(name: str, series: Mapping[str, Sequence[Entry]]) -> Drawing:
     """Draw a bar per backend and series; the backend with the highest speedup stands on top."""
     best: dict[str, float] = {}
-    for entries in series.values():
-        for entry in entries:
-            backend = show_axis(entry, "backend")
-            best[backend] = max(best.get(backend, 0.0), speedup(entry))
-    order = sorted(best, key=lambda backend: best[backend])
+    for entry in sorted(chain.from_iterable(series.values()), key=speedup):
+        best[show_axis(entry, "backend")] = speedup(entry)
+    order = sorted(best, key=best.__getitem__)
     traces = []
     for index, (title, entries) in enumerate(series.items()):
         speedups = list(map(speedup, entries))
         places = [order.index(show_axis(entry, "backend")) for entry in entries]
-        shades = list(map(compiled_colour, entries))
+        marker = fill(list(map(compiled_colour, entries)), pick(PATTERNS, index))
         style = {
             "orientation": "h",
             "textposition": "auto",
             "hovertext": list(map(describe_trial, entries)),
         }
-        marker = fill(shades, pick(PATTERNS, index))
         traces.append(bars(title, speedups, places, marker, speedups, **style))
     height = 110 + len(order) * (18 + 14 * len(series))
     lines, more = [reference_line("x")], {"barmode": "group"}
@@ -273,58 +267,56 @@ def draw_batch_sizes(entries: Sequence[Entry]) -> Figure:
     """Draw speedup against batch size, with a line per model and setting that was measured at
     several sizes.
     """
-    title, measured = "Speedup against batch size", select_measured(entries)
-    axes = find_naming_axes(measured, without="batch_size")
+    measured = select_measured(entries)
     series = {}
-    for name, line in group_by(measured, lambda entry: name_entry(entry, axes)).items():
+    names = name_entries(measured, without="batch_size")
+    for name, line in group_by(names, measured).items():
         if len(set(map(_batch_size, line))) > 1:
             series[name] = line
-    if not series:
-        return Figure("batch-sizes", title, missing="no model has speedups at two batch sizes")
-    shown = _longest(series, MAX_LINES)
+    shown = _keep_longest(series, MAX_LINES)
     caption = "Shows at which batch size compiling gives most."
     if len(shown) < len(series):
         caption += f" {len(shown)} of {len(series)} lines: those of most sizes."
+    lines = list(shown.items())
     drawings = []
-    for start in range(0, len(shown), MAX_SERIES):
-        part = shown[start : start + MAX_SERIES]
-        drawings.append(_batch_lines({name: series[name] for name in part}))
-    return Figure("batch-sizes", title, caption, drawings)
+    for start in range(0, len(lines), MAX_SERIES):
+        drawings.append(_batch_lines(lines[start : start + MAX_SERIES]))
+    missing = "no model has speedups at two batch sizes"
+    return Figure("batch-sizes", "Speedup against batch size", caption, drawings, missing)
 
 
 def _batch_size(entry: Entry) -> int:
     return entry.record.known_batch_size or 0
 
 
-def _batch_lines(series: Mapping[str, Sequence[Entry]]) -> Drawing:
+def _batch_lines(lines: Sequence[tuple[str, Sequence[Entry]]]) -> Drawing:
     traces = []
-    sizes: set[int] = set()
-    ends: list[float] = []
-    for index, (name, line) in enumerate(series.items()):
+    drawn: list[Entry] = []
+    for index, (name, line) in enumerate(lines):
         ordered = sorted(line, key=_batch_size)
-        of_line = list(map(_batch_size, ordered))
+        sizes = list(map(_batch_size, ordered))
         style = {"width": 1.8, "dash": pick(DASHES, index)}
-        shade, symbol = compiled_colour(ordered[0]), pick(SYMBOLS, index)
         more = {"mode": "lines+markers", "line": style}
-        traces.append(_speedups(name, ordered, "y", of_line, shade, symbol, **more))
-        sizes.update(of_line)
-        ends += _list_ends(ordered)
-    ticks = sorted(sizes)
+        traces.append(_speedups(name, ordered, "y", sizes, pick(SYMBOLS, index), **more))
+        drawn += ordered
+    ticks = sorted(set(map(_batch_size, drawn)))
     xaxis = {
         "title": {"text": "batch size"},
         "type": "log",
         "tickvals": ticks,
-        "ticktext": [f"{size:g}" for size in ticks],
+        "ticktext": list(map("{:g}".format, ticks)),
     }
-    layout = Layout(420, xaxis, ratio_axis("speedup", ends), [reference_line("y")])
-    return Drawing(name_first(list(series)), traces, layout)
+    yaxis = ratio_axis("speedup", _list_ends(drawn))
+    layout = Layout(420, xaxis, yaxis, [reference_line("y")])
+    return Drawing(name_first([name for name, _ in lines]), traces, layout)
 
 
 def draw_families(groups: Sequence[Group], references: References) -> Figure:
     """Draw geometric means in AMP and fp32 per family."""
     drawn = {}
-    for key, found in group_by(groups, lambda group: group.key).items():
-        if any(AMP.estimate(group) or FP32.estimate(group) for group in found):
+    for key, found in group_by((group.key for group in groups), groups).items():
+        whole = found[-1]  # the last group of a key is that of `all`
+        if AMP.estimate(whole) or FP32.estimate(whole):
             drawn[key] = found
     if not drawn:
         missing = "no geometric mean: no trial in a precision with a weight has a verified speedup"
@@ -332,15 +324,16 @@ def draw_families(groups: Sequence[Group], references: References) -> Figure:
     caption = FAMILIES
     if references.shown:
         caption += f" Dotted: what was published for PyTorch 2.0. {references.sentence}"
-    if len(drawn) <= MAX_KEYS:
-        return Figure("families", "Families", caption, [_family_bars("all", drawn)])
 
     def rank(key: GroupKey) -> float:
-        # The last group of a key is that of `all`.
-        found = AMP.estimate(drawn[key][-1])
-        return -(found.ratio if found else 0.0)
+        amp = AMP.estimate(drawn[key][-1])
+        return amp.ratio if amp else 0.0
 
-    drawings = [_family_bars(str(key), {key: drawn[key]}) for key in sorted(drawn, key=rank)]
+    choices = {"all": drawn}
+    if len(drawn) > MAX_KEYS:
+        ranked = sorted(drawn, key=rank, reverse=True)
+        choices = {str(key): {key: drawn[key]} for key in ranked}
+    drawings = [_family_bars(name, by_key) for name, by_key in choices.items()]
     return Figure("families", "Families", caption, drawings)
 
 
@@ -355,7 +348,7 @@ def _family_bars(name: str, by_key: Mapping[GroupKey, Sequence[Group]]) -> Drawi
         pattern = pick(PATTERNS, modes.count(key.mode))
         modes.append(key.mode)
         for mean in (AMP, FP32):
-            if any(mean.estimate(group) for group in groups):
+            if mean.estimate(groups[-1]):
                 title = mean.title
                 if len(by_key) > 1:
                     title = f"{mean.title}, {_shorten_key(key, list(by_key))}"

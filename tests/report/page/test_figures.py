@@ -203,7 +203,7 @@ def test_compile_time_and_memory_stand_against_speedup(tmp_path: Path) -> None:
     assert (compiling["x"], compiling["y"]) == ([3.0], [pytest.approx(2.0)])
     (memory,) = drawn(cost_figures.draw_memory(entries))
     assert memory["x"] == [pytest.approx(1.5)]
-    assert cost_figures.draw_memory(loaded(tmp_path / "other", PAIR)).missing
+    assert not cost_figures.draw_memory(loaded(tmp_path / "other", PAIR)).drawings
 
 
 def test_axis_of_ratios_shows_one_and_takes_nothing_that_has_no_log() -> None:
