@@ -19,12 +19,12 @@ from .figure_base import (
     SYMBOLS,
     Drawing,
     Figure,
-    Layout,
     PlotAxis,
     Trace,
     choose_colour,
     compiled_colour,
     group_by,
+    lay_out,
     list_kinds,
     name_entries,
     pick,
@@ -119,7 +119,7 @@ def _scatter(
         xs, ys = list(map(read, found)), list(map(speedup, found))
         traces.append(points(", ".join(kind), xs, ys, marker, text=hover))
     yaxis = ratio_axis("speedup", map(speedup, entries))
-    return Drawing("all", traces, Layout(420, xaxis, yaxis, (reference_line("y"), *lines)))
+    return Drawing("all", traces, lay_out(420, xaxis, yaxis, reference_line("y"), *lines))
 
 
 def draw_total_time(entries: Sequence[Entry]) -> Figure:
@@ -174,7 +174,7 @@ def _draw_total_time(name: str, entry: Entry) -> Drawing:
     xaxis = {"title": {"text": "steps"}, "range": [0, num_steps], "tickformat": ",d"}
     pays_after = show_break_even(entry)
     unit = "" if pays_after == "never" else " steps"
-    layout = Layout(420, xaxis, zero_axis("seconds"))
+    layout = lay_out(420, xaxis, zero_axis("seconds"))
     return Drawing(f"{name}: {pays_after}{unit}", traces, layout)
 
 

@@ -11,7 +11,7 @@ markup.
 import html
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from operator import sub
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ T = TypeVar("T")
 K = TypeVar("K")
 Trace = dict[str, Any]
 PlotAxis = dict[str, Any]
+Layout = dict[str, Any]
 Numbers = Sequence[float | None]
 COLOURS = {  # numbers of page.css by mode
     "default": 0, "eager": 1, "reduce-overhead": 2, "max-autotune": 3,
@@ -44,23 +45,6 @@ _TICKS = (
     1.75, 2.0, 2.5, 3.0,
     4.0, 5.0, 6.0, 8.0, 10.0, 15.0, 20.0, 30.0, 50.0, 100.0, 200.0, 500.0,
 )  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Two axes, the height in pixels, and lines across the figure."""
-
-    height: int
-    xaxis: PlotAxis
-    yaxis: PlotAxis
-    lines: Sequence[Mapping[str, Any]] = ()
-    more: Mapping[str, Any] = field(default_factory=dict)  # settings of plotly.js
-
-    def to_json(self) -> dict[str, Any]:
-        layout = {"height": self.height, "xaxis": self.xaxis, "yaxis": self.yaxis, **self.more}
-        if self.lines:
-            layout |= {"shapes": self.lines}
-        return layout
 
 
 @dataclass(frozen=True)
@@ -305,6 +289,18 @@ def _log_axis(
 def zero_axis(title: str) -> PlotAxis:
     """Describe an axis that shows 0."""
     return {"title": {"text": title}, "rangemode": "tozero"}
+
+
+def lay_out(
+    height: int, xaxis: PlotAxis, yaxis: PlotAxis, *lines: Mapping[str, Any], **more: Any
+) -> Layout:
+    """Describe two axes, a height in pixels, and lines across the figure; `more` are settings of
+    plotly.js.
+    """
+    layout = {"height": height, "xaxis": xaxis, "yaxis": yaxis, **more}
+    if lines:
+        layout["shapes"] = lines
+    return layout
 
 
 def reference_line(axis: str, at: float = 1, **style: Any) -> dict[str, Any]:

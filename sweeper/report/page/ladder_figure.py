@@ -10,11 +10,11 @@ from .figure_base import (
     PATTERNS,
     Drawing,
     Figure,
-    Layout,
     Trace,
     choose_colour,
     estimate_bars,
     fill,
+    lay_out,
     name_first,
     names_axis,
     pick,
@@ -47,16 +47,15 @@ def _draw(ladders: Sequence[LadderAnswer], axes: Sequence[str]) -> Drawing:
     bars: dict[str, list[tuple[int, Rung]]] = {}  # with the place of the ladder, by title
     for place, ladder in enumerate(ladders):
         for rung in ladder.rungs:
-            bars.setdefault(rung.title, []).append((place, rung))
+            if rung.speedup:
+                bars.setdefault(rung.title, []).append((place, rung))
     traces = []
     for title, found in sorted(bars.items(), key=lambda item: _rank(item[1][0][1])):
-        shown = [(place, rung) for place, rung in found if rung.speedup]
-        if shown:
-            traces.append(_draw_rungs(title, shown, names))
+        traces.append(_draw_rungs(title, found, names))
     yaxis = zero_axis("speedup over eager as built")
     xaxis = {**names_axis(names), "range": [-0.6, len(names) - 0.4]}
-    lines = [reference_line("y")]
-    layout = Layout(420, xaxis, yaxis, lines, {"barmode": "group", "bargap": 0.2})
+    line = reference_line("y")
+    layout = lay_out(420, xaxis, yaxis, line, barmode="group", bargap=0.2)
     return Drawing(name_first(names), traces, layout)
 
 
@@ -67,15 +66,14 @@ def _draw_rungs(title: str, found: Sequence[tuple[int, Rung]], names: Sequence[s
     first = found[0][1]
     is_compiled = first.step.rung in COMPILED_RUNGS
     pattern = "" if is_compiled else pick(PATTERNS, _rank(first))
-    colours = []
-    hover = []
+    places, speedups, colours, hover = [], [], [], []
     for place, rung in found:
         trial = rung.entry.record.trial
         mode = trial.mode if is_compiled else "eager"
         colours.append(choose_colour(mode, trial.labels.precision))
         hover.append(_describe(rung, names[place]))
-    places = [place for place, _ in found]
-    speedups = [rung.speedup for _, rung in found]
+        places.append(place)
+        speedups.append(rung.speedup)
     return estimate_bars(title, places, speedups, fill(colours, pattern), hover)
 
 

@@ -3,20 +3,22 @@ have them.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from sweeper.analysis.flags import FLAGS, HOUSEKEEPING, RANKS
+from sweeper.analysis.flags import CONTEXT, DOUBT, FLAGS, HOUSEKEEPING, RANKS
 from sweeper.analysis.meanings import CAUSES, STATUSES, Meaning
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.trials import name_trial
 from sweeper.report.columns.formats import count, sentence, shorten_names
 
-TITLES = {
-    "doubt": "Flags that doubt the number",
-    "context": "Flags of context",
-    HOUSEKEEPING: "Housekeeping flags",
+PARTS: Mapping[str, tuple[str, Mapping[str, Meaning]]] = {  # titles and terms, by kind
+    DOUBT: ("Flags that doubt the number", FLAGS),
+    CONTEXT: ("Flags of context", FLAGS),
+    "status": ("Statuses other than ok", STATUSES),
+    "cause": ("Causes of lost time", CAUSES),
+    HOUSEKEEPING: ("Housekeeping flags", FLAGS),
 }
 UNKNOWN = Meaning("not known to this version of sweeper")
 
@@ -46,40 +48,33 @@ class LegendPart:
         return self.kind == HOUSEKEEPING
 
 
-Having = dict[str, list[Entry]]  # the trials that have a name
-
-
 def make_legend(findings: Findings) -> list[LegendPart]:
     """Make the parts of the legend; what no trial has is left out."""
-    of_rank: dict[str, Having] = {rank: defaultdict(list) for rank in RANKS}
-    statuses: Having = defaultdict(list)
-    causes: Having = defaultdict(list)
+    # the trials that have a name, by its kind
+    having: dict[str, dict[str, list[Entry]]] = {kind: defaultdict(list) for kind in PARTS}
     for entry in findings.entries:
         for flag in entry.flags:
-            rank = FLAGS[flag].rank if flag in FLAGS else "context"
-            of_rank[rank][flag].append(entry)
+            rank = FLAGS[flag].rank if flag in FLAGS else CONTEXT
+            having[rank][flag].append(entry)
     for entry in findings.failed:
-        statuses[entry.record.status].append(entry)
+        having["status"][entry.record.status].append(entry)
     for cause in findings.causes:
         if cause.name in CAUSES:
-            causes[cause.name].append(cause.entry)
+            having["cause"][cause.name].append(cause.entry)
     parts = []
-    for rank, note in RANKS.items():
-        terms = _make_terms(of_rank[rank], FLAGS, findings)
-        parts.append(LegendPart(rank, TITLES[rank], sentence(note), terms))
-    of_statuses = _make_terms(statuses, STATUSES, findings)
-    of_causes = _make_terms(causes, CAUSES, findings)
-    parts.append(LegendPart("status", "Statuses other than ok", "", of_statuses))
-    parts.append(LegendPart("cause", "Causes of lost time", "", of_causes))
-    return sorted((part for part in parts if part.terms), key=lambda part: part.folded)
+    for kind, (title, meanings) in PARTS.items():
+        terms = []
+        for name, entries in sorted(having[kind].items()):
+            terms.append(_make_term(name, meanings.get(name, UNKNOWN), entries, findings.axes))
+        if terms:
+            parts.append(LegendPart(kind, title, sentence(RANKS.get(kind, "")), terms))
+    return parts
 
 
-def _make_terms(having: Having, meanings: Mapping[str, Meaning], findings: Findings) -> list[Term]:
-    """Make the terms in alphabetical order, each with the first few trials that have it."""
-    terms = []
-    for name, entries in sorted(having.items()):
-        meaning = meanings.get(name, UNKNOWN)
-        names = list(dict.fromkeys(name_trial(entry, findings.axes) for entry in entries))
-        trials = f"{count(len(names), 'trial')}: {shorten_names(names)}"
-        terms.append(Term(name, sentence(meaning.says), meaning.todo, trials))
-    return terms
+def _make_term(
+    name: str, meaning: Meaning, entries: Iterable[Entry], axes: Collection[str]
+) -> Term:
+    """Make a term with the first few trials that have it."""
+    names = list(dict.fromkeys(name_trial(entry, axes) for entry in entries))
+    trials = f"{count(len(names), 'trial')}: {shorten_names(names)}"
+    return Term(name, sentence(meaning.says), meaning.todo, trials)

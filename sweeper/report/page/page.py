@@ -164,11 +164,7 @@ def _make_figures(findings: Findings, published: References) -> tuple[list[Figur
     for figure in figures:
         first = [replace(drawing, traces=()) for drawing in figure.drawings[:1]]
         sketches.append(replace(figure, drawings=first))
-        choices = []
-        for item in figure.drawings:
-            layout = item.layout.to_json()
-            choices.append({"name": item.name, "traces": item.traces, "layout": layout})
-        data.append({"id": figure.id, "choices": _round(choices)})
+        data.append({"id": figure.id, "choices": _round(list(map(vars, figure.drawings)))})
     return sketches, _dump(data)
 
 
@@ -181,7 +177,7 @@ def _arrange(figures: Iterable[Figure]) -> tuple[list[tuple[int, Figure]], ...]:
     for order, figure in enumerate(figures):
         shorter = heights.index(min(heights))
         columns[shorter].append((order, figure))
-        heights[shorter] += figure.drawings[0].layout.height + TITLE_HEIGHT_PX
+        heights[shorter] += figure.drawings[0].layout["height"] + TITLE_HEIGHT_PX
     return columns
 
 

@@ -27,7 +27,6 @@ from .figure_base import (
     SYMBOLS,
     Drawing,
     Figure,
-    Layout,
     Trace,
     bars,
     choose_colour,
@@ -37,6 +36,7 @@ from .figure_base import (
     fill,
     group_by,
     label,
+    lay_out,
     list_kinds,
     name_entries,
     name_first,
@@ -153,7 +153,7 @@ def _forest(name: str, entries: Sequence[Entry], *lines: Mapping[str, Any]) -> D
         traces.append(_speedups(title, shown, "x", places, MARKS[marks[rank]]))
     xaxis = {**ratio_axis("speedup", _list_ends(entries)), "side": "top"}
     yaxis = {**names_axis(name_entries(entries)), "range": [number - 0.5, -0.5]}
-    layout = Layout(110 + 17 * number, xaxis, yaxis, (reference_line("x"), *lines))
+    layout = lay_out(110 + 17 * number, xaxis, yaxis, reference_line("x"), *lines)
     return Drawing(name, traces, layout)
 
 
@@ -258,8 +258,8 @@ def _backend_bars(name: str, series: Mapping[str, Sequence[Entry]]) -> Drawing:
         }
         traces.append(bars(title, speedups, places, marker, speedups, **style))
     height = 110 + len(order) * (18 + 14 * len(series))
-    lines, more = [reference_line("x")], {"barmode": "group"}
-    layout = Layout(height, zero_axis("speedup"), names_axis(order), lines, more)
+    xaxis, yaxis = zero_axis("speedup"), names_axis(order)
+    layout = lay_out(height, xaxis, yaxis, reference_line("x"), barmode="group")
     return Drawing(name, traces, layout)
 
 
@@ -307,7 +307,7 @@ def _batch_lines(lines: Sequence[tuple[str, Sequence[Entry]]]) -> Drawing:
         "ticktext": list(map("{:g}".format, ticks)),
     }
     yaxis = ratio_axis("speedup", _list_ends(drawn))
-    layout = Layout(420, xaxis, yaxis, [reference_line("y")])
+    layout = lay_out(420, xaxis, yaxis, reference_line("y"))
     return Drawing(name_first([name for name, _ in lines]), traces, layout)
 
 
@@ -366,8 +366,9 @@ def _family_bars(name: str, by_key: Mapping[GroupKey, Sequence[Group]]) -> Drawi
         ticks[at] = stack(shorten(order[at], 20), item.value, source)
     places, ends = list(range(len(order))), [-0.6, len(order) - 0.4]
     xaxis = {"tickvals": places, "ticktext": ticks, "range": ends, "tickangle": 0}
-    lines, more = [reference_line("y")], {"barmode": "group", "bargap": 0.25}
-    return Drawing(name, traces, Layout(400, xaxis, zero_axis("speedup"), lines, more))
+    yaxis, line = zero_axis("speedup"), reference_line("y")
+    layout = lay_out(400, xaxis, yaxis, line, barmode="group", bargap=0.25)
+    return Drawing(name, traces, layout)
 
 
 def _shorten_key(key: GroupKey, keys: Sequence[GroupKey]) -> str:
