@@ -1,8 +1,7 @@
 """Figures of what compiling costs and saves besides step time: compile time, total time, memory."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.speedups import (
@@ -19,6 +18,7 @@ from .figure_base import (
     SYMBOLS,
     Drawing,
     Figure,
+    Line,
     PlotAxis,
     Trace,
     choose_colour,
@@ -74,14 +74,14 @@ def draw_memory(entries: Sequence[Entry]) -> Figure:
     if shown:
         xaxis = ratio_axis("eager / compiled peak memory", map(peak_ratio, shown))
         line = reference_line("x")
-        drawings = [_scatter(shown, peak_ratio, xaxis, _describe_memory, line)]
+        drawings = [
+            _scatter(
+                shown, peak_ratio, xaxis, lambda entry: f"memory {show_memory_change(entry)}", line
+            )
+        ]
     caption = "Right of 1 compiling saves device memory, above 1 it saves time."
     missing = "no trial with a speedup has the peak memory of both arms"
     return Figure("memory", "Memory against speedup", caption + thinned, drawings, missing)
-
-
-def _describe_memory(entry: Entry) -> str:
-    return f"memory {show_memory_change(entry)}"
 
 
 def _select_known(
@@ -103,7 +103,7 @@ def _scatter(
     read: Callable[[Entry], float | None],
     xaxis: PlotAxis,
     describe: Callable[[Entry], str],
-    *lines: Mapping[str, Any],
+    *lines: Line,
 ) -> Drawing:
     """Draw speedups upwards, with a symbol per precision."""
     groups = group_by(list_kinds(entries), entries)

@@ -10,7 +10,7 @@ markup.
 
 import html
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import sub
@@ -27,6 +27,8 @@ K = TypeVar("K")
 Trace = dict[str, Any]
 PlotAxis = dict[str, Any]
 Layout = dict[str, Any]
+Line = dict[str, Any]
+Marker = dict[str, Any]
 Numbers = Sequence[float | None]
 COLOURS = {  # numbers of page.css by mode
     "default": 0, "eager": 1, "reduce-overhead": 2, "max-autotune": 3,
@@ -136,20 +138,19 @@ def name_entries(entries: Sequence[Entry], without: str = "") -> list[str]:
     left_out = {without}
     if len(set(show_axes(entries, sizes))) == len(set(show_axes(entries, models))):
         left_out.add("batch_size")
-    axes = [name for name in find_varying(entries, NAMING_AXES) if name not in left_out]
-    return [_name_entry(entry, axes) for entry in entries]
+    axes = find_varying(entries, NAMING_AXES)
+    names = []
+    for entry in entries:
+        parts = [show_axis(entry, "model")]
+        for axis in axes:
+            value = show_axis(entry, axis)
+            if value and axis not in left_out:
+                parts.append(f"b{value}" if axis == "batch_size" else value)
+        names.append(" ".join(parts))
+    return names
 
 
-def _name_entry(entry: Entry, axes: Iterable[str]) -> str:
-    names = [show_axis(entry, "model")]
-    for axis in axes:
-        value = show_axis(entry, axis)
-        if value:
-            names.append(f"b{value}" if axis == "batch_size" else value)
-    return " ".join(names)
-
-
-def points(name: str, xs: Numbers, ys: Numbers, marker: Mapping[str, Any], **more: Any) -> Trace:
+def points(name: str, xs: Numbers, ys: Numbers, marker: Marker, **more: Any) -> Trace:
     """Describe a trace of points, or of lines where `mode` says so."""
     return {
         "type": "scatter",
@@ -164,7 +165,7 @@ def points(name: str, xs: Numbers, ys: Numbers, marker: Mapping[str, Any], **mor
 
 
 def bars(
-    name: str, xs: Numbers, ys: Numbers, marker: Mapping[str, Any], values: Numbers, **more: Any
+    name: str, xs: Numbers, ys: Numbers, marker: Marker, values: Numbers, **more: Any
 ) -> Trace:
     """Describe a trace of bars with `values` written on the bars."""
     return {
@@ -183,7 +184,7 @@ def estimate_bars(
     name: str,
     places: Numbers,
     estimates: Sequence[Estimate | None],
-    marker: Mapping[str, Any],
+    marker: Marker,
     hover: Sequence[str],
 ) -> Trace:
     """Describe a trace of bars with their intervals, a gap for each estimate that is missing."""
@@ -200,17 +201,17 @@ def estimate_bars(
     return bars(name, places, heights, marker, heights, error_y=error_bars(ends), **style)
 
 
-def fill(shades: Sequence[str], pattern: str = "") -> dict[str, Any]:
+def fill(shades: Sequence[str], pattern: str = "") -> Marker:
     """Describe the inside of bars: one colour for all or one for each, hatched where there is a
     pattern.
     """
-    inside: dict[str, Any] = {"color": shades[0] if len(set(shades)) == 1 else shades}
+    inside: Marker = {"color": shades[0] if len(set(shades)) == 1 else shades}
     if pattern:
         inside |= {"pattern": {"shape": pattern, "fillmode": "replace"}}
     return inside
 
 
-def error_bars(ends: Sequence[tuple[float, float, float]]) -> dict[str, Any]:
+def error_bars(ends: Iterable[tuple[float, float, float]]) -> dict[str, Any]:
     """Describe error bars by the low end, the middle and the high end of each interval."""
     lows, middles, highs = zip(*ends, strict=True)
     return {
@@ -238,8 +239,8 @@ def ratio_axis(title: str, values: Iterable[float | None]) -> PlotAxis:
             logs.append(math.log10(value))
     low, high = min(logs), max(logs)
     margin = max(0.06 * (high - low), 0.01)
-    ends = [low - margin, high + margin]
-    return _log_axis(title, ends, _choose_ticks(*ends), "{:g}".format)
+    low, high = low - margin, high + margin
+    return log_axis(title, _choose_ticks(low, high), "{:g}".format, range=[low, high])
 
 
 def _choose_ticks(low: float, high: float) -> list[float]:
@@ -267,20 +268,21 @@ def seconds_axis(title: str, values: Iterable[float]) -> PlotAxis:
             tick = factor * 10.0**power
             if low <= math.log10(tick) <= high:
                 ticks.append(tick)
-    return _log_axis(title, [low, high], ticks, _show_seconds)
+    return log_axis(title, ticks, _show_seconds, range=[low, high])
 
 
 def _show_seconds(seconds: float) -> str:
     return f"{seconds:,g} s" if seconds >= 1 else f"{1e3 * seconds:g} ms"
 
 
-def _log_axis(
-    title: str, ends: Sequence[float], ticks: Sequence[float], show: Callable[[float], str]
+def log_axis(
+    title: str, ticks: Sequence[float], show: Callable[[float], str], **more: Any
 ) -> PlotAxis:
+    """Describe a logarithmic axis with a text at each tick; `more` are settings of plotly.js."""
     return {
         "title": {"text": title},
         "type": "log",
-        "range": ends,
+        **more,
         "tickvals": ticks,
         "ticktext": list(map(show, ticks)),
     }
@@ -291,9 +293,7 @@ def zero_axis(title: str) -> PlotAxis:
     return {"title": {"text": title}, "rangemode": "tozero"}
 
 
-def lay_out(
-    height: int, xaxis: PlotAxis, yaxis: PlotAxis, *lines: Mapping[str, Any], **more: Any
-) -> Layout:
+def lay_out(height: int, xaxis: PlotAxis, yaxis: PlotAxis, *lines: Line, **more: Any) -> Layout:
     """Describe two axes, a height in pixels, and lines across the figure; `more` are settings of
     plotly.js.
     """
@@ -303,7 +303,7 @@ def lay_out(
     return layout
 
 
-def reference_line(axis: str, at: float = 1, **style: Any) -> dict[str, Any]:
+def reference_line(axis: str, at: float = 1, **style: Any) -> Line:
     """Describe a line across the figure where `axis` has a value, by default 1, where compiling
     changes nothing.
     """

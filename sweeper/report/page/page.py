@@ -11,7 +11,7 @@ import functools
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from importlib import resources
 from pathlib import Path
@@ -64,28 +64,31 @@ def begin_page(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
     published = find_references(findings)
     make_tables = parallel.start(functools.partial(_make_tables, findings, out), cores)
     make_figures = parallel.start(functools.partial(_make_figures, findings, published), cores)
-    return lambda: _render(report, published, make_tables, make_figures)
+    return lambda: _render(report, published, *make_tables(), *make_figures())
 
 
 def _render(
     report: Report,
     published: References,
-    make_tables: Callable[[], tuple[list[Listing], str]],
-    make_figures: Callable[[], tuple[list[Figure], str]],
+    tables: Sequence[Listing],
+    table_data: str,
+    figures: Sequence[Figure],
+    figure_data: str,
 ) -> str:
     from jinja2 import Environment
+    from plotly.offline import get_plotlyjs
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_read("page.html"))
-    plotly, script = _read_plotly(), _read("page.js")
+    plotly: str = get_plotlyjs()
+    script = _read("page.js")
+    assert "</script" not in plotly.lower()
     findings = report.findings
     trials, failed = len(findings.entries), len(findings.failed)
     title = "Speedups of torch.compile"
     if report.provenance.sweeps:
         title = f"{report.provenance.sweeps}: speedups of torch.compile"
     cards, rest = make_cards(findings, published)
-    tables, table_data = make_tables()
-    figures, figure_data = make_figures()
     amp = f" AMP: {findings.amp}." if findings.amp else ""
     page = template.render(
         policy=_policy(plotly, script),
@@ -101,7 +104,7 @@ def _render(
         legend=make_legend(findings),
         shades=list_shades(findings.entries),
         tables=tables,
-        places={name: place for name, (place, _) in SECTIONS.items()},
+        sections=SECTIONS,
         contents=_list_contents(tables, report),
         columns=_arrange(figure for figure in figures if figure.drawings),
         figures=figures,
@@ -118,8 +121,8 @@ def _render(
     return "".join(large.get(piece, piece) for piece in re.split(r"<!--([a-z-]+)-->", page))
 
 
-def _list_contents(tables: Iterable[Listing], report: Report) -> list[tuple[str, str]]:
-    """Make the entries of the contents bar: the id of a section, and a word for it."""
+def _list_contents(tables: Iterable[Listing], report: Report) -> list[tuple[str, tuple[int, str]]]:
+    """Make the entries of the contents bar: the id of a section, its place, and a word for it."""
     sections = dict(SECTIONS)
     if not report.verdict.again:
         sections.pop("again")
@@ -127,8 +130,7 @@ def _list_contents(tables: Iterable[Listing], report: Report) -> list[tuple[str,
         sections.pop("notes")
     for item in tables:
         sections[item.id] = item.place, item.word
-    ordered = sorted(sections.items(), key=lambda section: section[1][0])
-    return [(name, word) for name, (_, word) in ordered]
+    return sorted(sections.items(), key=lambda section: section[1][0])
 
 
 def _make_tables(findings: Findings, out: Path) -> tuple[list[Listing], str]:
@@ -211,14 +213,6 @@ def _policy(*scripts: str) -> str:
         f"default-src 'none'; script-src {' '.join(allowed)}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'"
     )
-
-
-def _read_plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    script: str = get_plotlyjs()
-    assert "</script" not in script.lower()
-    return script
 
 
 def _read(name: str) -> str:

@@ -3,7 +3,7 @@
 Families have AMP and fp32 beside each other, and what was published for PyTorch 2.0.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -27,6 +27,8 @@ from .figure_base import (
     SYMBOLS,
     Drawing,
     Figure,
+    Line,
+    PlotAxis,
     Trace,
     bars,
     choose_colour,
@@ -38,6 +40,7 @@ from .figure_base import (
     label,
     lay_out,
     list_kinds,
+    log_axis,
     name_entries,
     name_first,
     names_axis,
@@ -141,7 +144,7 @@ def _both_ends(prefix: str, entries: Sequence[Entry], max_entries: int) -> Drawi
     return _forest(name, [*entries[:half], *entries[-half:]], line)
 
 
-def _forest(name: str, entries: Sequence[Entry], *lines: Mapping[str, Any]) -> Drawing:
+def _forest(name: str, entries: Sequence[Entry], *lines: Line) -> Drawing:
     marks = list(MARKS)
     ranks = [marks.index(_mark(entry)) for entry in entries]
     keys = zip(list_kinds(entries), ranks, strict=True)
@@ -151,7 +154,7 @@ def _forest(name: str, entries: Sequence[Entry], *lines: Mapping[str, Any]) -> D
         shown = [entries[place] for place in places]
         title = ", ".join((*kind, marks[rank]))
         traces.append(_speedups(title, shown, "x", places, MARKS[marks[rank]]))
-    xaxis = {**ratio_axis("speedup", _list_ends(entries)), "side": "top"}
+    xaxis = {**_speedup_axis(entries), "side": "top"}
     yaxis = {**names_axis(name_entries(entries)), "range": [number - 0.5, -0.5]}
     layout = lay_out(110 + 17 * number, xaxis, yaxis, reference_line("x"), *lines)
     return Drawing(name, traces, layout)
@@ -161,7 +164,7 @@ def _speedups(
     name: str,
     entries: Sequence[Entry],
     axis: str,
-    others: Sequence[float | None],
+    others: Sequence[float],
     symbol: str,
     **more: Any,
 ) -> Trace:
@@ -170,7 +173,7 @@ def _speedups(
     xs, ys = (speedups, others) if axis == "x" else (others, speedups)
     shade = compiled_colour(entries[0])
     marker = {"color": shade, "symbol": symbol, "line": {"color": shade, "width": 1.6}}
-    whiskers = {f"error_{axis}": error_bars(list(map(_ends, entries)))}
+    whiskers = {f"error_{axis}": error_bars(map(_ends, entries))}
     texts = list(map(describe_trial, entries))
     return points(name, xs, ys, marker, text=texts, **whiskers, **more)
 
@@ -190,16 +193,15 @@ def _ends(entry: Entry) -> tuple[float, float, float]:
     there is none.
     """
     middle, result = speedup(entry), entry.result
-    low, high = result.speedup_low, result.speedup_high
+    low, high = result.speedup_low or middle, result.speedup_high or middle
     if shows_range(entry):
-        low, high = result.speedup_min, result.speedup_max
-    if not low or not high:
-        return middle, middle, middle
+        low, high = result.speedup_min or middle, result.speedup_max or middle
     return min(low, middle), middle, max(high, middle)
 
 
-def _list_ends(entries: Sequence[Entry]) -> list[float]:
-    return list(chain.from_iterable(map(_ends, entries)))
+def _speedup_axis(entries: Iterable[Entry]) -> PlotAxis:
+    """Describe an axis that shows every speedup with its error bar."""
+    return ratio_axis("speedup", chain.from_iterable(map(_ends, entries)))
 
 
 def draw_backends(entries: Sequence[Entry]) -> Figure:
@@ -280,7 +282,7 @@ def draw_batch_sizes(entries: Sequence[Entry]) -> Figure:
     lines = list(shown.items())
     drawings = []
     for start in range(0, len(lines), MAX_SERIES):
-        drawings.append(_batch_lines(lines[start : start + MAX_SERIES]))
+        drawings.append(_batch_lines(dict(lines[start : start + MAX_SERIES])))
     missing = "no model has speedups at two batch sizes"
     return Figure("batch-sizes", "Speedup against batch size", caption, drawings, missing)
 
@@ -289,10 +291,10 @@ def _batch_size(entry: Entry) -> int:
     return entry.record.known_batch_size or 0
 
 
-def _batch_lines(lines: Sequence[tuple[str, Sequence[Entry]]]) -> Drawing:
+def _batch_lines(series: Mapping[str, Sequence[Entry]]) -> Drawing:
     traces = []
     drawn: list[Entry] = []
-    for index, (name, line) in enumerate(lines):
+    for index, (name, line) in enumerate(series.items()):
         ordered = sorted(line, key=_batch_size)
         sizes = list(map(_batch_size, ordered))
         style = {"width": 1.8, "dash": pick(DASHES, index)}
@@ -300,15 +302,9 @@ def _batch_lines(lines: Sequence[tuple[str, Sequence[Entry]]]) -> Drawing:
         traces.append(_speedups(name, ordered, "y", sizes, pick(SYMBOLS, index), **more))
         drawn += ordered
     ticks = sorted(set(map(_batch_size, drawn)))
-    xaxis = {
-        "title": {"text": "batch size"},
-        "type": "log",
-        "tickvals": ticks,
-        "ticktext": list(map("{:g}".format, ticks)),
-    }
-    yaxis = ratio_axis("speedup", _list_ends(drawn))
-    layout = lay_out(420, xaxis, yaxis, reference_line("y"))
-    return Drawing(name_first([name for name, _ in lines]), traces, layout)
+    xaxis = log_axis("batch size", ticks, "{:g}".format)
+    layout = lay_out(420, xaxis, _speedup_axis(drawn), reference_line("y"))
+    return Drawing(name_first(list(series)), traces, layout)
 
 
 def draw_families(groups: Sequence[Group], references: References) -> Figure:
@@ -347,13 +343,17 @@ def _family_bars(name: str, by_key: Mapping[GroupKey, Sequence[Group]]) -> Drawi
         # of several keys with one mode
         pattern = pick(PATTERNS, modes.count(key.mode))
         modes.append(key.mode)
+        places = [order.index(group.family) for group in groups]
         for mean in (AMP, FP32):
-            if mean.estimate(groups[-1]):
-                title = mean.title
-                if len(by_key) > 1:
-                    title = f"{mean.title}, {_shorten_key(key, list(by_key))}"
-                marker = fill([choose_colour(key.mode, mean.title)], pattern)
-                traces.append(_geomeans(title, groups, order, mean, marker))
+            if not mean.estimate(groups[-1]):
+                continue
+            title = mean.title
+            if len(by_key) > 1:
+                title = f"{mean.title}, {_shorten_key(key, list(by_key))}"
+            marker = fill([choose_colour(key.mode, mean.title)], pattern)
+            estimates = list(map(mean.estimate, groups))
+            hover = [_describe_mean(title, mean, group) for group in groups]
+            traces.append(estimate_bars(title, places, estimates, marker, hover))
     published = {}
     for group in every:
         if found := find_published(group):
@@ -377,20 +377,9 @@ def _shorten_key(key: GroupKey, keys: Sequence[GroupKey]) -> str:
     return ", ".join(part for part in key.parts if part not in common) or str(key)
 
 
-def _geomeans(
-    name: str,
-    groups: Sequence[Group],
-    order: Sequence[str],
-    mean: Mean,
-    marker: Mapping[str, Any],
-) -> Trace:
-    estimates = list(map(mean.estimate, groups))
-    hover = []
-    for group, estimate in zip(groups, estimates, strict=True):
-        described = f"{estimated(estimate)} over {mean.describe_models(group)}"
-        hover.append(stack(f"{group.family}, {name}", described))
-    places = [order.index(group.family) for group in groups]
-    return estimate_bars(name, places, estimates, marker, hover)
+def _describe_mean(title: str, mean: Mean, group: Group) -> str:
+    described = f"{estimated(mean.estimate(group))} over {mean.describe_models(group)}"
+    return stack(f"{group.family}, {title}", described)
 
 
 def _dotted_lines(published: Mapping[int, Published]) -> Trace:
