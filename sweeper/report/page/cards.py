@@ -36,9 +36,8 @@ def make_cards(findings: Findings, published: References) -> tuple[list[Card], s
             cards.append(_make_card(group, mean, published))
         else:
             unknown.append(str(group.key))
-    max_cards = MAX_CARDS_UNWEIGHTED
-    if any(group.weighted for group in groups):
-        max_cards = MAX_CARDS
+    is_weighted = any(group.weighted for group in groups)
+    max_cards = MAX_CARDS if is_weighted else MAX_CARDS_UNWEIGHTED
     rest = ""
     if len(cards) > max_cards:
         rest = f"{len(cards) - max_cards} more are in the summary. "

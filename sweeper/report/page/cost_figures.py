@@ -48,8 +48,7 @@ def draw_compile_time(entries: Sequence[Entry]) -> Figure:
     shown, thinned = _select_known(entries, _compile_cold_s)
     drawings = []
     if shown:
-        times_s = map(_compile_cold_s, shown)
-        xaxis = seconds_axis("compile time, empty cache", times_s)
+        xaxis = seconds_axis("compile time, empty cache", map(_compile_cold_s, shown))
         drawings = [_scatter(shown, _compile_cold_s, xaxis, _describe_compile_time)]
     caption = "Extra wall seconds of the first compiled steps with an empty cache."
     if any("compile_contended" in entry.flags for entry in shown):
@@ -73,15 +72,14 @@ def draw_memory(entries: Sequence[Entry]) -> Figure:
     drawings = []
     if shown:
         xaxis = ratio_axis("eager / compiled peak memory", map(peak_ratio, shown))
-        line = reference_line("x")
-        drawings = [
-            _scatter(
-                shown, peak_ratio, xaxis, lambda entry: f"memory {show_memory_change(entry)}", line
-            )
-        ]
+        drawings = [_scatter(shown, peak_ratio, xaxis, _describe_memory, reference_line("x"))]
     caption = "Right of 1 compiling saves device memory, above 1 it saves time."
     missing = "no trial with a speedup has the peak memory of both arms"
     return Figure("memory", "Memory against speedup", caption + thinned, drawings, missing)
+
+
+def _describe_memory(entry: Entry) -> str:
+    return f"memory {show_memory_change(entry)}"
 
 
 def _select_known(
@@ -119,19 +117,15 @@ def _scatter(
         xs, ys = list(map(read, found)), list(map(speedup, found))
         traces.append(points(", ".join(kind), xs, ys, marker, text=hover))
     yaxis = ratio_axis("speedup", map(speedup, entries))
-    return Drawing("all", traces, lay_out(420, xaxis, yaxis, reference_line("y"), *lines))
+    return Drawing("all", traces, 420, lay_out(xaxis, yaxis, reference_line("y"), *lines))
 
 
 def draw_total_time(entries: Sequence[Entry]) -> Figure:
     """Draw the seconds until a number of steps is done, in both arms; the lines cross at
     break-even.
     """
-    complete = []
-    for entry in select_measured(entries):
-        result = entry.result
-        times_s = (result.compile_cold_s, result.eager_step_s, result.compiled_step_s)
-        if None not in times_s:
-            complete.append(entry)
+    measured = select_measured(entries)
+    complete = [entry for entry in measured if entry.result.compile_cold_s is not None]
     complete.sort(key=_rank_break_even)
     caption = (
         "Compile time plus step times, the compiled arm with an empty and, where measured, a "
@@ -160,22 +154,21 @@ def _draw_total_time(name: str, entry: Entry) -> Drawing:
     num_steps = math.ceil(BEYOND_BREAK_EVEN * break_even) or STEPS_IF_NEVER
     shade = choose_colour("eager", show_axis(entry, "precision"))
     traces = [_line("eager", num_steps, 0.0, eager_s, shade, "solid")]
+    shade, bound = compiled_colour(entry), mark_upper_bound(entry)
     for cache, compile_s, steps, dash in caches:
         if compile_s is None:
             continue
-        shade, title = compiled_colour(entry), f"compiled, {cache}"
-        traces.append(_line(title, num_steps, compile_s, compiled_s, shade, dash))
+        traces.append(_line(f"compiled, {cache}", num_steps, compile_s, compiled_s, shade, dash))
         if steps is not None:
-            many = f"{mark_upper_bound(entry)}{math.ceil(steps):,} steps"
+            reached = f"break-even, {cache}: {bound}{math.ceil(steps):,} steps"
             ring = {"width": 2, "color": "@ink"}
             marker = {"color": "@ink", "size": 9, "symbol": "circle-open", "line": ring}
-            reached = f"break-even, {cache}: {many}"
             traces.append(points(reached, [steps], [steps * eager_s], marker, hoverinfo="all"))
     xaxis = {"title": {"text": "steps"}, "range": [0, num_steps], "tickformat": ",d"}
     pays_after = show_break_even(entry)
     unit = "" if pays_after == "never" else " steps"
-    layout = lay_out(420, xaxis, zero_axis("seconds"))
-    return Drawing(f"{name}: {pays_after}{unit}", traces, layout)
+    layout = lay_out(xaxis, zero_axis("seconds"))
+    return Drawing(f"{name}: {pays_after}{unit}", traces, 420, layout)
 
 
 def _line(name: str, num_steps: int, start_s: float, step_s: float, shade: str, dash: str) -> Trace:

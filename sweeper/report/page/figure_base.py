@@ -55,6 +55,7 @@ class Drawing:
 
     name: str
     traces: Sequence[Trace]
+    height: int  # in pixels
     layout: Layout
 
 
@@ -79,7 +80,7 @@ def stack(*lines: str) -> str:
     return "<br>".join(map(label, filter(None, lines)))
 
 
-def choose_colour(mode: str, precision: str = "") -> str:
+def choose_colour(mode: str, precision: str) -> str:
     """Name the colour of a mode, pale in fp32; a pale colour is half transparent, also in the
     legend.
     """
@@ -134,9 +135,10 @@ def name_entries(entries: Sequence[Entry], without: str = "") -> list[str]:
     """Name each trial by its model and the axes in which trials differ, except `without`, e.g.
     `resnet50 amp default b32`; the batch size counts if a model has several.
     """
-    models, sizes = ("model",), ("model", "batch_size")
+    sizes = set(show_axes(entries, ("model", "batch_size")))
+    models = {model for model, _ in sizes}
     left_out = {without}
-    if len(set(show_axes(entries, sizes))) == len(set(show_axes(entries, models))):
+    if len(sizes) == len(models):
         left_out.add("batch_size")
     axes = find_varying(entries, NAMING_AXES)
     names = []
@@ -201,7 +203,7 @@ def estimate_bars(
     return bars(name, places, heights, marker, heights, error_y=error_bars(ends), **style)
 
 
-def fill(shades: Sequence[str], pattern: str = "") -> Marker:
+def fill(shades: Sequence[str], pattern: str) -> Marker:
     """Describe the inside of bars: one colour for all or one for each, hatched where there is a
     pattern.
     """
@@ -235,7 +237,7 @@ def ratio_axis(title: str, values: Iterable[float | None]) -> PlotAxis:
     """Describe a logarithmic axis, on which 2 and 1/2 are equally far from 1; it always shows 1."""
     logs = [0.0]
     for value in values:
-        if value and value > 0:
+        if value:
             logs.append(math.log10(value))
     low, high = min(logs), max(logs)
     margin = max(0.06 * (high - low), 0.01)
@@ -293,13 +295,11 @@ def zero_axis(title: str) -> PlotAxis:
     return {"title": {"text": title}, "rangemode": "tozero"}
 
 
-def lay_out(height: int, xaxis: PlotAxis, yaxis: PlotAxis, *lines: Line, **more: Any) -> Layout:
-    """Describe two axes, a height in pixels, and lines across the figure; `more` are settings of
-    plotly.js.
-    """
-    layout = {"height": height, "xaxis": xaxis, "yaxis": yaxis, **more}
+def lay_out(xaxis: PlotAxis, yaxis: PlotAxis, *lines: Line, **more: Any) -> Layout:
+    """Describe two axes and lines across the figure; `more` are settings of plotly.js."""
+    layout = {"xaxis": xaxis, "yaxis": yaxis, **more}
     if lines:
-        layout["shapes"] = lines
+        layout |= {"shapes": lines}
     return layout
 
 
@@ -308,10 +308,13 @@ def reference_line(axis: str, at: float = 1, **style: Any) -> Line:
     changes nothing.
     """
     other = "y" if axis == "x" else "x"
-    ends = {f"{axis}0": at, f"{axis}1": at, f"{other}0": 0, f"{other}1": 1, f"{other}ref": "paper"}
     return {
         "type": "line",
         "layer": "below",
         "line": {"color": "@muted", "width": 1.2, **style},
-        **ends,
+        f"{axis}0": at,
+        f"{axis}1": at,
+        f"{other}0": 0,
+        f"{other}1": 1,
+        f"{other}ref": "paper",
     }

@@ -54,9 +54,8 @@ def _draw(ladders: Sequence[LadderAnswer], axes: Sequence[str]) -> Drawing:
         traces.append(_draw_rungs(title, found, names))
     yaxis = zero_axis("speedup over eager as built")
     xaxis = {**names_axis(names), "range": [-0.6, len(names) - 0.4]}
-    line = reference_line("y")
-    layout = lay_out(420, xaxis, yaxis, line, barmode="group", bargap=0.2)
-    return Drawing(name_first(names), traces, layout)
+    layout = lay_out(xaxis, yaxis, reference_line("y"), barmode="group", bargap=0.2)
+    return Drawing(name_first(names), traces, 420, layout)
 
 
 def _draw_rungs(title: str, found: Sequence[tuple[int, Rung]], names: Sequence[str]) -> Trace:
@@ -68,7 +67,7 @@ def _draw_rungs(title: str, found: Sequence[tuple[int, Rung]], names: Sequence[s
     pattern = "" if is_compiled else pick(PATTERNS, _rank(first))
     places, speedups, colours, hover = [], [], [], []
     for place, rung in found:
-        trial = rung.entry.record.trial
+        trial = rung.entry.trial
         mode = trial.mode if is_compiled else "eager"
         colours.append(choose_colour(mode, trial.labels.precision))
         hover.append(_describe(rung, names[place]))

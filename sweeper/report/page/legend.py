@@ -3,8 +3,8 @@ have them.
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from sweeper.analysis.flags import CONTEXT, DOUBT, FLAGS, HOUSEKEEPING, RANKS
 from sweeper.analysis.meanings import CAUSES, STATUSES, Meaning
@@ -23,8 +23,7 @@ PARTS: Mapping[str, tuple[str, Mapping[str, Meaning]]] = {  # titles and terms, 
 UNKNOWN = Meaning("not known to this version of sweeper")
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(NamedTuple):
     """A name, its texts, and the trials that have it."""
 
     name: str
@@ -33,8 +32,7 @@ class Term:
     trials: str
 
 
-@dataclass(frozen=True)
-class LegendPart:
+class LegendPart(NamedTuple):
     """The terms of one kind."""
 
     kind: str  # status, doubt, context, housekeeping or cause
@@ -50,31 +48,26 @@ class LegendPart:
 
 def make_legend(findings: Findings) -> list[LegendPart]:
     """Make the parts of the legend; what no trial has is left out."""
-    # the trials that have a name, by its kind
-    having: dict[str, dict[str, list[Entry]]] = {kind: defaultdict(list) for kind in PARTS}
+    having: dict[tuple[str, str], list[Entry]] = defaultdict(list)  # by kind and name
     for entry in findings.entries:
         for flag in entry.flags:
             rank = FLAGS[flag].rank if flag in FLAGS else CONTEXT
-            having[rank][flag].append(entry)
+            having[rank, flag].append(entry)
     for entry in findings.failed:
-        having["status"][entry.record.status].append(entry)
+        having["status", entry.record.status].append(entry)
     for cause in findings.causes:
         if cause.name in CAUSES:
-            having["cause"][cause.name].append(cause.entry)
+            having["cause", cause.name].append(cause.entry)
+    terms: dict[str, list[Term]] = defaultdict(list)
+    for (kind, name), entries in sorted(having.items()):
+        _, meanings = PARTS[kind]
+        meaning = meanings.get(name, UNKNOWN)
+        names = list(dict.fromkeys(name_trial(entry, findings.axes) for entry in entries))
+        trials = f"{count(len(names), 'trial')}: {shorten_names(names)}"
+        terms[kind].append(Term(name, sentence(meaning.says), meaning.todo, trials))
     parts = []
-    for kind, (title, meanings) in PARTS.items():
-        terms = []
-        for name, entries in sorted(having[kind].items()):
-            terms.append(_make_term(name, meanings.get(name, UNKNOWN), entries, findings.axes))
-        if terms:
-            parts.append(LegendPart(kind, title, sentence(RANKS.get(kind, "")), terms))
+    for kind, (title, _) in PARTS.items():
+        if terms[kind]:
+            note = sentence(RANKS.get(kind, ""))
+            parts.append(LegendPart(kind, title, note, terms[kind]))
     return parts
-
-
-def _make_term(
-    name: str, meaning: Meaning, entries: Iterable[Entry], axes: Collection[str]
-) -> Term:
-    """Make a term with the first few trials that have it."""
-    names = list(dict.fromkeys(name_trial(entry, axes) for entry in entries))
-    trials = f"{count(len(names), 'trial')}: {shorten_names(names)}"
-    return Term(name, sentence(meaning.says), meaning.todo, trials)

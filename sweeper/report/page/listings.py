@@ -94,18 +94,24 @@ def make_listing(spec: TableSpec[T], findings: Findings, out: Path) -> Listing |
             details = [("why not faster", why), *_describe_record(entry), ("end of the log", log)]
             for metric in metrics:
                 details.append((metric.name, metric.show(entry)))
-            sweep = name_sweep(entry) if has_several_sweeps else ""
-            row_id = join((entry.record.trial_id, sweep), "@")
+            row_id = entry.record.trial_id
+            if has_several_sweeps:
+                row_id += f"@{name_sweep(entry)}"
             links = _link_files(entry, _find_address(entry.folder, out))
         if details:
             shown_details = [detail for detail in details if detail[1]]
             row |= {"id": row_id, "details": shown_details, "links": links}
     heads = []
     for column in columns:
-        # A name that is not the first stands under the first where the page is narrow.
-        aside = column.is_name and column is not columns[0]
-        head = {"title": column.title, "number": column.is_number, "hint": column.meaning}
-        heads.append({**head, "aside": aside})
+        heads.append(
+            {
+                "title": column.title,
+                "number": column.is_number,
+                "hint": column.meaning,
+                # A name that is not the first stands under the first where the page is narrow.
+                "aside": column.is_name and column is not columns[0],
+            }
+        )
     data = {"columns": heads, "filters": [column.name for column in filters], "rows": rows}
     lines = (spec.lead(items), *spec.notes(items))
     note = join((*map(sentence, lines), spec.explain(findings, items)), " ")
@@ -188,8 +194,10 @@ def _describe_accuracy(worst: Accuracy | None) -> str:
         return ""
     compared = ""
     if worst.compiled_error is not None and worst.bound is not None:
-        error, bound = f"{worst.compiled_error:.3g}", f"{worst.bound:.3g}"
-        compared = f"{worst.worst}: error {error}, allowed {bound}, against {worst.reference}"
+        compared = (
+            f"{worst.worst}: error {worst.compiled_error:.3g}, allowed {worst.bound:.3g}, against "
+            f"{worst.reference}"
+        )
     return join((prefix("no verdict: ", worst.unverified or ""), compared))
 
 

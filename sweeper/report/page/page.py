@@ -7,12 +7,12 @@ forbids every request. Try it: `python -m sweeper.report my-sweep`
 """
 
 import base64
-import functools
 import hashlib
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,8 @@ SECTIONS = {
 }
 TITLE_HEIGHT_PX = 110  # pixels of its title and caption, about
 
+Column = list[tuple[int, Figure]]  # figures with their places in the order of all
+
 
 @pause_garbage_collection()
 def begin_page(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
@@ -62,8 +64,8 @@ def begin_page(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
 
     findings = report.findings
     published = find_references(findings)
-    make_tables = parallel.start(functools.partial(_make_tables, findings, out), cores)
-    make_figures = parallel.start(functools.partial(_make_figures, findings, published), cores)
+    make_tables = parallel.start(partial(_make_tables, findings, out), cores)
+    make_figures = parallel.start(partial(_make_figures, findings, published), cores)
     return lambda: _render(report, published, *make_tables(), *make_figures())
 
 
@@ -85,9 +87,8 @@ def _render(
     assert "</script" not in plotly.lower()
     findings = report.findings
     trials, failed = len(findings.entries), len(findings.failed)
-    title = "Speedups of torch.compile"
-    if report.provenance.sweeps:
-        title = f"{report.provenance.sweeps}: speedups of torch.compile"
+    sweeps = report.provenance.sweeps
+    title = f"{sweeps}: speedups of torch.compile" if sweeps else "Speedups of torch.compile"
     cards, rest = make_cards(findings, published)
     amp = f" AMP: {findings.amp}." if findings.amp else ""
     page = template.render(
@@ -135,10 +136,10 @@ def _list_contents(tables: Iterable[Listing], report: Report) -> list[tuple[str,
 
 def _make_tables(findings: Findings, out: Path) -> tuple[list[Listing], str]:
     """Make the tables that have rows, in their order: without their data, and the data as JSON."""
-    specs = sorted((spec.for_page() for spec in TABLES), key=lambda spec: spec.place)
+    specs = [spec.for_page() for spec in TABLES]
     tables = []
     data = {}
-    for spec in specs:
+    for spec in sorted(specs, key=lambda spec: spec.place):
         listing = make_listing(spec, findings, out)
         if listing:
             data[listing.id] = listing.data
@@ -166,20 +167,24 @@ def _make_figures(findings: Findings, published: References) -> tuple[list[Figur
     for figure in figures:
         first = [replace(drawing, traces=()) for drawing in figure.drawings[:1]]
         sketches.append(replace(figure, drawings=first))
-        data.append({"id": figure.id, "choices": _round(list(map(vars, figure.drawings)))})
+        choices = []
+        for item in figure.drawings:
+            layout = {"height": item.height, **item.layout}
+            choices.append({"name": item.name, "traces": item.traces, "layout": layout})
+        data.append({"id": figure.id, "choices": _round(choices)})
     return sketches, _dump(data)
 
 
-def _arrange(figures: Iterable[Figure]) -> tuple[list[tuple[int, Figure]], ...]:
+def _arrange(figures: Iterable[Figure]) -> Sequence[Column]:
     """Arrange figures in two columns, each in the column that ends higher up, and keep their
     order.
     """
-    columns: tuple[list[tuple[int, Figure]], ...] = ([], [])
+    columns: Sequence[Column] = ([], [])
     heights = [0, 0]
     for order, figure in enumerate(figures):
         shorter = heights.index(min(heights))
         columns[shorter].append((order, figure))
-        heights[shorter] += figure.drawings[0].layout["height"] + TITLE_HEIGHT_PX
+        heights[shorter] += figure.drawings[0].height + TITLE_HEIGHT_PX
     return columns
 
 

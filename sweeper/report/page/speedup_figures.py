@@ -59,10 +59,6 @@ MAX_BARS_EVER = 2000  # a browser takes seconds for more
 MAX_MODELS = 100  # to choose from in the figure of backends
 MAX_LINES = 300  # of the figure of batch sizes
 MAX_CHOICES = 12
-FAMILIES = (
-    "Geometric means of speedups over the models of a family, with 95 % intervals for these models "
-    "where known."
-)
 MAX_KEYS = 4  # groups of the summary that stand beside each other in one figure of families
 MAX_SERIES = 6
 
@@ -102,14 +98,21 @@ def describe_trial(entry: Entry, *more: str) -> str:
 
 
 def draw_forest(entries: Sequence[Entry]) -> Figure:
-    """Draw every speedup with its interval, sorted."""
+    """Draw every speedup with its interval, sorted; of many also the two ends, of all and per
+    precision, mode and backend.
+    """
     measured = select_measured(entries)
     number = len(measured)
     drawings = []
     whole = "all"
     if number > MAX_BARS:
-        drawings = [_both_ends("", measured, MAX_BARS), *_forests_by_group(measured)]
         whole = f"all {number}"
+        drawings.append(_both_ends("", measured, MAX_BARS))
+        axes = find_varying(measured, ("precision", "mode", "backend"))
+        groups = group_by(map(" ".join, show_axes(measured, axes)), measured)
+        if 1 < len(groups) <= MAX_CHOICES:
+            for name, found in sorted(groups.items()):
+                drawings.append(_both_ends(f"{name}: ", found, MAX_BARS_PER_GROUP))
     if number > MAX_BARS_EVER:
         whole = f"the {MAX_BARS_EVER} fastest of {number}"
     if measured:
@@ -121,25 +124,14 @@ def draw_forest(entries: Sequence[Entry]) -> Figure:
     return Figure("forest", "Speedups, sorted", caption, drawings, "no trial has a speedup")
 
 
-def _forests_by_group(entries: Sequence[Entry]) -> list[Drawing]:
-    """Draw a forest per precision, mode and backend, where there are several but not many."""
-    axes = find_varying(entries, ("precision", "mode", "backend"))
-    groups = group_by(map(" ".join, show_axes(entries, axes)), entries)
-    drawings = []
-    if 1 < len(groups) <= MAX_CHOICES:
-        for name, found in sorted(groups.items()):
-            drawings.append(_both_ends(f"{name}: ", found, MAX_BARS_PER_GROUP))
-    return drawings
-
-
-def _both_ends(prefix: str, entries: Sequence[Entry], max_entries: int) -> Drawing:
+def _both_ends(start: str, entries: Sequence[Entry], max_entries: int) -> Drawing:
     """Draw all trials, or of more than `max_entries` the fastest and the slowest with a dotted line
-    between them.
+    between them; `start` is how the name of the drawing starts.
     """
     if len(entries) <= max_entries:
-        return _forest(f"{prefix}{len(entries)}", entries)
+        return _forest(f"{start}{len(entries)}", entries)
     half = max_entries // 2
-    name = f"{prefix}{half} fastest, {half} slowest of {len(entries)}"
+    name = f"{start}{half} fastest, {half} slowest of {len(entries)}"
     line = reference_line("y", half - 0.5, dash="dot")
     return _forest(name, [*entries[:half], *entries[-half:]], line)
 
@@ -156,8 +148,8 @@ def _forest(name: str, entries: Sequence[Entry], *lines: Line) -> Drawing:
         traces.append(_speedups(title, shown, "x", places, MARKS[marks[rank]]))
     xaxis = {**_speedup_axis(entries), "side": "top"}
     yaxis = {**names_axis(name_entries(entries)), "range": [number - 0.5, -0.5]}
-    layout = lay_out(110 + 17 * number, xaxis, yaxis, reference_line("x"), *lines)
-    return Drawing(name, traces, layout)
+    layout = lay_out(xaxis, yaxis, reference_line("x"), *lines)
+    return Drawing(name, traces, 110 + 17 * number, layout)
 
 
 def _speedups(
@@ -208,22 +200,19 @@ def draw_backends(entries: Sequence[Entry]) -> Figure:
     """Draw the backends side by side: all models together where there are few, else a choice per
     model.
     """
-    title = "Backends"
-    compiled = [entry for entry in entries if show_axis(entry, "backend")]
+    compiled = list(filter(_backend, entries))
     measured = select_measured(compiled)
-    if len({show_axis(entry, "backend") for entry in compiled}) < 2:
-        return Figure("backends", title, missing="fewer than two backends were tried")
-    if not measured:
-        return Figure("backends", title, missing="no backend gave a speedup")
+    if len(set(map(_backend, compiled))) < 2:
+        return Figure("backends", "Backends", missing="fewer than two backends were tried")
     failed = set()
     for entry in compiled:
         if not is_ok(entry):
-            failed.add(f"{show_axis(entry, 'backend')} ({entry.record.status})")
+            failed.add(f"{_backend(entry)} ({entry.record.status})")
     caption = "Speedup over eager."
     if failed:
         caption += f" Not ok: {', '.join(sorted(failed))}."
     series = group_by(name_entries(measured, without="backend"), measured)
-    choices = {"all": series}
+    choices = {"all": series} if series else {}
     if len(series) > MAX_SERIES:
         shown = _keep_longest(series, MAX_MODELS)
         choices = {name: {name: found} for name, found in shown.items()}
@@ -233,7 +222,11 @@ def draw_backends(entries: Sequence[Entry]) -> Figure:
                 "a speedup."
             )
     drawings = [_backend_bars(name, found) for name, found in choices.items()]
-    return Figure("backends", title, caption, drawings)
+    return Figure("backends", "Backends", caption, drawings, "no backend gave a speedup")
+
+
+def _backend(entry: Entry) -> str:
+    return show_axis(entry, "backend")
 
 
 def _keep_longest(series: dict[str, list[Entry]], max_series: int) -> dict[str, list[Entry]]:
@@ -246,23 +239,20 @@ def _backend_bars(name: str, series: Mapping[str, Sequence[Entry]]) -> Drawing:
     """Draw a bar per backend and series; the backend with the highest speedup stands on top."""
     best: dict[str, float] = {}
     for entry in sorted(chain.from_iterable(series.values()), key=speedup):
-        best[show_axis(entry, "backend")] = speedup(entry)
+        best[_backend(entry)] = speedup(entry)
     order = sorted(best, key=best.__getitem__)
     traces = []
     for index, (title, entries) in enumerate(series.items()):
         speedups = list(map(speedup, entries))
-        places = [order.index(show_axis(entry, "backend")) for entry in entries]
+        places = [order.index(_backend(entry)) for entry in entries]
         marker = fill(list(map(compiled_colour, entries)), pick(PATTERNS, index))
-        style = {
-            "orientation": "h",
-            "textposition": "auto",
-            "hovertext": list(map(describe_trial, entries)),
-        }
+        hover = list(map(describe_trial, entries))
+        style = {"orientation": "h", "textposition": "auto", "hovertext": hover}
         traces.append(bars(title, speedups, places, marker, speedups, **style))
     height = 110 + len(order) * (18 + 14 * len(series))
     xaxis, yaxis = zero_axis("speedup"), names_axis(order)
-    layout = lay_out(height, xaxis, yaxis, reference_line("x"), barmode="group")
-    return Drawing(name, traces, layout)
+    layout = lay_out(xaxis, yaxis, reference_line("x"), barmode="group")
+    return Drawing(name, traces, height, layout)
 
 
 def draw_batch_sizes(entries: Sequence[Entry]) -> Figure:
@@ -297,14 +287,14 @@ def _batch_lines(series: Mapping[str, Sequence[Entry]]) -> Drawing:
     for index, (name, line) in enumerate(series.items()):
         ordered = sorted(line, key=_batch_size)
         sizes = list(map(_batch_size, ordered))
-        style = {"width": 1.8, "dash": pick(DASHES, index)}
-        more = {"mode": "lines+markers", "line": style}
-        traces.append(_speedups(name, ordered, "y", sizes, pick(SYMBOLS, index), **more))
+        symbol, style = pick(SYMBOLS, index), {"width": 1.8, "dash": pick(DASHES, index)}
+        trace = _speedups(name, ordered, "y", sizes, symbol, mode="lines+markers", line=style)
+        traces.append(trace)
         drawn += ordered
     ticks = sorted(set(map(_batch_size, drawn)))
     xaxis = log_axis("batch size", ticks, "{:g}".format)
-    layout = lay_out(420, xaxis, _speedup_axis(drawn), reference_line("y"))
-    return Drawing(name_first(list(series)), traces, layout)
+    layout = lay_out(xaxis, _speedup_axis(drawn), reference_line("y"))
+    return Drawing(name_first(list(series)), traces, 420, layout)
 
 
 def draw_families(groups: Sequence[Group], references: References) -> Figure:
@@ -314,10 +304,10 @@ def draw_families(groups: Sequence[Group], references: References) -> Figure:
         whole = found[-1]  # the last group of a key is that of `all`
         if AMP.estimate(whole) or FP32.estimate(whole):
             drawn[key] = found
-    if not drawn:
-        missing = "no geometric mean: no trial in a precision with a weight has a verified speedup"
-        return Figure("families", "Families", missing=missing)
-    caption = FAMILIES
+    caption = (
+        "Geometric means of speedups over the models of a family, with 95 % intervals for these "
+        "models where known."
+    )
     if references.shown:
         caption += f" Dotted: what was published for PyTorch 2.0. {references.sentence}"
 
@@ -325,18 +315,18 @@ def draw_families(groups: Sequence[Group], references: References) -> Figure:
         amp = AMP.estimate(drawn[key][-1])
         return amp.ratio if amp else 0.0
 
-    choices = {"all": drawn}
+    choices = {"all": drawn} if drawn else {}
     if len(drawn) > MAX_KEYS:
         ranked = sorted(drawn, key=rank, reverse=True)
         choices = {str(key): {key: drawn[key]} for key in ranked}
     drawings = [_family_bars(name, by_key) for name, by_key in choices.items()]
-    return Figure("families", "Families", caption, drawings)
+    missing = "no geometric mean: no trial in a precision with a weight has a verified speedup"
+    return Figure("families", "Families", caption, drawings, missing)
 
 
 def _family_bars(name: str, by_key: Mapping[GroupKey, Sequence[Group]]) -> Drawing:
     every = list(chain.from_iterable(by_key.values()))
-    families = {group.family for group in every}
-    order = sorted(families, key=lambda family: (family == ALL, family))
+    order = [*sorted({group.family for group in every} - {ALL}), ALL]
     traces = []
     modes: list[str] = []
     for key, groups in by_key.items():
@@ -349,37 +339,44 @@ def _family_bars(name: str, by_key: Mapping[GroupKey, Sequence[Group]]) -> Drawi
                 continue
             title = mean.title
             if len(by_key) > 1:
-                title = f"{mean.title}, {_shorten_key(key, list(by_key))}"
+                title = f"{mean.title}, {_shorten_key(key, by_key)}"
             marker = fill([choose_colour(key.mode, mean.title)], pattern)
             estimates = list(map(mean.estimate, groups))
             hover = [_describe_mean(title, mean, group) for group in groups]
             traces.append(estimate_bars(title, places, estimates, marker, hover))
     published = {}
     for group in every:
-        if found := find_published(group):
-            published[order.index(group.family)] = found
+        item = find_published(group)
+        if item:
+            published[order.index(group.family)] = item
     if published:
         traces.append(_dotted_lines(published))
     ticks = [label(family, 20) for family in order]
     for at, item in published.items():  # in three lines, which fit under a group of bars
         source = f"({item.device}, {item.year})"
         ticks[at] = stack(shorten(order[at], 20), item.value, source)
-    places, ends = list(range(len(order))), [-0.6, len(order) - 0.4]
-    xaxis = {"tickvals": places, "ticktext": ticks, "range": ends, "tickangle": 0}
-    yaxis, line = zero_axis("speedup"), reference_line("y")
-    layout = lay_out(400, xaxis, yaxis, line, barmode="group", bargap=0.25)
-    return Drawing(name, traces, layout)
+    xaxis = {
+        "tickvals": list(range(len(order))),
+        "ticktext": ticks,
+        "range": [-0.6, len(order) - 0.4],
+        "tickangle": 0,
+    }
+    yaxis = zero_axis("speedup")
+    layout = lay_out(xaxis, yaxis, reference_line("y"), barmode="group", bargap=0.25)
+    return Drawing(name, traces, 400, layout)
 
 
-def _shorten_key(key: GroupKey, keys: Sequence[GroupKey]) -> str:
+def _shorten_key(key: GroupKey, keys: Iterable[GroupKey]) -> str:
     """Keep the parts of a key in which it differs from the other keys."""
-    common = set(keys[0].parts).intersection(*(other.parts for other in keys[1:]))
+    common = set.intersection(*(set(other.parts) for other in keys))
     return ", ".join(part for part in key.parts if part not in common) or str(key)
 
 
 def _describe_mean(title: str, mean: Mean, group: Group) -> str:
-    described = f"{estimated(mean.estimate(group))} over {mean.describe_models(group)}"
-    return stack(f"{group.family}, {title}", described)
+    return stack(
+        f"{group.family}, {title}",
+        f"{estimated(mean.estimate(group))} over {mean.describe_models(group)}",
+    )
 
 
 def _dotted_lines(published: Mapping[int, Published]) -> Trace:
