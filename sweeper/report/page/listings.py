@@ -5,7 +5,6 @@ The specs in `report/tables/` declare the columns. Texts are plain here; the pag
 for HTML.
 """
 
-import functools
 import os
 import re
 from collections.abc import Mapping
@@ -97,7 +96,7 @@ def make_listing(spec: TableSpec[T], findings: Findings, out: Path) -> Listing |
             row_id = entry.record.trial_id
             if has_several_sweeps:
                 row_id += f"@{name_sweep(entry)}"
-            links = _link_files(entry, _find_address(entry.folder, out))
+            links = _link_files(entry, out)
         if details:
             shown_details = [detail for detail in details if detail[1]]
             row |= {"id": row_id, "details": shown_details, "links": links}
@@ -116,12 +115,6 @@ def make_listing(spec: TableSpec[T], findings: Findings, out: Path) -> Listing |
     lines = (spec.lead(items), *spec.notes(items))
     note = join((*map(sentence, lines), spec.explain(findings, items)), " ")
     return Listing(spec.name, spec.title, spec.word or spec.title, spec.place, data, note)
-
-
-@functools.cache
-def _find_address(folder: Path, out: Path) -> str:
-    """Find the address of a folder, relative to the page."""
-    return quote(Path(os.path.relpath(folder, out)).as_posix())
 
 
 def read_end_of_log(entry: Entry) -> str:
@@ -238,10 +231,13 @@ def _describe_attempt(attempt: Attempt) -> str:
     return join((f"{attempt.status}{phase}", first_line), ": ")
 
 
-def _link_files(entry: Entry, address: str) -> list[list[str]]:
-    """List links to the files of a trial, none for a trial whose files are elsewhere."""
+def _link_files(entry: Entry, out: Path) -> list[list[str]]:
+    """List links to the files of a trial, relative to the page that lies in `out`; none for a trial
+    whose files are elsewhere.
+    """
     if not entry.folder.is_dir():
         return []
+    address = quote(os.path.relpath(entry.folder, out))
     links = [["folder", f"{address}/"], ["record.json", f"{address}/record.json"]]
     seen = entry.record.inspection or Inspection()
     named = (("log", entry.record.log, ""), ("what the compiler did", seen.folder, "/summary.md"))
