@@ -27,29 +27,25 @@ def make_cards(findings: Findings, published: References) -> tuple[list[Card], s
     """Make a card per mode, the largest mean first, and a sentence about the modes that have no
     card.
     """
-    groups = [group for group in findings.groups if group.is_whole]
-    known = [group for group in groups if _find_mean(group)]
-    known.sort(key=_rank, reverse=True)
-    max_cards = MAX_CARDS_UNWEIGHTED
-    if any(group.weighted for group in known):
-        max_cards = MAX_CARDS
+    groups = sorted((group for group in findings.groups if group.is_whole), key=_rank, reverse=True)
+    cards = []
+    unknown = []
+    for group in groups:
+        mean = next((mean for mean in (WEIGHTED, AMP, FP32) if mean.estimate(group)), None)
+        if mean:
+            cards.append(_make_card(group, mean, published))
+        else:
+            unknown.append(str(group.key))
+    is_weighted = any(group.weighted for group in groups)
+    max_cards = MAX_CARDS if is_weighted else MAX_CARDS_UNWEIGHTED
     rest = ""
-    if len(known) > max_cards:
-        rest = f"{len(known) - max_cards} more are in the summary. "
-    unknown = [str(group.key) for group in groups if not _find_mean(group)]
+    if len(cards) > max_cards:
+        rest = f"{len(cards) - max_cards} more are in the summary. "
     if unknown:
         rest += f"No verified speedup in a precision with a weight: {'; '.join(unknown)}."
     elif not groups:
         rest = "No geometric means: no compiled trial is in a precision with a weight (amp, fp32)."
-    return [_make_card(group, published) for group in known[:max_cards]], rest
-
-
-def _find_mean(group: Group) -> Mean | None:
-    """Find the mean that stands for a group."""
-    for mean in (WEIGHTED, AMP, FP32):
-        if mean.estimate(group):
-            return mean
-    return None
+    return cards[:max_cards], rest
 
 
 def _rank(group: Group) -> list[float]:
@@ -57,9 +53,7 @@ def _rank(group: Group) -> list[float]:
     return [mean.ratio if mean else 0.0 for mean in means]
 
 
-def _make_card(group: Group, published: References) -> Card:
-    mean = _find_mean(group)
-    assert mean is not None
+def _make_card(group: Group, mean: Mean, published: References) -> Card:
     estimate = mean.estimate(group)
     assert estimate is not None
     bounds = estimate.interval()

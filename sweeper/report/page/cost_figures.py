@@ -1,9 +1,7 @@
 """Figures of what compiling costs and saves besides step time: compile time, total time, memory."""
 
 import math
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.speedups import (
@@ -14,19 +12,21 @@ from sweeper.report.answers.speedups import (
     show_memory_change,
 )
 from sweeper.report.answers.trials import show_axis
+from sweeper.report.columns.formats import prefix
 
 from .figure_base import (
     SYMBOLS,
-    Axis,
     Drawing,
     Figure,
-    Layout,
+    Line,
+    PlotAxis,
     Trace,
     choose_colour,
     compiled_colour,
-    find_naming_axes,
+    group_by,
+    lay_out,
     list_kinds,
-    name_entry,
+    name_entries,
     pick,
     points,
     ratio_axis,
@@ -45,104 +45,97 @@ NO_COMPILE_TIME = "no trial with a speedup has a compile time with an empty cach
 
 def draw_compile_time(entries: Sequence[Entry]) -> Figure:
     """Draw cold compile time against speedup."""
-    title = "Compile time against speedup"
-    measured = select_measured(entries)
-    timed = [entry for entry in measured if (entry.result.compile_cold_s or 0.0) > 0]
-    if not timed:
-        return Figure("compile-time", title, missing=NO_COMPILE_TIME)
-    shown, thinned = _thin_out(timed)
-    times_s = [entry.result.compile_cold_s or 1.0 for entry in shown]
-    xaxis = seconds_axis("compile time, empty cache", times_s)
+    shown, thinned = _select_known(entries, _compile_cold_s)
+    drawings = []
+    if shown:
+        xaxis = seconds_axis("compile time, empty cache", map(_compile_cold_s, shown))
+        drawings = [_scatter(shown, _compile_cold_s, xaxis, _describe_compile_time)]
     caption = "Extra wall seconds of the first compiled steps with an empty cache."
     if any("compile_contended" in entry.flags for entry in shown):
         caption += " ≤: other work kept the processor busy, so the compile time alone is shorter."
-    texts = []
-    for entry in shown:
-        steps = show_break_even(entry)
-        break_even = f", break-even steps: {steps}" if steps else ""
-        texts.append(f"compile {show_compile_time(entry)} s{break_even}")
-    drawing = _scatter(shown, times_s, xaxis, texts)
-    return Figure("compile-time", title, caption + thinned, [drawing])
+    title = "Compile time against speedup"
+    return Figure("compile-time", title, caption + thinned, drawings, NO_COMPILE_TIME)
+
+
+def _compile_cold_s(entry: Entry) -> float:
+    return entry.result.compile_cold_s or 0.0
+
+
+def _describe_compile_time(entry: Entry) -> str:
+    break_even = prefix(", break-even steps: ", show_break_even(entry))
+    return f"compile {show_compile_time(entry)} s{break_even}"
 
 
 def draw_memory(entries: Sequence[Entry]) -> Figure:
     """Draw the ratio of peak memory against speedup."""
-    title = "Memory against speedup"
-    known = [entry for entry in select_measured(entries) if peak_ratio(entry) is not None]
-    if not known:
-        missing = "no trial with a speedup has the peak memory of both arms"
-        return Figure("memory", title, missing=missing)
-    shown, thinned = _thin_out(known)
-    ratios = [peak_ratio(entry) or 1.0 for entry in shown]
-    xaxis = ratio_axis("eager / compiled peak memory", ratios)
+    shown, thinned = _select_known(entries, peak_ratio)
+    drawings = []
+    if shown:
+        xaxis = ratio_axis("eager / compiled peak memory", map(peak_ratio, shown))
+        drawings = [_scatter(shown, peak_ratio, xaxis, _describe_memory, reference_line("x"))]
     caption = "Right of 1 compiling saves device memory, above 1 it saves time."
-    texts = [f"memory {show_memory_change(entry)}" for entry in shown]
-    drawing = _scatter(shown, ratios, xaxis, texts, reference_line("x"))
-    return Figure("memory", title, caption + thinned, [drawing])
+    missing = "no trial with a speedup has the peak memory of both arms"
+    return Figure("memory", "Memory against speedup", caption + thinned, drawings, missing)
 
 
-def _thin_out(entries: Sequence[Entry]) -> tuple[Sequence[Entry], str]:
-    """Keep evenly spaced trials of many that are sorted by speedup; the text says how many were
-    kept.
+def _describe_memory(entry: Entry) -> str:
+    return f"memory {show_memory_change(entry)}"
+
+
+def _select_known(
+    entries: Sequence[Entry], read: Callable[[Entry], float | None]
+) -> tuple[Sequence[Entry], str]:
+    """Select the trials with a speedup of which a positive number is read, evenly spaced ones of
+    many; the text says how many were kept.
     """
-    every = math.ceil(len(entries) / MAX_POINTS)
+    known = [entry for entry in select_measured(entries) if (read(entry) or 0.0) > 0]
+    every = math.ceil(len(known) / MAX_POINTS)
     if every <= 1:
-        return entries, ""
-    kept = f" Shows one of every {every} of {len(entries)} trials, in the order of their speedups."
-    return entries[::every], kept
+        return known, ""
+    kept = f" Shows one of every {every} of {len(known)} trials, in the order of their speedups."
+    return known[::every], kept
 
 
 def _scatter(
     entries: Sequence[Entry],
-    xs: Sequence[float],
-    xaxis: Axis,
-    texts: Sequence[str],
-    *lines: Mapping[str, Any],
+    read: Callable[[Entry], float | None],
+    xaxis: PlotAxis,
+    describe: Callable[[Entry], str],
+    *lines: Line,
 ) -> Drawing:
     """Draw speedups upwards, with a symbol per precision."""
-    groups: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for place, kind in enumerate(list_kinds(entries)):
-        groups[kind].append(place)
+    groups = group_by(list_kinds(entries), entries)
     precisions = sorted({kind[0] for kind in groups})
     traces = []
-    for kind, places in sorted(groups.items()):
-        found = [entries[place] for place in places]
+    for kind, found in sorted(groups.items()):
         marker = {
             "color": compiled_colour(found[0]),
             "symbol": pick(SYMBOLS, precisions.index(kind[0])),
             "opacity": 0.8,
         }
-        hover = [describe_trial(entries[place], texts[place]) for place in places]
-        across, up = [xs[place] for place in places], list(map(speedup, found))
-        traces.append(points(", ".join(kind), across, up, marker, text=hover))
+        hover = [describe_trial(entry, describe(entry)) for entry in found]
+        xs, ys = list(map(read, found)), list(map(speedup, found))
+        traces.append(points(", ".join(kind), xs, ys, marker, text=hover))
     yaxis = ratio_axis("speedup", map(speedup, entries))
-    return Drawing("all", traces, Layout(420, xaxis, yaxis, (reference_line("y"), *lines)))
+    return Drawing("all", traces, 420, lay_out(xaxis, yaxis, reference_line("y"), *lines))
 
 
 def draw_total_time(entries: Sequence[Entry]) -> Figure:
     """Draw the seconds until a number of steps is done, in both arms; the lines cross at
     break-even.
     """
-    title = "Total time against steps"
-    complete = []
-    for entry in select_measured(entries):
-        result = entry.result
-        times_s = (result.compile_cold_s, result.eager_step_s, result.compiled_step_s)
-        if None not in times_s:
-            complete.append(entry)
-    if not complete:
-        return Figure("total-time", title, missing=NO_COMPILE_TIME)
-    axes = find_naming_axes(complete)
+    measured = select_measured(entries)
+    complete = [entry for entry in measured if entry.result.compile_cold_s is not None]
+    complete.sort(key=_rank_break_even)
     caption = (
         "Compile time plus step times, the compiled arm with an empty and, where measured, a "
         "filled cache."
     )
     if len(complete) > MAX_TRIALS:
         caption += f" The {MAX_TRIALS} trials of {len(complete)} that pay back soonest."
-    complete.sort(key=_rank_break_even)
-    shown = complete[:MAX_TRIALS]
-    drawings = [_draw_total_time(name_entry(entry, axes), entry) for entry in shown]
-    return Figure("total-time", title, caption, drawings)
+    names, shown = name_entries(complete)[:MAX_TRIALS], complete[:MAX_TRIALS]
+    drawings = list(map(_draw_total_time, names, shown))
+    return Figure("total-time", "Total time against steps", caption, drawings, NO_COMPILE_TIME)
 
 
 def _rank_break_even(entry: Entry) -> float:
@@ -161,22 +154,21 @@ def _draw_total_time(name: str, entry: Entry) -> Drawing:
     num_steps = math.ceil(BEYOND_BREAK_EVEN * break_even) or STEPS_IF_NEVER
     shade = choose_colour("eager", show_axis(entry, "precision"))
     traces = [_line("eager", num_steps, 0.0, eager_s, shade, "solid")]
+    shade, bound = compiled_colour(entry), mark_upper_bound(entry)
     for cache, compile_s, steps, dash in caches:
         if compile_s is None:
             continue
-        shade, title = compiled_colour(entry), f"compiled, {cache}"
-        traces.append(_line(title, num_steps, compile_s, compiled_s, shade, dash))
+        traces.append(_line(f"compiled, {cache}", num_steps, compile_s, compiled_s, shade, dash))
         if steps is not None:
-            many = f"{mark_upper_bound(entry)}{math.ceil(steps):,} steps"
+            reached = f"break-even, {cache}: {bound}{math.ceil(steps):,} steps"
             ring = {"width": 2, "color": "@ink"}
             marker = {"color": "@ink", "size": 9, "symbol": "circle-open", "line": ring}
-            reached = f"break-even, {cache}: {many}"
             traces.append(points(reached, [steps], [steps * eager_s], marker, hoverinfo="all"))
     xaxis = {"title": {"text": "steps"}, "range": [0, num_steps], "tickformat": ",d"}
     pays_after = show_break_even(entry)
     unit = "" if pays_after == "never" else " steps"
-    layout = Layout(420, xaxis, zero_axis("seconds"))
-    return Drawing(f"{name}: {pays_after}{unit}", traces, layout)
+    layout = lay_out(xaxis, zero_axis("seconds"))
+    return Drawing(f"{name}: {pays_after}{unit}", traces, 420, layout)
 
 
 def _line(name: str, num_steps: int, start_s: float, step_s: float, shade: str, dash: str) -> Trace:

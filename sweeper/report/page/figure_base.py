@@ -10,9 +10,10 @@ markup.
 
 import html
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
+from operator import sub
 from typing import Any, TypeVar
 
 from sweeper.analysis.stats import Estimate
@@ -24,7 +25,10 @@ from sweeper.report.columns.formats import ratio, shorten
 T = TypeVar("T")
 K = TypeVar("K")
 Trace = dict[str, Any]
-Axis = dict[str, Any]
+PlotAxis = dict[str, Any]
+Layout = dict[str, Any]
+Line = dict[str, Any]
+Marker = dict[str, Any]
 Numbers = Sequence[float | None]
 COLOURS = {  # numbers of page.css by mode
     "default": 0, "eager": 1, "reduce-overhead": 2, "max-autotune": 3,
@@ -46,34 +50,18 @@ _TICKS = (
 
 
 @dataclass(frozen=True)
-class Layout:
-    """Two axes, the height in pixels, and lines across the figure."""
-
-    height: int
-    xaxis: Axis
-    yaxis: Axis
-    lines: Sequence[Mapping[str, Any]] = ()
-    more: Mapping[str, Any] = field(default_factory=dict)  # settings of plotly.js
-
-    def to_json(self) -> dict[str, Any]:
-        layout = {"height": self.height, "xaxis": self.xaxis, "yaxis": self.yaxis, **self.more}
-        if self.lines:
-            layout |= {"shapes": self.lines}
-        return layout
-
-
-@dataclass(frozen=True)
 class Drawing:
     """One way to draw a figure; `name` is plain text for a list to choose from."""
 
     name: str
     traces: Sequence[Trace]
+    height: int  # in pixels
     layout: Layout
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure. One that cannot be drawn has no drawings, and `missing` says why."""
+    """A figure. `missing` says why it is left out where it has no drawings."""
 
     id: str
     title: str
@@ -88,11 +76,11 @@ def label(text: str, max_characters: int = 200) -> str:
 
 
 def stack(*lines: str) -> str:
-    """Escape texts and put them below each other."""
-    return "<br>".join(map(label, lines))
+    """Escape texts and put those that are not empty below each other."""
+    return "<br>".join(map(label, filter(None, lines)))
 
 
-def choose_colour(mode: str, precision: str = "") -> str:
+def choose_colour(mode: str, precision: str) -> str:
     """Name the colour of a mode, pale in fp32; a pale colour is half transparent, also in the
     legend.
     """
@@ -108,15 +96,19 @@ def compiled_colour(entry: Entry) -> str:
 def list_shades(entries: Iterable[Entry]) -> list[tuple[str, int]]:
     """List the modes of a report, with eager, and the numbers of their colours in page.css."""
     modes = {show_axis(entry, "mode") for entry in entries}
-    if not modes:
-        return []
-    ordered = sorted(modes | {"eager"}, key=lambda mode: (rank_mode(mode), mode))
+    if modes:
+        modes.add("eager")
+    ordered = sorted(modes, key=lambda mode: (rank_mode(mode), mode))
     return [(mode, COLOURS.get(mode, OTHER_MODE)) for mode in ordered]
 
 
 def list_kinds(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
     """List the precision of each trial and, where trials have several modes, its mode."""
-    axes = ("precision", *find_varying(entries, ("mode",)))
+    return show_axes(entries, ("precision", *find_varying(entries, ("mode",))))
+
+
+def show_axes(entries: Iterable[Entry], axes: Collection[str]) -> list[tuple[str, ...]]:
+    """Show the values of each trial on `axes`."""
     return [tuple(map(partial(show_axis, entry), axes)) for entry in entries]
 
 
@@ -131,38 +123,36 @@ def pick(styles: Sequence[str], index: int) -> str:
     return styles[index % len(styles)]
 
 
-def group_by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
-    """Group items by a key, in the order in which the keys appear."""
+def group_by(keys: Iterable[K], items: Iterable[T]) -> dict[K, list[T]]:
+    """Group items, each by its key, in the order in which the keys appear."""
     groups: dict[K, list[T]] = {}
-    for item in items:
-        groups.setdefault(key(item), []).append(item)
+    for key, item in zip(keys, items, strict=True):
+        groups.setdefault(key, []).append(item)
     return groups
 
 
-def find_naming_axes(entries: Sequence[Entry], without: str = "") -> list[str]:
-    """Find the axes in which trials differ, except `without`; the batch size counts if a model has
-    several.
+def name_entries(entries: Sequence[Entry], without: str = "") -> list[str]:
+    """Name each trial by its model and the axes in which trials differ, except `without`, e.g.
+    `resnet50 amp default b32`; the batch size counts if a model has several.
     """
-    axes = find_varying(entries, NAMING_AXES)
-    models = {show_axis(entry, "model") for entry in entries}
-    sized = {(show_axis(entry, "model"), entry.record.known_batch_size) for entry in entries}
+    sizes = set(show_axes(entries, ("model", "batch_size")))
+    models = {model for model, _ in sizes}
     left_out = {without}
-    if len(sized) == len(models):
+    if len(sizes) == len(models):
         left_out.add("batch_size")
-    return [name for name in axes if name not in left_out]
+    axes = find_varying(entries, NAMING_AXES)
+    names = []
+    for entry in entries:
+        parts = [show_axis(entry, "model")]
+        for axis in axes:
+            value = show_axis(entry, axis)
+            if value and axis not in left_out:
+                parts.append(f"b{value}" if axis == "batch_size" else value)
+        names.append(" ".join(parts))
+    return names
 
 
-def name_entry(entry: Entry, axes: Iterable[str]) -> str:
-    """Name a trial by its model and its values of `axes`, e.g. `resnet50 amp default b32`."""
-    parts = [show_axis(entry, "model")]
-    for name in axes:
-        value = show_axis(entry, name)
-        if value:
-            parts.append(f"b{value}" if name == "batch_size" else value)
-    return " ".join(parts)
-
-
-def points(name: str, xs: Numbers, ys: Numbers, marker: Mapping[str, Any], **more: Any) -> Trace:
+def points(name: str, xs: Numbers, ys: Numbers, marker: Marker, **more: Any) -> Trace:
     """Describe a trace of points, or of lines where `mode` says so."""
     return {
         "type": "scatter",
@@ -177,7 +167,7 @@ def points(name: str, xs: Numbers, ys: Numbers, marker: Mapping[str, Any], **mor
 
 
 def bars(
-    name: str, xs: Numbers, ys: Numbers, marker: Mapping[str, Any], values: Numbers, **more: Any
+    name: str, xs: Numbers, ys: Numbers, marker: Marker, values: Numbers, **more: Any
 ) -> Trace:
     """Describe a trace of bars with `values` written on the bars."""
     return {
@@ -196,41 +186,44 @@ def estimate_bars(
     name: str,
     places: Numbers,
     estimates: Sequence[Estimate | None],
-    marker: Mapping[str, Any],
+    marker: Marker,
     hover: Sequence[str],
 ) -> Trace:
     """Describe a trace of bars with their intervals, a gap for each estimate that is missing."""
     heights: list[float | None] = []
     ends = []
     for estimate in estimates:
-        middle = estimate.ratio if estimate else 0.0
-        bounds = estimate.interval() if estimate else None
+        low = middle = high = estimate.ratio if estimate else 0.0
+        bounds = estimate and estimate.interval()
+        if bounds:
+            low, high = bounds.low, bounds.high
         heights.append(middle or None)
-        ends.append((bounds.low, middle, bounds.high) if bounds else (middle, middle, middle))
+        ends.append((low, middle, high))
     style = {"textposition": "outside", "cliponaxis": False, "hovertext": hover}
     return bars(name, places, heights, marker, heights, error_y=error_bars(ends), **style)
 
 
-def fill(shades: Sequence[str], pattern: str = "") -> dict[str, Any]:
+def fill(shades: Sequence[str], pattern: str) -> Marker:
     """Describe the inside of bars: one colour for all or one for each, hatched where there is a
     pattern.
     """
-    inside: dict[str, Any] = {"color": shades[0] if len(set(shades)) == 1 else shades}
+    inside: Marker = {"color": shades[0] if len(set(shades)) == 1 else shades}
     if pattern:
         inside |= {"pattern": {"shape": pattern, "fillmode": "replace"}}
     return inside
 
 
-def error_bars(ends: Sequence[tuple[float, float, float]]) -> dict[str, Any]:
+def error_bars(ends: Iterable[tuple[float, float, float]]) -> dict[str, Any]:
     """Describe error bars by the low end, the middle and the high end of each interval."""
+    lows, middles, highs = zip(*ends, strict=True)
     return {
-        "array": [high - middle for _, middle, high in ends],
-        "arrayminus": [middle - low for low, middle, _ in ends],
-        "visible": any(low < high for low, _, high in ends),
+        "array": list(map(sub, highs, middles)),
+        "arrayminus": list(map(sub, middles, lows)),
+        "visible": lows != highs,
     }
 
 
-def names_axis(names: Sequence[str]) -> dict[str, Any]:
+def names_axis(names: Sequence[str]) -> PlotAxis:
     """Describe an axis with a name at 0, 1, 2 and so on."""
     return {
         "tickvals": list(range(len(names))),
@@ -240,13 +233,16 @@ def names_axis(names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def ratio_axis(title: str, values: Iterable[float | None]) -> dict[str, Any]:
+def ratio_axis(title: str, values: Iterable[float | None]) -> PlotAxis:
     """Describe a logarithmic axis, on which 2 and 1/2 are equally far from 1; it always shows 1."""
-    logs = [math.log10(value) for value in values if value is not None and value > 0]
-    low, high = min([0.0, *logs]), max([0.0, *logs])
+    logs = [0.0]
+    for value in values:
+        if value:
+            logs.append(math.log10(value))
+    low, high = min(logs), max(logs)
     margin = max(0.06 * (high - low), 0.01)
-    ticks = _choose_ticks(low - margin, high + margin)
-    return _log_axis(title, low - margin, high + margin, ticks, [f"{tick:g}" for tick in ticks])
+    low, high = low - margin, high + margin
+    return log_axis(title, _choose_ticks(low, high), "{:g}".format, range=[low, high])
 
 
 def _choose_ticks(low: float, high: float) -> list[float]:
@@ -255,56 +251,70 @@ def _choose_ticks(low: float, high: float) -> list[float]:
     """
     gap = (high - low) / MAX_TICKS
     chosen = [0.0]
-    for at in sorted((math.log10(tick) for tick in _TICKS), key=abs):
+    for at in sorted(map(math.log10, _TICKS), key=abs):
         if low <= at <= high and all(abs(at - other) >= gap for other in chosen):
             chosen.append(at)
     return [round(10**at, 4) for at in sorted(chosen)]
 
 
-def seconds_axis(title: str, values: Iterable[float]) -> dict[str, Any]:
+def seconds_axis(title: str, values: Iterable[float]) -> PlotAxis:
     """Describe a logarithmic axis with ticks at 1, 2 and 5, in milliseconds below one second, for
     positive seconds.
     """
-    logs = [math.log10(value) for value in values]
+    logs = list(map(math.log10, values))
     low, high = min(logs) - 0.08, max(logs) + 0.08
     factors = (1, 2, 5) if high - low < 2.5 else (1,)
-    ticks: list[float] = []
+    ticks = []
     for power in range(-7, 6):
-        every = [factor * 10.0**power for factor in factors]
-        ticks += [tick for tick in every if low <= math.log10(tick) <= high]
-    return _log_axis(title, low, high, ticks, list(map(_show_seconds, ticks)))
+        for factor in factors:
+            tick = factor * 10.0**power
+            if low <= math.log10(tick) <= high:
+                ticks.append(tick)
+    return log_axis(title, ticks, _show_seconds, range=[low, high])
 
 
 def _show_seconds(seconds: float) -> str:
     return f"{seconds:,g} s" if seconds >= 1 else f"{1e3 * seconds:g} ms"
 
 
-def _log_axis(
-    title: str, low: float, high: float, ticks: Sequence[float], texts: Sequence[str]
-) -> dict[str, Any]:
+def log_axis(
+    title: str, ticks: Sequence[float], show: Callable[[float], str], **more: Any
+) -> PlotAxis:
+    """Describe a logarithmic axis with a text at each tick; `more` are settings of plotly.js."""
     return {
         "title": {"text": title},
         "type": "log",
-        "range": [low, high],
+        **more,
         "tickvals": ticks,
-        "ticktext": texts,
+        "ticktext": list(map(show, ticks)),
     }
 
 
-def zero_axis(title: str) -> dict[str, Any]:
+def zero_axis(title: str) -> PlotAxis:
     """Describe an axis that shows 0."""
     return {"title": {"text": title}, "rangemode": "tozero"}
 
 
-def reference_line(axis: str, at: float = 1, **style: Any) -> dict[str, Any]:
+def lay_out(xaxis: PlotAxis, yaxis: PlotAxis, *lines: Line, **more: Any) -> Layout:
+    """Describe two axes and lines across the figure; `more` are settings of plotly.js."""
+    layout = {"xaxis": xaxis, "yaxis": yaxis, **more}
+    if lines:
+        layout |= {"shapes": lines}
+    return layout
+
+
+def reference_line(axis: str, at: float = 1, **style: Any) -> Line:
     """Describe a line across the figure where `axis` has a value, by default 1, where compiling
     changes nothing.
     """
     other = "y" if axis == "x" else "x"
-    ends = {f"{axis}0": at, f"{axis}1": at, f"{other}0": 0, f"{other}1": 1, f"{other}ref": "paper"}
     return {
         "type": "line",
         "layer": "below",
         "line": {"color": "@muted", "width": 1.2, **style},
-        **ends,
+        f"{axis}0": at,
+        f"{axis}1": at,
+        f"{other}0": 0,
+        f"{other}1": 1,
+        f"{other}ref": "paper",
     }

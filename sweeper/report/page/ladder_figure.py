@@ -4,17 +4,17 @@ from collections.abc import Sequence
 
 from sweeper.core.ladder import COMPILED_RUNGS, RUNGS
 from sweeper.report.answers.ladders import LadderAnswer, Rung, find_ladder_axes
-from sweeper.report.columns.formats import estimated
+from sweeper.report.columns.formats import estimated, prefix
 
 from .figure_base import (
     PATTERNS,
     Drawing,
     Figure,
-    Layout,
     Trace,
     choose_colour,
     estimate_bars,
     fill,
+    lay_out,
     name_first,
     names_axis,
     pick,
@@ -28,11 +28,7 @@ MAX_LADDERS = 6  # beside each other
 
 def draw_ladders(ladders: Sequence[LadderAnswer]) -> Figure:
     """Draw the speedups over eager as built of the rungs of each ladder."""
-    title = "How much of the speedup comes from torch.compile"
     measured = [ladder for ladder in ladders if any(rung.speedup for rung in ladder.rungs)]
-    if not measured:
-        missing = "no model has a ladder: experiment=ladder runs one"
-        return Figure("ladder", title, missing=missing)
     caption = (
         "Speedup over eager as built, with 95 % intervals where known. Each rung adds to those "
         "before it; the compiled ones have every one-liner and do without the graph by hand."
@@ -41,7 +37,9 @@ def draw_ladders(ladders: Sequence[LadderAnswer]) -> Figure:
     drawings = []
     for start in range(0, len(measured), MAX_LADDERS):
         drawings.append(_draw(measured[start : start + MAX_LADDERS], axes))
-    return Figure("ladder", title, caption, drawings)
+    title = "How much of the speedup comes from torch.compile"
+    missing = "no model has a ladder: experiment=ladder runs one"
+    return Figure("ladder", title, caption, drawings, missing)
 
 
 def _draw(ladders: Sequence[LadderAnswer], axes: Sequence[str]) -> Drawing:
@@ -49,17 +47,15 @@ def _draw(ladders: Sequence[LadderAnswer], axes: Sequence[str]) -> Drawing:
     bars: dict[str, list[tuple[int, Rung]]] = {}  # with the place of the ladder, by title
     for place, ladder in enumerate(ladders):
         for rung in ladder.rungs:
-            bars.setdefault(rung.title, []).append((place, rung))
+            if rung.speedup:
+                bars.setdefault(rung.title, []).append((place, rung))
     traces = []
     for title, found in sorted(bars.items(), key=lambda item: _rank(item[1][0][1])):
-        shown = [(place, rung) for place, rung in found if rung.speedup]
-        if shown:
-            traces.append(_draw_rungs(title, shown, names))
+        traces.append(_draw_rungs(title, found, names))
     yaxis = zero_axis("speedup over eager as built")
     xaxis = {**names_axis(names), "range": [-0.6, len(names) - 0.4]}
-    lines = [reference_line("y")]
-    layout = Layout(420, xaxis, yaxis, lines, {"barmode": "group", "bargap": 0.2})
-    return Drawing(name_first(names), traces, layout)
+    layout = lay_out(xaxis, yaxis, reference_line("y"), barmode="group", bargap=0.2)
+    return Drawing(name_first(names), traces, 420, layout)
 
 
 def _draw_rungs(title: str, found: Sequence[tuple[int, Rung]], names: Sequence[str]) -> Trace:
@@ -69,15 +65,14 @@ def _draw_rungs(title: str, found: Sequence[tuple[int, Rung]], names: Sequence[s
     first = found[0][1]
     is_compiled = first.step.rung in COMPILED_RUNGS
     pattern = "" if is_compiled else pick(PATTERNS, _rank(first))
-    colours = []
-    hover = []
+    places, speedups, colours, hover = [], [], [], []
     for place, rung in found:
-        trial = rung.entry.record.trial
+        trial = rung.entry.trial
         mode = trial.mode if is_compiled else "eager"
         colours.append(choose_colour(mode, trial.labels.precision))
         hover.append(_describe(rung, names[place]))
-    places = [place for place, _ in found]
-    speedups = [rung.speedup for _, rung in found]
+        places.append(place)
+        speedups.append(rung.speedup)
     return estimate_bars(title, places, speedups, fill(colours, pattern), hover)
 
 
@@ -87,9 +82,12 @@ def _rank(rung: Rung) -> int:
 
 
 def _describe(rung: Rung, name: str) -> str:
-    lines = [f"{name}, {rung.title}", f"over eager as built {estimated(rung.speedup)}"]
+    over_before = ""
     if rung.over_before and rung.before:
-        lines.append(f"over {rung.before.title} {estimated(rung.over_before)}")
-    if rung.over_strongest:
-        lines.append(f"over strongest eager {estimated(rung.over_strongest)}")
-    return stack(*lines)
+        over_before = f"over {rung.before.title} {estimated(rung.over_before)}"
+    return stack(
+        f"{name}, {rung.title}",
+        f"over eager as built {estimated(rung.speedup)}",
+        over_before,
+        prefix("over strongest eager ", estimated(rung.over_strongest)),
+    )

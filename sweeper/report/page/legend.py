@@ -4,25 +4,26 @@ have them.
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from sweeper.analysis.flags import FLAGS, HOUSEKEEPING, RANKS
+from sweeper.analysis.flags import CONTEXT, DOUBT, FLAGS, HOUSEKEEPING, RANKS
 from sweeper.analysis.meanings import CAUSES, STATUSES, Meaning
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.trials import name_trial
 from sweeper.report.columns.formats import count, sentence, shorten_names
 
-TITLES = {
-    "doubt": "Flags that doubt the number",
-    "context": "Flags of context",
-    HOUSEKEEPING: "Housekeeping flags",
+PARTS: Mapping[str, tuple[str, Mapping[str, Meaning]]] = {  # titles and terms, by kind
+    DOUBT: ("Flags that doubt the number", FLAGS),
+    CONTEXT: ("Flags of context", FLAGS),
+    "status": ("Statuses other than ok", STATUSES),
+    "cause": ("Causes of lost time", CAUSES),
+    HOUSEKEEPING: ("Housekeeping flags", FLAGS),
 }
 UNKNOWN = Meaning("not known to this version of sweeper")
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(NamedTuple):
     """A name, its texts, and the trials that have it."""
 
     name: str
@@ -31,8 +32,7 @@ class Term:
     trials: str
 
 
-@dataclass(frozen=True)
-class LegendPart:
+class LegendPart(NamedTuple):
     """The terms of one kind."""
 
     kind: str  # status, doubt, context, housekeeping or cause
@@ -46,40 +46,28 @@ class LegendPart:
         return self.kind == HOUSEKEEPING
 
 
-Having = dict[str, list[Entry]]  # the trials that have a name
-
-
 def make_legend(findings: Findings) -> list[LegendPart]:
     """Make the parts of the legend; what no trial has is left out."""
-    of_rank: dict[str, Having] = {rank: defaultdict(list) for rank in RANKS}
-    statuses: Having = defaultdict(list)
-    causes: Having = defaultdict(list)
+    having: dict[tuple[str, str], list[Entry]] = defaultdict(list)  # by kind and name
     for entry in findings.entries:
         for flag in entry.flags:
-            rank = FLAGS[flag].rank if flag in FLAGS else "context"
-            of_rank[rank][flag].append(entry)
+            rank = FLAGS[flag].rank if flag in FLAGS else CONTEXT
+            having[rank, flag].append(entry)
     for entry in findings.failed:
-        statuses[entry.record.status].append(entry)
+        having["status", entry.record.status].append(entry)
     for cause in findings.causes:
         if cause.name in CAUSES:
-            causes[cause.name].append(cause.entry)
-    parts = []
-    for rank, note in RANKS.items():
-        terms = _make_terms(of_rank[rank], FLAGS, findings)
-        parts.append(LegendPart(rank, TITLES[rank], sentence(note), terms))
-    of_statuses = _make_terms(statuses, STATUSES, findings)
-    of_causes = _make_terms(causes, CAUSES, findings)
-    parts.append(LegendPart("status", "Statuses other than ok", "", of_statuses))
-    parts.append(LegendPart("cause", "Causes of lost time", "", of_causes))
-    return sorted((part for part in parts if part.terms), key=lambda part: part.folded)
-
-
-def _make_terms(having: Having, meanings: Mapping[str, Meaning], findings: Findings) -> list[Term]:
-    """Make the terms in alphabetical order, each with the first few trials that have it."""
-    terms = []
-    for name, entries in sorted(having.items()):
+            having["cause", cause.name].append(cause.entry)
+    terms: dict[str, list[Term]] = defaultdict(list)
+    for (kind, name), entries in sorted(having.items()):
+        _, meanings = PARTS[kind]
         meaning = meanings.get(name, UNKNOWN)
         names = list(dict.fromkeys(name_trial(entry, findings.axes) for entry in entries))
         trials = f"{count(len(names), 'trial')}: {shorten_names(names)}"
-        terms.append(Term(name, sentence(meaning.says), meaning.todo, trials))
-    return terms
+        terms[kind].append(Term(name, sentence(meaning.says), meaning.todo, trials))
+    parts = []
+    for kind, (title, _) in PARTS.items():
+        if terms[kind]:
+            note = sentence(RANKS.get(kind, ""))
+            parts.append(LegendPart(kind, title, note, terms[kind]))
+    return parts

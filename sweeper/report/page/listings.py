@@ -5,7 +5,6 @@ The specs in `report/tables/` declare the columns. Texts are plain here; the pag
 for HTML.
 """
 
-import functools
 import os
 import re
 from collections.abc import Mapping
@@ -17,7 +16,15 @@ from urllib.parse import quote
 from sweeper.analysis.meanings import STATUSES
 from sweeper.analysis.metrics import METRICS
 from sweeper.core.files import MAX_FILE_BYTES, open_inside
-from sweeper.core.record import ARMS, Accuracy, Attempt, GraphBreak, ScriptRun
+from sweeper.core.record import (
+    ARMS,
+    Accuracy,
+    Attempt,
+    Diagnostics,
+    GraphBreak,
+    Inspection,
+    ScriptRun,
+)
 from sweeper.core.text import printable
 from sweeper.loading.entries import Blocks, Entry
 from sweeper.loading.environment import read_attention
@@ -26,8 +33,8 @@ from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.speedups import is_ok
 from sweeper.report.answers.trials import name_sweep
 from sweeper.report.columns import cell
-from sweeper.report.columns.column import PAGE, Column, differs
-from sweeper.report.columns.formats import count, figure, join, percent, sentence
+from sweeper.report.columns.column import PAGE, differs
+from sweeper.report.columns.formats import count, figure, join, percent, prefix, sentence
 from sweeper.report.tables.spec import TableSpec
 from sweeper.report.tables.trials import metric_column
 
@@ -64,7 +71,7 @@ def make_listing(spec: TableSpec[T], findings: Findings, out: Path) -> Listing |
     for column in spec.columns:
         if column.is_filter and (column.name != SWEEP or differs(column, shown)):
             filters.append(column)
-    figures = list(map(metric_column, METRICS))
+    metrics = list(map(metric_column, METRICS))
     has_several_sweeps = len({entry.folder.parent for entry in findings.entries}) > 1
     rows = []
     for number, item in enumerate(shown, 1):
@@ -83,40 +90,31 @@ def make_listing(spec: TableSpec[T], findings: Findings, out: Path) -> Listing |
                 log = read_end_of_log(entry)
             if spec.shows_causes and is_ok(entry):
                 why = "\n".join(explain(entry, findings.causes_of.get(entry, ())))
-            details = [
-                ("why not faster", why),
-                *_describe_record(entry),
-                ("end of the log", log),
-                *((column.name, column.show(entry)) for column in figures),
-            ]
-            sweep = name_sweep(entry) if has_several_sweeps else ""
-            row_id = join((entry.record.trial_id, sweep), "@")
-            links = _link_files(entry, _find_address(entry.folder.parent, out))
+            details = [("why not faster", why), *_describe_record(entry), ("end of the log", log)]
+            for metric in metrics:
+                details.append((metric.name, metric.show(entry)))
+            row_id = entry.record.trial_id
+            if has_several_sweeps:
+                row_id += f"@{name_sweep(entry)}"
+            links = _link_files(entry, out)
         if details:
-            shown_details = [[name, text] for name, text in details if text]
+            shown_details = [detail for detail in details if detail[1]]
             row |= {"id": row_id, "details": shown_details, "links": links}
-    heads = [_describe_column(column, column is columns[0]) for column in columns]
+    heads = []
+    for column in columns:
+        heads.append(
+            {
+                "title": column.title,
+                "number": column.is_number,
+                "hint": column.meaning,
+                # A name that is not the first stands under the first where the page is narrow.
+                "aside": column.is_name and column is not columns[0],
+            }
+        )
     data = {"columns": heads, "filters": [column.name for column in filters], "rows": rows}
-    notes = [sentence(line) for line in (spec.lead(items), *spec.notes(items))]
-    note = join((*notes, spec.explain(findings, items)), " ")
+    lines = (spec.lead(items), *spec.notes(items))
+    note = join((*map(sentence, lines), spec.explain(findings, items)), " ")
     return Listing(spec.name, spec.title, spec.word or spec.title, spec.place, data, note)
-
-
-def _describe_column(column: Column[T], is_first: bool) -> dict[str, Any]:
-    """Describe a column; a name that is not the first stands under it where the page is narrow."""
-    aside = column.is_name and not is_first
-    return {
-        "title": column.title,
-        "number": column.is_number,
-        "hint": column.meaning,
-        "aside": aside,
-    }
-
-
-@functools.cache
-def _find_address(folder: Path, out: Path) -> str:
-    """Find the address of a folder, relative to the page."""
-    return quote(Path(os.path.relpath(folder, out)).as_posix())
 
 
 def read_end_of_log(entry: Entry) -> str:
@@ -134,14 +132,8 @@ def read_end_of_log(entry: Entry) -> str:
     # Records are often kept without logs, and may name what is none of their trial's.
     except OSError:
         return ""
-    lines = [line for line in map(_clean, text.splitlines()) if line.strip()]
+    lines = list(filter(str.strip, map(_clean, text.splitlines())))
     return "\n".join(lines[-MAX_LOG_LINES:])
-
-
-def _is_inside(entry: Entry, name: str) -> bool:
-    """Whether what a record names is in its trial's folder: records may be somebody else's."""
-    path = (entry.folder / name).resolve()
-    return path.exists() and path.is_relative_to(entry.folder.resolve())
 
 
 def _clean(line: str) -> str:
@@ -152,23 +144,22 @@ def _clean(line: str) -> str:
 
 
 def _describe_record(entry: Entry) -> list[tuple[str, str]]:
-    record, found = entry.record, entry.record.diagnostics
+    record, found = entry.record, entry.record.diagnostics or Diagnostics()
     smaller = ""
     if record.smaller_batch_size:
         smaller = f"{record.trial.batch_size} ran out of memory"
-    breaks = found.graph_breaks[:MAX_PLACES] if found else ()
     return [
         ("message", (record.message or "")[:MAX_MESSAGE_CHARACTERS]),
         ("status", _explain_status(record.status)),
         ("ended while", record.phase or ""),
         ("flags", ", ".join(entry.flags)),
-        ("accuracy", _describe_accuracy(entry.worst) if entry.worst else ""),
+        ("accuracy", _describe_accuracy(entry.worst)),
         ("attention kernels", _describe_attention(entry)),
         ("trial", record.trial_id),
         ("batch size", smaller),
-        ("graphs", cell.plain(found.graphs) if found else ""),
-        ("kernels that Inductor wrote", cell.plain(found.kernels) if found else ""),
-        ("graph breaks", "\n".join(map(_describe_break, breaks))),
+        ("graphs", cell.plain(found.graphs)),
+        ("kernels that Inductor wrote", cell.plain(found.kernels)),
+        ("graph breaks", "\n".join(map(_describe_break, found.graph_breaks[:MAX_PLACES]))),
         ("blocks", _describe_blocks(entry.blocks)),
         ("shapes of inputs", _describe_shapes(entry.result.seen_of_script)),
         ("CUDA graphs skipped", "\n".join(record.cudagraph_skips[:MAX_PLACES])),
@@ -188,16 +179,19 @@ def _explain_status(status: str) -> str:
     return f"{status}: {sentence(meaning.says)} {meaning.todo.replace('`', '')}".strip()
 
 
-def _describe_accuracy(worst: Accuracy) -> str:
+def _describe_accuracy(worst: Accuracy | None) -> str:
     """Describe the check of the tensor that came nearest to its bound, first why there is no
     verdict.
     """
-    unverified = f"no verdict: {worst.unverified}" if worst.unverified else ""
+    if worst is None:
+        return ""
     compared = ""
     if worst.compiled_error is not None and worst.bound is not None:
-        error, bound = f"{worst.compiled_error:.3g}", f"{worst.bound:.3g}"
-        compared = f"{worst.worst}: error {error}, allowed {bound}, against {worst.reference}"
-    return join((unverified, compared))
+        compared = (
+            f"{worst.worst}: error {worst.compiled_error:.3g}, allowed {worst.bound:.3g}, against "
+            f"{worst.reference}"
+        )
+    return join((prefix("no verdict: ", worst.unverified or ""), compared))
 
 
 def _describe_attention(entry: Entry) -> str:
@@ -232,22 +226,28 @@ def _describe_shapes(script: ScriptRun | None) -> str:
 
 def _describe_attempt(attempt: Attempt) -> str:
     """Describe an attempt, e.g. `crashed while compiling: killed by SIGKILL`."""
-    phase = f" while {attempt.phase}" if attempt.phase else ""
+    phase = prefix(" while ", attempt.phase or "")
     first_line = next(iter((attempt.message or "").splitlines()), "")
     return join((f"{attempt.status}{phase}", first_line), ": ")
 
 
-def _link_files(entry: Entry, address: str) -> list[list[str]]:
-    """Addresses relative to the page; none for a trial whose files are elsewhere."""
+def _link_files(entry: Entry, out: Path) -> list[list[str]]:
+    """List links to the files of a trial, relative to the page that lies in `out`; none for a trial
+    whose files are elsewhere.
+    """
     if not entry.folder.is_dir():
         return []
-    name = quote(entry.folder.name)
-    folder = name if address == "." else f"{address}/{name}"
-    found = [["folder", f"{folder}/"], ["record.json", f"{folder}/record.json"]]
-    record = entry.record
-    if record.log and _is_inside(entry, record.log):
-        found.append(["log", f"{folder}/{quote(record.log)}"])
-    seen = record.inspection
-    if seen and seen.folder and _is_inside(entry, seen.folder):
-        found.append(["what the compiler did", f"{folder}/{quote(seen.folder)}/summary.md"])
-    return found
+    address = quote(os.path.relpath(entry.folder, out))
+    links = [["folder", f"{address}/"], ["record.json", f"{address}/record.json"]]
+    seen = entry.record.inspection or Inspection()
+    named = (("log", entry.record.log, ""), ("what the compiler did", seen.folder, "/summary.md"))
+    for title, name, file in named:
+        if name and _is_inside(entry, name):
+            links.append([title, f"{address}/{quote(name)}{file}"])
+    return links
+
+
+def _is_inside(entry: Entry, name: str) -> bool:
+    """Whether what a record names is in its trial's folder: records may be somebody else's."""
+    path = (entry.folder / name).resolve()
+    return path.exists() and path.is_relative_to(entry.folder.resolve())

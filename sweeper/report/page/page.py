@@ -7,12 +7,12 @@ forbids every request. Try it: `python -m sweeper.report my-sweep`
 """
 
 import base64
-import functools
 import hashlib
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,8 @@ SECTIONS = {
 }
 TITLE_HEIGHT_PX = 110  # pixels of its title and caption, about
 
+Column = list[tuple[int, Figure]]  # figures with their places in the order of all
+
 
 @pause_garbage_collection()
 def begin_page(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
@@ -62,30 +64,32 @@ def begin_page(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
 
     findings = report.findings
     published = find_references(findings)
-    make_tables = parallel.start(functools.partial(_make_tables, findings, out), cores)
-    make_figures = parallel.start(functools.partial(_make_figures, findings, published), cores)
-    return lambda: _render(report, published, make_tables, make_figures)
+    make_tables = parallel.start(partial(_make_tables, findings, out), cores)
+    make_figures = parallel.start(partial(_make_figures, findings, published), cores)
+    return lambda: _render(report, published, *make_tables(), *make_figures())
 
 
 def _render(
     report: Report,
     published: References,
-    make_tables: Callable[[], tuple[list[Listing], str]],
-    make_figures: Callable[[], tuple[list[Figure], str]],
+    tables: Sequence[Listing],
+    table_data: str,
+    figures: Sequence[Figure],
+    figure_data: str,
 ) -> str:
     from jinja2 import Environment
+    from plotly.offline import get_plotlyjs
 
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_read("page.html"))
-    plotly, script = _read_plotly(), _read("page.js")
+    plotly: str = get_plotlyjs()
+    script = _read("page.js")
+    assert "</script" not in plotly.lower()
     findings = report.findings
     trials, failed = len(findings.entries), len(findings.failed)
-    title = "Speedups of torch.compile"
-    if report.provenance.sweeps:
-        title = f"{report.provenance.sweeps}: speedups of torch.compile"
+    sweeps = report.provenance.sweeps
+    title = f"{sweeps}: speedups of torch.compile" if sweeps else "Speedups of torch.compile"
     cards, rest = make_cards(findings, published)
-    tables, table_data = make_tables()
-    figures, figure_data = make_figures()
     amp = f" AMP: {findings.amp}." if findings.amp else ""
     page = template.render(
         policy=_policy(plotly, script),
@@ -101,7 +105,7 @@ def _render(
         legend=make_legend(findings),
         shades=list_shades(findings.entries),
         tables=tables,
-        places={name: place for name, (place, _) in SECTIONS.items()},
+        sections=SECTIONS,
         contents=_list_contents(tables, report),
         columns=_arrange(figure for figure in figures if figure.drawings),
         figures=figures,
@@ -118,8 +122,8 @@ def _render(
     return "".join(large.get(piece, piece) for piece in re.split(r"<!--([a-z-]+)-->", page))
 
 
-def _list_contents(tables: Iterable[Listing], report: Report) -> list[tuple[str, str]]:
-    """Make the entries of the contents bar: the id of a section, and a word for it."""
+def _list_contents(tables: Iterable[Listing], report: Report) -> list[tuple[str, tuple[int, str]]]:
+    """Make the entries of the contents bar: the id of a section, its place, and a word for it."""
     sections = dict(SECTIONS)
     if not report.verdict.again:
         sections.pop("again")
@@ -127,16 +131,15 @@ def _list_contents(tables: Iterable[Listing], report: Report) -> list[tuple[str,
         sections.pop("notes")
     for item in tables:
         sections[item.id] = item.place, item.word
-    ordered = sorted(sections.items(), key=lambda section: section[1][0])
-    return [(name, word) for name, (_, word) in ordered]
+    return sorted(sections.items(), key=lambda section: section[1][0])
 
 
 def _make_tables(findings: Findings, out: Path) -> tuple[list[Listing], str]:
     """Make the tables that have rows, in their order: without their data, and the data as JSON."""
-    specs = sorted((spec.for_page() for spec in TABLES), key=lambda spec: spec.place)
+    specs = [spec.for_page() for spec in TABLES]
     tables = []
     data = {}
-    for spec in specs:
+    for spec in sorted(specs, key=lambda spec: spec.place):
         listing = make_listing(spec, findings, out)
         if listing:
             data[listing.id] = listing.data
@@ -166,22 +169,22 @@ def _make_figures(findings: Findings, published: References) -> tuple[list[Figur
         sketches.append(replace(figure, drawings=first))
         choices = []
         for item in figure.drawings:
-            layout = item.layout.to_json()
+            layout = {"height": item.height, **item.layout}
             choices.append({"name": item.name, "traces": item.traces, "layout": layout})
         data.append({"id": figure.id, "choices": _round(choices)})
     return sketches, _dump(data)
 
 
-def _arrange(figures: Iterable[Figure]) -> tuple[list[tuple[int, Figure]], ...]:
+def _arrange(figures: Iterable[Figure]) -> Sequence[Column]:
     """Arrange figures in two columns, each in the column that ends higher up, and keep their
     order.
     """
-    columns: tuple[list[tuple[int, Figure]], ...] = ([], [])
+    columns: Sequence[Column] = ([], [])
     heights = [0, 0]
     for order, figure in enumerate(figures):
         shorter = heights.index(min(heights))
         columns[shorter].append((order, figure))
-        heights[shorter] += figure.drawings[0].layout.height + TITLE_HEIGHT_PX
+        heights[shorter] += figure.drawings[0].height + TITLE_HEIGHT_PX
     return columns
 
 
@@ -215,14 +218,6 @@ def _policy(*scripts: str) -> str:
         f"default-src 'none'; script-src {' '.join(allowed)}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'"
     )
-
-
-def _read_plotly() -> str:
-    from plotly.offline import get_plotlyjs
-
-    script: str = get_plotlyjs()
-    assert "</script" not in script.lower()
-    return script
 
 
 def _read(name: str) -> str:

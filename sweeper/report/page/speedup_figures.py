@@ -3,8 +3,7 @@
 Families have AMP and fp32 beside each other, and what was published for PyTorch 2.0.
 """
 
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any
 
@@ -19,7 +18,7 @@ from sweeper.report.answers.speedups import (
     shows_range,
 )
 from sweeper.report.answers.trials import find_varying, name_trial, show_axis
-from sweeper.report.columns.formats import estimated, shorten
+from sweeper.report.columns.formats import estimated, join, prefix, shorten
 from sweeper.report.published import Published, References, find_published
 
 from .figure_base import (
@@ -28,7 +27,8 @@ from .figure_base import (
     SYMBOLS,
     Drawing,
     Figure,
-    Layout,
+    Line,
+    PlotAxis,
     Trace,
     bars,
     choose_colour,
@@ -36,17 +36,19 @@ from .figure_base import (
     error_bars,
     estimate_bars,
     fill,
-    find_naming_axes,
     group_by,
     label,
+    lay_out,
     list_kinds,
-    name_entry,
+    log_axis,
+    name_entries,
     name_first,
     names_axis,
     pick,
     points,
     ratio_axis,
     reference_line,
+    show_axes,
     stack,
     zero_axis,
 )
@@ -57,10 +59,6 @@ MAX_BARS_EVER = 2000  # a browser takes seconds for more
 MAX_MODELS = 100  # to choose from in the figure of backends
 MAX_LINES = 300  # of the figure of batch sizes
 MAX_CHOICES = 12
-FAMILIES = (
-    "Geometric means of speedups over the models of a family, with 95 % intervals for these models "
-    "where known."
-)
 MAX_KEYS = 4  # groups of the summary that stand beside each other in one figure of families
 MAX_SERIES = 6
 
@@ -88,95 +86,86 @@ def speedup(entry: Entry) -> float:
 
 def describe_trial(entry: Entry, *more: str) -> str:
     """Describe the trial of a point, for a reader who hovers over the point."""
-    flags = ", ".join(leave_out_housekeeping(entry.flags))
-    device, size = show_device_speedup(entry), show_axis(entry, "batch_size")
     name = name_trial(entry, ("backend", "variant"))
-    lines = [f"{name}, batch {size}" if size else name, f"speedup {show_speedup(entry)}"]
-    if device:
-        lines.append(f"device speedup {device}")
-    if flags:
-        lines.append(shorten(f"flags: {flags}", 90))
-    return stack(*lines, *more)
+    flags = ", ".join(leave_out_housekeeping(entry.flags))
+    return stack(
+        join((name, prefix("batch ", show_axis(entry, "batch_size"))), ", "),
+        f"speedup {show_speedup(entry)}",
+        prefix("device speedup ", show_device_speedup(entry)),
+        shorten(prefix("flags: ", flags), 90),
+        *more,
+    )
 
 
 def draw_forest(entries: Sequence[Entry]) -> Figure:
-    """Draw every speedup with its interval, sorted."""
-    title, measured = "Speedups, sorted", select_measured(entries)
-    if not measured:
-        return Figure("forest", title, missing="no trial has a speedup")
+    """Draw every speedup with its interval, sorted; of many also the two ends, of all and per
+    precision, mode and backend.
+    """
+    measured = select_measured(entries)
     number = len(measured)
     drawings = []
     whole = "all"
     if number > MAX_BARS:
-        drawings = [_both_ends("", measured, MAX_BARS), *_forests_by_group(measured)]
         whole = f"all {number}"
+        drawings.append(_both_ends("", measured, MAX_BARS))
+        axes = find_varying(measured, ("precision", "mode", "backend"))
+        groups = group_by(map(" ".join, show_axes(measured, axes)), measured)
+        if 1 < len(groups) <= MAX_CHOICES:
+            for name, found in sorted(groups.items()):
+                drawings.append(_both_ends(f"{name}: ", found, MAX_BARS_PER_GROUP))
     if number > MAX_BARS_EVER:
         whole = f"the {MAX_BARS_EVER} fastest of {number}"
-    drawings.append(_forest(whole, measured[:MAX_BARS_EVER]))
+    if measured:
+        drawings.append(_forest(whole, measured[:MAX_BARS_EVER]))
     caption = (
         "Eager / compiled step time by wall clock, on a logarithmic axis; right of 1, compiling is "
         "faster."
     )
-    return Figure("forest", title, caption, drawings)
+    return Figure("forest", "Speedups, sorted", caption, drawings, "no trial has a speedup")
 
 
-def _forests_by_group(entries: Sequence[Entry]) -> list[Drawing]:
-    """Draw a forest per precision, mode and backend, where there are several but not many."""
-    axes = find_varying(entries, ("precision", "mode", "backend"))
-    groups = group_by(entries, lambda entry: " ".join(show_axis(entry, name) for name in axes))
-    if not 1 < len(groups) <= MAX_CHOICES:
-        return []
-    return [
-        _both_ends(f"{name}: ", found, MAX_BARS_PER_GROUP) for name, found in sorted(groups.items())
-    ]
-
-
-def _both_ends(prefix: str, entries: Sequence[Entry], max_entries: int) -> Drawing:
+def _both_ends(start: str, entries: Sequence[Entry], max_entries: int) -> Drawing:
     """Draw all trials, or of more than `max_entries` the fastest and the slowest with a dotted line
-    between them.
+    between them; `start` is how the name of the drawing starts.
     """
     if len(entries) <= max_entries:
-        return _forest(f"{prefix}{len(entries)}", entries)
+        return _forest(f"{start}{len(entries)}", entries)
     half = max_entries // 2
-    name = f"{prefix}{half} fastest, {half} slowest of {len(entries)}"
+    name = f"{start}{half} fastest, {half} slowest of {len(entries)}"
     line = reference_line("y", half - 0.5, dash="dot")
     return _forest(name, [*entries[:half], *entries[-half:]], line)
 
 
-def _forest(name: str, entries: Sequence[Entry], *lines: Mapping[str, Any]) -> Drawing:
-    axes = find_naming_axes(entries)
+def _forest(name: str, entries: Sequence[Entry], *lines: Line) -> Drawing:
     marks = list(MARKS)
-    kinds = list_kinds(entries)
-    groups: dict[tuple[tuple[str, ...], int], list[int]] = defaultdict(list)
-    for place, entry in enumerate(entries):
-        groups[kinds[place], marks.index(_mark(entry))].append(place)
+    ranks = [marks.index(_mark(entry)) for entry in entries]
+    keys = zip(list_kinds(entries), ranks, strict=True)
+    number = len(entries)
     traces = []
-    for (kind, rank), places in sorted(groups.items()):
-        mark = marks[rank]
+    for (kind, rank), places in sorted(group_by(keys, range(number)).items()):
         shown = [entries[place] for place in places]
-        title, shade = ", ".join((*kind, mark)), compiled_colour(shown[0])
-        traces.append(_speedups(title, shown, "x", places, shade, MARKS[mark]))
-    xaxis = {**ratio_axis("speedup", _list_ends(entries)), "side": "top"}
-    names = names_axis([name_entry(entry, axes) for entry in entries])
-    yaxis = {**names, "range": [len(entries) - 0.5, -0.5]}
-    height = 110 + 17 * len(entries)
-    return Drawing(name, traces, Layout(height, xaxis, yaxis, (reference_line("x"), *lines)))
+        title = ", ".join((*kind, marks[rank]))
+        traces.append(_speedups(title, shown, "x", places, MARKS[marks[rank]]))
+    xaxis = {**_speedup_axis(entries), "side": "top"}
+    yaxis = {**names_axis(name_entries(entries)), "range": [number - 0.5, -0.5]}
+    layout = lay_out(xaxis, yaxis, reference_line("x"), *lines)
+    return Drawing(name, traces, 110 + 17 * number, layout)
 
 
 def _speedups(
     name: str,
     entries: Sequence[Entry],
     axis: str,
-    others: Sequence[float | None],
-    shade: str,
+    others: Sequence[float],
     symbol: str,
     **more: Any,
 ) -> Trace:
     """Describe points with their intervals along `axis`, and `others` along the other axis."""
     speedups = list(map(speedup, entries))
     xs, ys = (speedups, others) if axis == "x" else (others, speedups)
+    shade = compiled_colour(entries[0])
     marker = {"color": shade, "symbol": symbol, "line": {"color": shade, "width": 1.6}}
-    whiskers = {f"error_{axis}": error_bars(list(map(_ends, entries)))}
+    whiskers = {f"error_{axis}": error_bars(map(_ends, entries))}
     texts = list(map(describe_trial, entries))
     return points(name, xs, ys, marker, text=texts, **whiskers, **more)
 
@@ -186,7 +175,9 @@ def _mark(entry: Entry) -> str:
         return NOT_VERIFIED
     if shows_range(entry):
         return RANGE
-    return SINGLE if entry.result.speedup_low is None else INTERVAL
+    if entry.result.speedup_low is None:
+        return SINGLE
+    return INTERVAL
 
 
 def _ends(entry: Entry) -> tuple[float, float, float]:
@@ -194,102 +185,96 @@ def _ends(entry: Entry) -> tuple[float, float, float]:
     there is none.
     """
     middle, result = speedup(entry), entry.result
-    low, high = result.speedup_low, result.speedup_high
+    low, high = result.speedup_low or middle, result.speedup_high or middle
     if shows_range(entry):
-        low, high = result.speedup_min, result.speedup_max
-    if not low or not high:
-        return middle, middle, middle
+        low, high = result.speedup_min or middle, result.speedup_max or middle
     return min(low, middle), middle, max(high, middle)
 
 
-def _list_ends(entries: Sequence[Entry]) -> list[float]:
-    return list(chain.from_iterable(map(_ends, entries)))
+def _speedup_axis(entries: Iterable[Entry]) -> PlotAxis:
+    """Describe an axis that shows every speedup with its error bar."""
+    return ratio_axis("speedup", chain.from_iterable(map(_ends, entries)))
 
 
 def draw_backends(entries: Sequence[Entry]) -> Figure:
     """Draw the backends side by side: all models together where there are few, else a choice per
     model.
     """
-    title = "Backends"
-    compiled = [entry for entry in entries if show_axis(entry, "backend")]
+    compiled = list(filter(_backend, entries))
     measured = select_measured(compiled)
-    if len({show_axis(entry, "backend") for entry in compiled}) < 2:
-        return Figure("backends", title, missing="fewer than two backends were tried")
-    if not measured:
-        return Figure("backends", title, missing="no backend gave a speedup")
+    if len(set(map(_backend, compiled))) < 2:
+        return Figure("backends", "Backends", missing="fewer than two backends were tried")
     failed = set()
     for entry in compiled:
         if not is_ok(entry):
-            failed.add(f"{show_axis(entry, 'backend')} ({entry.record.status})")
+            failed.add(f"{_backend(entry)} ({entry.record.status})")
     caption = "Speedup over eager."
     if failed:
         caption += f" Not ok: {', '.join(sorted(failed))}."
-    axes = find_naming_axes(measured, without="backend")
-    series = group_by(measured, lambda entry: name_entry(entry, axes))
-    if len(series) <= MAX_SERIES:
-        return Figure("backends", title, caption, [_backend_bars("all", series)])
-    shown = _longest(series, MAX_MODELS)
-    if len(shown) < len(series):
-        caption += (
-            f" {len(shown)} of {len(series)} to choose from: those in which most backends gave a "
-            "speedup."
-        )
-    drawings = [_backend_bars(name, {name: series[name]}) for name in shown]
-    return Figure("backends", title, caption, drawings)
+    series = group_by(name_entries(measured, without="backend"), measured)
+    choices = {"all": series} if series else {}
+    if len(series) > MAX_SERIES:
+        shown = _keep_longest(series, MAX_MODELS)
+        choices = {name: {name: found} for name, found in shown.items()}
+        if len(shown) < len(series):
+            caption += (
+                f" {len(shown)} of {len(series)} to choose from: those in which most backends gave "
+                "a speedup."
+            )
+    drawings = [_backend_bars(name, found) for name, found in choices.items()]
+    return Figure("backends", "Backends", caption, drawings, "no backend gave a speedup")
 
 
-def _longest(series: Mapping[str, Sequence[Entry]], max_series: int) -> list[str]:
-    """Name the series with the most trials, in alphabetical order."""
-    return sorted(sorted(series, key=lambda name: (-len(series[name]), name))[:max_series])
+def _backend(entry: Entry) -> str:
+    return show_axis(entry, "backend")
+
+
+def _keep_longest(series: dict[str, list[Entry]], max_series: int) -> dict[str, list[Entry]]:
+    """Keep the series with the most trials, in alphabetical order."""
+    longest = sorted(series, key=lambda name: (-len(series[name]), name))[:max_series]
+    return {name: series[name] for name in sorted(longest)}
 
 
 def _backend_bars(name: str, series: Mapping[str, Sequence[Entry]]) -> Drawing:
     """Draw a bar per backend and series; the backend with the highest speedup stands on top."""
     best: dict[str, float] = {}
-    for entries in series.values():
-        for entry in entries:
-            backend = show_axis(entry, "backend")
-            best[backend] = max(best.get(backend, 0.0), speedup(entry))
-    order = sorted(best, key=lambda backend: best[backend])
+    for entry in sorted(chain.from_iterable(series.values()), key=speedup):
+        best[_backend(entry)] = speedup(entry)
+    order = sorted(best, key=best.__getitem__)
     traces = []
     for index, (title, entries) in enumerate(series.items()):
         speedups = list(map(speedup, entries))
-        places = [order.index(show_axis(entry, "backend")) for entry in entries]
-        shades = list(map(compiled_colour, entries))
-        style = {
-            "orientation": "h",
-            "textposition": "auto",
-            "hovertext": list(map(describe_trial, entries)),
-        }
-        marker = fill(shades, pick(PATTERNS, index))
+        places = [order.index(_backend(entry)) for entry in entries]
+        marker = fill(list(map(compiled_colour, entries)), pick(PATTERNS, index))
+        hover = list(map(describe_trial, entries))
+        style = {"orientation": "h", "textposition": "auto", "hovertext": hover}
         traces.append(bars(title, speedups, places, marker, speedups, **style))
     height = 110 + len(order) * (18 + 14 * len(series))
-    lines, more = [reference_line("x")], {"barmode": "group"}
-    layout = Layout(height, zero_axis("speedup"), names_axis(order), lines, more)
-    return Drawing(name, traces, layout)
+    xaxis, yaxis = zero_axis("speedup"), names_axis(order)
+    layout = lay_out(xaxis, yaxis, reference_line("x"), barmode="group")
+    return Drawing(name, traces, height, layout)
 
 
 def draw_batch_sizes(entries: Sequence[Entry]) -> Figure:
     """Draw speedup against batch size, with a line per model and setting that was measured at
     several sizes.
     """
-    title, measured = "Speedup against batch size", select_measured(entries)
-    axes = find_naming_axes(measured, without="batch_size")
+    measured = select_measured(entries)
     series = {}
-    for name, line in group_by(measured, lambda entry: name_entry(entry, axes)).items():
+    names = name_entries(measured, without="batch_size")
+    for name, line in group_by(names, measured).items():
         if len(set(map(_batch_size, line))) > 1:
             series[name] = line
-    if not series:
-        return Figure("batch-sizes", title, missing="no model has speedups at two batch sizes")
-    shown = _longest(series, MAX_LINES)
+    shown = _keep_longest(series, MAX_LINES)
     caption = "Shows at which batch size compiling gives most."
     if len(shown) < len(series):
         caption += f" {len(shown)} of {len(series)} lines: those of most sizes."
+    lines = list(shown.items())
     drawings = []
-    for start in range(0, len(shown), MAX_SERIES):
-        part = shown[start : start + MAX_SERIES]
-        drawings.append(_batch_lines({name: series[name] for name in part}))
-    return Figure("batch-sizes", title, caption, drawings)
+    for start in range(0, len(lines), MAX_SERIES):
+        drawings.append(_batch_lines(dict(lines[start : start + MAX_SERIES])))
+    missing = "no model has speedups at two batch sizes"
+    return Figure("batch-sizes", "Speedup against batch size", caption, drawings, missing)
 
 
 def _batch_size(entry: Entry) -> int:
@@ -298,105 +283,100 @@ def _batch_size(entry: Entry) -> int:
 
 def _batch_lines(series: Mapping[str, Sequence[Entry]]) -> Drawing:
     traces = []
-    sizes: set[int] = set()
-    ends: list[float] = []
+    drawn: list[Entry] = []
     for index, (name, line) in enumerate(series.items()):
         ordered = sorted(line, key=_batch_size)
-        of_line = list(map(_batch_size, ordered))
-        style = {"width": 1.8, "dash": pick(DASHES, index)}
-        shade, symbol = compiled_colour(ordered[0]), pick(SYMBOLS, index)
-        more = {"mode": "lines+markers", "line": style}
-        traces.append(_speedups(name, ordered, "y", of_line, shade, symbol, **more))
-        sizes.update(of_line)
-        ends += _list_ends(ordered)
-    ticks = sorted(sizes)
-    xaxis = {
-        "title": {"text": "batch size"},
-        "type": "log",
-        "tickvals": ticks,
-        "ticktext": [f"{size:g}" for size in ticks],
-    }
-    layout = Layout(420, xaxis, ratio_axis("speedup", ends), [reference_line("y")])
-    return Drawing(name_first(list(series)), traces, layout)
+        sizes = list(map(_batch_size, ordered))
+        symbol, style = pick(SYMBOLS, index), {"width": 1.8, "dash": pick(DASHES, index)}
+        trace = _speedups(name, ordered, "y", sizes, symbol, mode="lines+markers", line=style)
+        traces.append(trace)
+        drawn += ordered
+    ticks = sorted(set(map(_batch_size, drawn)))
+    xaxis = log_axis("batch size", ticks, "{:g}".format)
+    layout = lay_out(xaxis, _speedup_axis(drawn), reference_line("y"))
+    return Drawing(name_first(list(series)), traces, 420, layout)
 
 
 def draw_families(groups: Sequence[Group], references: References) -> Figure:
     """Draw geometric means in AMP and fp32 per family."""
     drawn = {}
-    for key, found in group_by(groups, lambda group: group.key).items():
-        if any(AMP.estimate(group) or FP32.estimate(group) for group in found):
+    for key, found in group_by((group.key for group in groups), groups).items():
+        whole = found[-1]  # the last group of a key is that of `all`
+        if AMP.estimate(whole) or FP32.estimate(whole):
             drawn[key] = found
-    if not drawn:
-        missing = "no geometric mean: no trial in a precision with a weight has a verified speedup"
-        return Figure("families", "Families", missing=missing)
-    caption = FAMILIES
+    caption = (
+        "Geometric means of speedups over the models of a family, with 95 % intervals for these "
+        "models where known."
+    )
     if references.shown:
         caption += f" Dotted: what was published for PyTorch 2.0. {references.sentence}"
-    if len(drawn) <= MAX_KEYS:
-        return Figure("families", "Families", caption, [_family_bars("all", drawn)])
 
     def rank(key: GroupKey) -> float:
-        # The last group of a key is that of `all`.
-        found = AMP.estimate(drawn[key][-1])
-        return -(found.ratio if found else 0.0)
+        amp = AMP.estimate(drawn[key][-1])
+        return amp.ratio if amp else 0.0
 
-    drawings = [_family_bars(str(key), {key: drawn[key]}) for key in sorted(drawn, key=rank)]
-    return Figure("families", "Families", caption, drawings)
+    choices = {"all": drawn} if drawn else {}
+    if len(drawn) > MAX_KEYS:
+        ranked = sorted(drawn, key=rank, reverse=True)
+        choices = {str(key): {key: drawn[key]} for key in ranked}
+    drawings = [_family_bars(name, by_key) for name, by_key in choices.items()]
+    missing = "no geometric mean: no trial in a precision with a weight has a verified speedup"
+    return Figure("families", "Families", caption, drawings, missing)
 
 
 def _family_bars(name: str, by_key: Mapping[GroupKey, Sequence[Group]]) -> Drawing:
     every = list(chain.from_iterable(by_key.values()))
-    families = {group.family for group in every}
-    order = sorted(families, key=lambda family: (family == ALL, family))
+    order = [*sorted({group.family for group in every} - {ALL}), ALL]
     traces = []
     modes: list[str] = []
     for key, groups in by_key.items():
         # of several keys with one mode
         pattern = pick(PATTERNS, modes.count(key.mode))
         modes.append(key.mode)
+        places = [order.index(group.family) for group in groups]
         for mean in (AMP, FP32):
-            if any(mean.estimate(group) for group in groups):
-                title = mean.title
-                if len(by_key) > 1:
-                    title = f"{mean.title}, {_shorten_key(key, list(by_key))}"
-                marker = fill([choose_colour(key.mode, mean.title)], pattern)
-                traces.append(_geomeans(title, groups, order, mean, marker))
+            if not mean.estimate(groups[-1]):
+                continue
+            title = mean.title
+            if len(by_key) > 1:
+                title = f"{mean.title}, {_shorten_key(key, by_key)}"
+            marker = fill([choose_colour(key.mode, mean.title)], pattern)
+            estimates = list(map(mean.estimate, groups))
+            hover = [_describe_mean(title, mean, group) for group in groups]
+            traces.append(estimate_bars(title, places, estimates, marker, hover))
     published = {}
     for group in every:
-        if found := find_published(group):
-            published[order.index(group.family)] = found
+        item = find_published(group)
+        if item:
+            published[order.index(group.family)] = item
     if published:
         traces.append(_dotted_lines(published))
     ticks = [label(family, 20) for family in order]
     for at, item in published.items():  # in three lines, which fit under a group of bars
         source = f"({item.device}, {item.year})"
         ticks[at] = stack(shorten(order[at], 20), item.value, source)
-    places, ends = list(range(len(order))), [-0.6, len(order) - 0.4]
-    xaxis = {"tickvals": places, "ticktext": ticks, "range": ends, "tickangle": 0}
-    lines, more = [reference_line("y")], {"barmode": "group", "bargap": 0.25}
-    return Drawing(name, traces, Layout(400, xaxis, zero_axis("speedup"), lines, more))
+    xaxis = {
+        "tickvals": list(range(len(order))),
+        "ticktext": ticks,
+        "range": [-0.6, len(order) - 0.4],
+        "tickangle": 0,
+    }
+    yaxis = zero_axis("speedup")
+    layout = lay_out(xaxis, yaxis, reference_line("y"), barmode="group", bargap=0.25)
+    return Drawing(name, traces, 400, layout)
 
 
-def _shorten_key(key: GroupKey, keys: Sequence[GroupKey]) -> str:
+def _shorten_key(key: GroupKey, keys: Iterable[GroupKey]) -> str:
     """Keep the parts of a key in which it differs from the other keys."""
-    common = set(keys[0].parts).intersection(*(other.parts for other in keys[1:]))
+    common = set.intersection(*(set(other.parts) for other in keys))
     return ", ".join(part for part in key.parts if part not in common) or str(key)
 
 
-def _geomeans(
-    name: str,
-    groups: Sequence[Group],
-    order: Sequence[str],
-    mean: Mean,
-    marker: Mapping[str, Any],
-) -> Trace:
-    estimates = list(map(mean.estimate, groups))
-    hover = []
-    for group, estimate in zip(groups, estimates, strict=True):
-        described = f"{estimated(estimate)} over {mean.describe_models(group)}"
-        hover.append(stack(f"{group.family}, {name}", described))
-    places = [order.index(group.family) for group in groups]
-    return estimate_bars(name, places, estimates, marker, hover)
+def _describe_mean(title: str, mean: Mean, group: Group) -> str:
+    return stack(
+        f"{group.family}, {title}",
+        f"{estimated(mean.estimate(group))} over {mean.describe_models(group)}",
+    )
 
 
 def _dotted_lines(published: Mapping[int, Published]) -> Trace:
