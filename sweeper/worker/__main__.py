@@ -24,7 +24,7 @@ from sweeper.core.libraries import SCRIPT
 from sweeper.core.protocol import NOTHING, Job, LeaseGrant, LeaseRequest, Message, encode
 
 from .inspection import trace
-from .process import die_with_parent
+from .parent_death import die_with_parent
 
 
 def main() -> None:

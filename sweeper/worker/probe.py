@@ -13,7 +13,7 @@ from sweeper.core.libraries import library_packages, read_versions
 from sweeper.core.protocol import Package, Software
 from sweeper.core.serialization import to_json
 
-from .process import die_with_parent
+from .parent_death import die_with_parent
 
 ADVICE = {
     "triton": "only a GPU needs it; torch built for CUDA brings it along",

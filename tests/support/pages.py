@@ -11,7 +11,7 @@ from records import write_sweep
 from sweeper.core.record import Record
 from sweeper.loading.entries import Entry, load
 from sweeper.report.build import write_report
-from sweeper.report.page.figure_base import Figure
+from sweeper.report.page.plotly_parts import Figure
 
 
 def write_page(folder: Path, records: Sequence[Record]) -> str:

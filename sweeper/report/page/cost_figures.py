@@ -14,7 +14,7 @@ from sweeper.report.answers.speedups import (
 from sweeper.report.answers.trials import show_axis
 from sweeper.report.columns.formats import prefix
 
-from .figure_base import (
+from .plotly_parts import (
     SYMBOLS,
     Drawing,
     Figure,

@@ -6,7 +6,7 @@ from sweeper.core.ladder import COMPILED_RUNGS, RUNGS
 from sweeper.report.answers.ladders import LadderAnswer, Rung, find_ladder_axes
 from sweeper.report.columns.formats import estimated, prefix
 
-from .figure_base import (
+from .plotly_parts import (
     PATTERNS,
     Drawing,
     Figure,

@@ -27,9 +27,9 @@ from sweeper.report.text.report import Report
 
 from . import cost_figures, ladder_figure, speedup_figures
 from .cards import make_cards
-from .figure_base import Figure, list_shades
 from .legend import make_legend
 from .listings import Listing, make_listing
+from .plotly_parts import Figure, list_shades
 
 DIGITS = 6  # of a number in a figure
 CARD_LINES = 4  # of a card that show at once

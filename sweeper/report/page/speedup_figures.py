@@ -21,7 +21,7 @@ from sweeper.report.answers.trials import find_varying, name_trial, show_axis
 from sweeper.report.columns.formats import estimated, join, prefix, shorten
 from sweeper.report.published import Published, References, find_published
 
-from .figure_base import (
+from .plotly_parts import (
     DASHES,
     PATTERNS,
     SYMBOLS,

@@ -22,7 +22,7 @@ from sweeper.worker import failures
 from sweeper.worker.lease import Lease
 from sweeper.worker.measurement.bench import Steps
 from sweeper.worker.monitoring import environment, torch_flags
-from sweeper.worker.process import die_with_parent
+from sweeper.worker.parent_death import die_with_parent
 from sweeper.worker.session import ProcessLog
 
 from . import phases, trajectories

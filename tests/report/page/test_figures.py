@@ -16,7 +16,7 @@ from records import make_process, make_record
 from sweeper.core.record import PerArm
 from sweeper.report.answers.findings import Findings
 from sweeper.report.page import cost_figures, speedup_figures
-from sweeper.report.page.figure_base import label, ratio_axis, seconds_axis
+from sweeper.report.page.plotly_parts import label, ratio_axis, seconds_axis
 from sweeper.report.published import find_references
 
 PAIR = (make_record(speedups=(2.0, 2.1)), make_record(precision="fp32", speedups=(1.4, 1.5)))
