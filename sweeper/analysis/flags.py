@@ -3,7 +3,9 @@ measured.
 
 A flag never changes a number. Flags are found once, when a trial ends, and its record keeps them;
 reports do not find them again. `sweeper.loading.cross_trial` adds the flag `eager_moved`, which
-compares trials. `DOUBTS` are those flags that say that a speedup may be off.
+compares trials. A few flags are cases of a doubt: the result is not verified, or something disturbed
+the measurement, by a share that `find_disturbances` reads from the record. `host_bound` is no doubt:
+it says that wall-clock speed is this host's, and device speed stands beside it.
 """
 
 import math
@@ -19,6 +21,8 @@ from .result import Result
 
 MAX_SCATTER = {"cuda": 0.05, "cpu": 0.10}  # of the blocks of an arm, as a share of the fastest
 MAX_CLOCK_DIFFERENCE = 0.01
+# the share by which a speedup may be off whose void rounds show that the compiler goes on compiling
+MAX_RECOMPILED = 0.05
 MAX_BUSY_HOST = 0.10  # of the cores that we may use, kept busy by others
 # of the device step time; beyond it a slightly slower host makes the trial host-bound
 MAX_HOST_SHARE = 0.8
@@ -28,7 +32,7 @@ UNVERIFIED = "accuracy_unverified"
 FAILED_BEFORE = "failed_before"
 DOUBT, CONTEXT, HOUSEKEEPING = "doubt", "context", "housekeeping"
 RANKS: Mapping[str, str] = {  # of flags
-    DOUBT: "the speedup may be off, or is not the compiler's own",
+    DOUBT: "the speedup may be off: the result is not verified, or something disturbed it",
     CONTEXT: "the speedup is right, and the flag says what was measured or where it holds",
     HOUSEKEEPING: "the speedup is right, and the tables already show what the flag says",
 }
@@ -44,6 +48,9 @@ class Flag(Meaning):
 
     rank: str
     why: str  # it belongs to its rank
+    cause: str = ""  # of a disturbance, in the words of an answer; "": of another kind
+    # of a disturbance: the share by which it may move the speedup of a process
+    moves: Callable[[Process], float] = lambda _process: math.inf
     of_process: Callable[[Record, Process], bool] = lambda _record, _process: False
     of_trial: Callable[[Record, Result], bool] = lambda _record, _result: False
 
@@ -58,6 +65,18 @@ def find_flags(record: Record, result: Result, measure: Measure) -> tuple[str, .
     if record.status == "ok" and measure.target and not is_resolved(result, measure.target):
         found.append("unresolved")
     return tuple(sorted(found))
+
+
+def find_disturbances(record: Record) -> dict[str, float]:
+    """Find the flags of a record that say what disturbed it, and the share by which each may have
+    moved its speedup.
+    """
+    found = {}
+    for name in record.flags:
+        flag = FLAGS.get(name)
+        if flag and flag.cause:
+            found[name] = max(map(flag.moves, record.processes), default=math.inf)
+    return found
 
 
 def is_resolved(result: Result, target: float) -> bool:
@@ -98,11 +117,18 @@ def _is_gpu_unobserved(record: Record, process: Process) -> bool:
     return record.trial.device == "cuda" and bool(process.rounds) and not observed
 
 
-def _clocks_differ(_record: Record, process: Process) -> bool:
+def _clock_difference(process: Process) -> float:
+    """The share by which the median clocks of the arms differ; 0 where they are not known."""
     clock = process.gpu.clock_mhz if process.gpu else PerArm()
     if not clock.eager or not clock.compiled:
-        return False
-    return abs(clock.eager / clock.compiled - 1) > MAX_CLOCK_DIFFERENCE
+        return 0.0
+    return abs(clock.eager / clock.compiled - 1)
+
+
+def _share_taken_by_others(process: Process) -> float:
+    """The share by which a step takes longer when others keep its cores busy, all in one arm."""
+    busy = process.host.busy_while_measuring if process.host else None
+    return 1 / (1 - min(busy or 0.0, 0.99)) - 1
 
 
 def _is_compile_contended(_record: Record, process: Process) -> bool:
@@ -193,7 +219,7 @@ FLAGS: Mapping[str, Flag] = {
         "The kinds are cuDNN, flash, memory-efficient, and none of these; `diagnostics.settings` "
         "names them.",
         "Where the model takes it, `model.attention=flash_attention_2` gives both arms one kernel.",
-        rank=DOUBT,
+        rank=CONTEXT,
         why="a part of the speedup is the choice of another attention kernel, which eager could "
         "have made as well",
         of_trial=_attention_differs,
@@ -204,7 +230,9 @@ FLAGS: Mapping[str, Flag] = {
         "Measure again on a GPU that is cool and idle, or lock its clocks.",
         rank=DOUBT,
         why="the arm with the higher clock looks faster than it is",
-        of_process=_clocks_differ,
+        of_process=lambda _, process: _clock_difference(process) > MAX_CLOCK_DIFFERENCE,
+        cause="clocks that differ",
+        moves=_clock_difference,
     ),
     "compile_contended": Flag(
         "others kept the processor busy while the trial compiled, so its compile time is shown "
@@ -231,7 +259,7 @@ FLAGS: Mapping[str, Flag] = {
         "CPU).",
         "Compare modes by their speedups, each over the eager arm of its own trial, as the "
         "recommendations do.",
-        rank=DOUBT,
+        rank=CONTEXT,
         why="the machine was not in one state for the whole sweep",
     ),
     "eager_nondeterministic": Flag(
@@ -246,7 +274,7 @@ FLAGS: Mapping[str, Flag] = {
         "an earlier attempt in this sweep failed",
         "`attempts` of the record and the opened row say how.",
         "Count on another failure, and look at what the earlier attempts said.",
-        rank=DOUBT,
+        rank=CONTEXT,
         why="the trial counts because it was run until it was ok, and another compilation may fail"
         " again",
         of_trial=lambda record, _: bool(record.attempts),
@@ -255,7 +283,7 @@ FLAGS: Mapping[str, Flag] = {
         "the driver did not say whether the GPU was shared, or whether its clocks were lowered",
         "NVML gave no processes or no reasons for lowered clocks.",
         "Measure where NVML answers, or make sure that nothing else runs on the GPU.",
-        rank=DOUBT,
+        rank=CONTEXT,
         why="nobody knows whether others used the GPU, or whether its clocks were lowered",
         of_process=_is_gpu_unobserved,
     ),
@@ -266,7 +294,7 @@ FLAGS: Mapping[str, Flag] = {
         "`mode=reduce-overhead` launches the kernels all at once, and a larger batch gives the "
         "device more to do. Several processes (`measure.processes`) show how much the speedup "
         "moves.",
-        rank=DOUBT,
+        rank=CONTEXT,
         why="wall-clock time depends on the host: one sweep gave 4.04 and 3.55 on one H200",
         of_trial=lambda _, result: result.host_bound_arms is not None,
     ),
@@ -276,6 +304,8 @@ FLAGS: Mapping[str, Flag] = {
         "or the cgroup's quota took more than 1 % of the cores.",
         "Measure again on an idle machine; `python -m sweeper.doctor` says how noisy it is.",
         rank=DOUBT,
+        cause="neighbours on the host",
+        moves=_share_taken_by_others,
         why="other processes may have slowed down one arm more than the other",
         of_process=_is_host_busy,
     ),
@@ -318,6 +348,8 @@ FLAGS: Mapping[str, Flag] = {
         "`TORCH_LOGS=recompiles` or `inspect=true` says why. Sizes that change call for "
         "`compile.dynamic=true`.",
         rank=DOUBT,
+        cause="recompilation",
+        moves=lambda _: MAX_RECOMPILED,
         why="rounds are void, and the next compilation may come at any step",
         of_process=_was_recompiled,
     ),
@@ -325,7 +357,7 @@ FLAGS: Mapping[str, Flag] = {
         "processes that share a compile cache ran different code",
         "The cache did not return the code that was stored in it.",
         "Compare the step times of the processes in `record.json`.",
-        rank=DOUBT,
+        rank=CONTEXT,
         why="the mean is over different programs",
         of_trial=_has_several_artifacts,
     ),
@@ -333,6 +365,7 @@ FLAGS: Mapping[str, Flag] = {
         "another process held the GPU before or during the measurement",
         todo="Measure again on a GPU of its own.",
         rank=DOUBT,
+        cause="neighbours on the GPU",
         why="other processes may have slowed down one arm more than the other",
         of_process=lambda _, process: bool(process.gpu and process.gpu.other_processes),
     ),
@@ -356,6 +389,8 @@ FLAGS: Mapping[str, Flag] = {
         "Improve the cooling, raise the power limit, or lock the clocks at a value that the GPU "
         "can hold.",
         rank=DOUBT,
+        cause="throttling",
+        moves=lambda process: max(_clock_difference(process), MAX_CLOCK_DIFFERENCE),
         why="the arm that needs more power loses more",
         of_process=lambda _, process: bool(process.gpu and process.gpu.slowdowns),
     ),
@@ -364,6 +399,7 @@ FLAGS: Mapping[str, Flag] = {
         "`changed_settings` of the process names the switch.",
         "Set the switch when the model is built, not in its forward.",
         rank=DOUBT,
+        cause="changed settings",
         why="the arms may have run under different switches",
         of_process=lambda _, process: bool(process.changed_settings),
     ),
@@ -391,14 +427,12 @@ FLAGS: Mapping[str, Flag] = {
         " took over 5 % (10 % on a CPU) longer than its fastest.",
         "Look at the blocks in the opened row, and measure again on an idle machine or with a "
         "longer `measure.warmup_s`.",
-        rank=DOUBT,
+        rank=CONTEXT,
         why="a mean of times that drift depends on when it was taken",
         of_process=_is_unsteady,
     ),
 }
 
-# The flags that say that the speedup may be off, or not the compiler's own, and why. Means stand
-# beside the means over models without any of these, and recommendations name them.
+# The flags that say that the speedup may be off, and why.
 DOUBTS: Mapping[str, str] = {name: flag.why for name, flag in FLAGS.items() if flag.rank == DOUBT}
-WALL_CLOCK_DOUBTS = frozenset({"host_bound", "host_busy", "eager_moved"})  # not of device time
-DEVICE_DOUBTS = DOUBTS.keys() - WALL_CLOCK_DOUBTS
+UNVERIFYING = frozenset(name for name in DOUBTS if not FLAGS[name].cause)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from sweeper.analysis.derive import derive, find_worst_accuracy
+from sweeper.analysis.flags import find_disturbances
 from sweeper.analysis.result import Result
 from sweeper.analysis.stats import Estimate
 from sweeper.core.record import ARMS, Accuracy, Record, RecordError
@@ -60,6 +61,8 @@ class Entry:
     over_strongest: OverStrongest | None = None  # where `ladder` found every way to run eager
     origin: tuple[str, ...] = ()  # the parts of the variant that records differ in: device, torch
     blocks: Blocks = Blocks()
+    # the flags that say what disturbed the trial, with the share by which each may have moved it
+    disturbances: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def trial(self) -> Trial:
@@ -135,9 +138,8 @@ def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str
             continue
         result, worst, blocks = derive(record), find_worst_accuracy(record), _read_blocks(record)
         small = _slim(record, shared)
-        entries.append(
-            Entry(small, result, found.folder, flags=record.flags, worst=worst, blocks=blocks)
-        )
+        entry = Entry(small, result, found.folder, "", record.flags, worst, blocks=blocks)
+        entries.append(replace(entry, disturbances=find_disturbances(record)))
     return entries, problems
 
 

@@ -1,57 +1,32 @@
-"""Decide which mode a model should use: `choose` takes one of several trials of one eager step, and
-says why.
+"""Decide whether to compile a model, and in which mode: one `Answer` for each, which everything
+that speaks of it takes.
 
-A mode is not recommended where its speedup is not known: its interval spans a factor of 2, or it
-has doubts of several causes. "Stay eager" needs the modes that could help to have been tried. Of a
-user's own script the whole loop decides.
-
-Where the eager step times of these trials agree, compiled step times are compared with all of them
-together, and with each other. Where they do not, each mode has its paired speedup, which is over
-the eager arm of its own trial, and modes are compared by these. Differences of mean logs are tested
-by Welch's t over processes (over draws where there are three), p values adjusted by Holm's rule for
-the number of modes. A pair of trials in which one has no interval is not tested: a difference then
-counts from `NOISE` on, or from `HOST_NOISE` on where an arm waits for the host.
+The answer is `compile` where the speedup lies above the point at which the answer turns, with both
+ends of its interval; `stay eager` where it lies below with both; else `open`. The point is 1.05, or
+in a job of known length the speedup that pays for compiling. A step that is faster as measured and
+by the clock of the device is `compile` as well, unsure. Sure answers rest on several processes, a
+result that is verified, and no disturbance larger than the distance to the point. Of a user's own
+script the whole loop decides.
 """
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from sweeper.analysis.stats import CONFIDENCE, Estimate, difference, holm, p_value, pool_estimates
 from sweeper.core.backends import CONTROLS
 from sweeper.core.trial import Trial
-from sweeper.loading.cross_trial import disagree
 from sweeper.loading.entries import Entry
-from sweeper.report.columns.formats import join, prefix, shorten_names
+from sweeper.report.columns.formats import duration, interval, join, ratio, shorten_names
 
-from .candidates import (
-    HOST_NOISE,
-    NOISE,
-    Candidate,
-    ModeOption,
-    Times,
-    compare_with_all,
-    compare_with_own,
-    find_option,
-    find_times,
-    name_mode,
-)
+from .gains import Candidate, find_candidate, name_mode
 from .trials import rank_mode
 
-EAGER_MOVED = (
-    "eager step times of these trials do not agree, so each mode is compared with its own eager "
-    "step"
-)
-STAY = "stay eager"
-NOT_KNOWN = "not known"
-NOTHING_FITS = "nothing fits"
+COMPILE, STAY, OPEN = "compile", "stay eager", "open"
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # of Inductor, with CUDA graphs
 WITHOUT_GRAPHS = ("default", "max-autotune-no-cudagraphs")
-# Compile times that lie nearer together do not decide between modes that are equally fast.
-ALIKE = 0.10
+ALIKE = 0.10  # compile times that lie nearer together do not decide between modes
 GIB = 2**30
-MEMORY_ALIKE = 0.01  # peaks that lie nearer together do not decide either
 
 
 @dataclass(frozen=True)
@@ -72,36 +47,30 @@ class Limits:
         memory = f"{self.memory_gib:g} GiB" if self.memory_gib else ""
         return join((steps, memory), ", ")
 
+    def exceeded_by(self, peak_bytes: float | None) -> str:
+        """Say how much memory an arm needs where that is beyond the limit."""
+        if self.memory_gib is None or peak_bytes is None or peak_bytes <= self.memory_gib * GIB:
+            return ""
+        return f"needs {peak_bytes / GIB:.1f} GiB of {self.memory_gib:g}"
+
 
 NO_LIMITS = Limits()
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What to use, None where nothing could be measured at all, and why."""
+class Answer:
+    """What to do with a model, and how sure that is."""
 
     entries: tuple[Entry, ...]
     limits: Limits
     batch_size: int | None  # None for a user's own script
-    recommended: str | None = STAY
-    reason: str = ""
-    chosen: Candidate | None = None
-    # the trial that is recommended, is not known, or came nearest to eager
-    rests_on: Entry | None = None
-    # tested, single_process or untested (host noise); None: no figures
-    certainty: str | None = None
-    tied: tuple[str, ...] = ()  # other modes that cannot be told apart from it
-    ruled_out: tuple[str, ...] = ()  # `mode: why`
-    outcomes: tuple[str, ...] = ()  # where nothing could be compared: what the trials came to
+    verdict: str = OPEN
+    best: Candidate | None = None  # to take, or the one that came nearest; None: none was right
+    why_unsure: tuple[str, ...] = ()
+    why_not: str = ""  # of `stay eager` and `open`: one sentence
+    tied: tuple[str, ...] = ()  # other modes that cannot be told apart from the best
+    ruled_out: tuple[str, ...] = ()  # `mode: why` of what failed or is beyond a limit
     not_tried: tuple[str, ...] = ()  # modes that could help where no mode that was tried does
-    # with `not known`: the modes whose speedup may lie above eager's
-    unknown: tuple[ModeOption, ...] = ()
-    # doubt flags of the chosen mode, or of the one that came nearest to eager
-    doubts: tuple[str, ...] = ()
-    doubts_eager: bool = False  # whether the reason says that eager step times do not agree
-    # per step, over all trials; of the chosen one's where they do not agree
-    eager_s: float | None = None
-    eager_agrees: bool = True  # whether the eager step times of the trials do
 
     @property
     def trial(self) -> Trial:
@@ -109,45 +78,66 @@ class Choice:
         return self.entries[0].trial
 
     @property
-    def answer(self) -> str:
-        """The answer in short: a mode, `stay eager`, `not known`, or `try MODE`."""
-        if self.not_tried:
-            return f"try {' and '.join(self.not_tried)}"
-        return self.recommended or ""
+    def chosen(self) -> Candidate | None:
+        """The mode to take; None: none."""
+        return self.best if self.verdict == COMPILE else None
 
     @property
-    def is_open(self) -> bool:
-        """Whether another run may change the answer from no to yes."""
-        return self.recommended == NOT_KNOWN or bool(self.not_tried)
+    def is_sure(self) -> bool:
+        return self.verdict != OPEN and not self.why_unsure
 
     @property
-    def speedup(self) -> float | None:
-        if self.chosen:
-            return self.chosen.own_speedup
-        return None
+    def recommended(self) -> str:
+        return self.best.name if self.best and self.verdict == COMPILE else self.verdict
 
     @property
     def gain(self) -> float:
-        """The speedup of the mode that is recommended; 0 without one."""
-        return self.speedup or 0.0
+        """The speedup of the mode to take; 0 without one."""
+        return self.chosen.gain.value if self.chosen else 0.0
 
     @property
     def total_eager_s(self) -> float | None:
         """Wall seconds of the job in eager."""
-        if not self.limits.steps or self.eager_s is None:
-            return None
-        return self.limits.steps * self.eager_s
+        if self.best and self.limits.steps:
+            return self.limits.steps * self.best.eager_s
+        return None
 
     @property
     def total_compiled_s(self) -> float | None:
-        """Wall seconds of the job in the mode that is recommended, compiling included."""
-        if self.chosen:
+        """Wall seconds of the job in the mode to take, compiling included."""
+        if self.chosen and self.limits.steps:
             return self.chosen.total_s(self.limits.steps)
         return None
 
+    def __str__(self) -> str:
+        """E.g. `compile default: 1.28x [1.25, 1.31], 1.29x by the device; pays back after 3,178
+        steps (12 min)`.
+        """
+        unsure = f" ({', '.join(self.why_unsure)})" if self.why_unsure else ""
+        if self.verdict != COMPILE or self.best is None:
+            return f"{self.verdict}: {self.why_not}{unsure}"
+        name = f"compile {self.best.name}" if self.is_sure else f"{self.best.name}, unsure"
+        return f"{name}: {join((show_gain(self.best), show_payback(self.best)))}{unsure}"
 
-def choose_all(entries: Iterable[Entry], limits: Limits = NO_LIMITS) -> list[Choice]:
-    """Choose for each model, batch size, workload, precision and variant, in alphabetical order of
+
+def show_gain(one: Candidate) -> str:
+    """E.g. `1.28x [1.25, 1.31], 1.29x by the device`."""
+    bounds = "" if one.gain.by_margin else f" {interval(one.gain.low, one.gain.high)}"
+    device = f"{ratio(one.device.value)}x by the device" if one.device else ""
+    return join((f"{ratio(one.gain.value)}x{bounds}", device), ", ")
+
+
+def show_payback(one: Candidate) -> str:
+    """E.g. `pays back after 3,178 steps (12 min)`."""
+    steps = one.break_even_steps
+    if steps is None:
+        return ""
+    seconds = one.total_s(math.ceil(steps)) or 0.0
+    return f"pays back after {math.ceil(steps):,} steps ({duration(seconds)})"
+
+
+def choose_all(entries: Iterable[Entry], limits: Limits = NO_LIMITS) -> list[Answer]:
+    """Answer for each model, batch size, workload, precision and variant, in alphabetical order of
     the models.
 
     Of two records of one mode and backend one that is ok counts, then the later one. mode=eager has
@@ -163,18 +153,18 @@ def choose_all(entries: Iterable[Entry], limits: Limits = NO_LIMITS) -> list[Cho
         other = group.get((trial.mode, trial.backend))
         if other is None or not other.is_ok or entry.is_ok:
             group[trial.mode, trial.backend] = entry
-    choices = [choose(list(group.values()), limits) for group in groups.values()]
-    return sorted(choices, key=_order)
+    answers = [choose(list(group.values()), limits) for group in groups.values()]
+    return sorted(answers, key=_order)
 
 
-def _order(choice: Choice) -> tuple[str, str, int, str, str]:
-    labels, variant = choice.trial.labels, choice.entries[0].variant
-    batch_size = choice.batch_size or 0
-    return labels.model, choice.trial.workload, batch_size, variant, labels.precision
+def _order(answer: Answer) -> tuple[str, str, int, str, str]:
+    labels, variant = answer.trial.labels, answer.entries[0].variant
+    batch_size = answer.batch_size or 0
+    return labels.model, answer.trial.workload, batch_size, variant, labels.precision
 
 
-def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
-    """Decide among trials of one model, batch size, workload, precision and variant; `entries` has
+def choose(entries: Sequence[Entry], limits: Limits) -> Answer:
+    """Answer for trials of one model, batch size, workload, precision and variant; `entries` has
     one or more.
 
     Without a limit of steps, the length of the training that a script's user named is one.
@@ -186,343 +176,131 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Choice:
     # The largest batch that ran, else the one that was asked for.
     ran = [entry.record.batch_size for entry in entries if entry.is_ok]
     batch_size = max(ran, default=first.trial.batch_size)
-    times, refused = _find_comparable(entries, batch_size)
-    peaks_bytes = [entry.result.eager_peak_memory_bytes for entry in times]
-    eager_needs = _exceed_memory(min(filter(None, peaks_bytes), default=None), limits)
-    eager_steps = [found.eager for found in times.values()]
-    eager = pool_estimates(eager_steps) if times else None
-    agrees = not disagree([step.ratio for step in eager_steps], first.trial.device)
-    of_loop = any(found.of_loop for found in times.values())
-    if eager and agrees and not of_loop:
-        candidates = compare_with_all(times, eager)
-    else:
-        candidates = compare_with_own(times)
-    ruled_out = [f"{name_mode(entry)}: {why}" for entry, why in refused.items()]
-    left = []
-    for one in candidates:
-        why = _exceed_limits(one, limits, pays_back=not eager_needs)
-        if why:
-            ruled_out.append(f"{one.name}: {why}")
-        else:
-            left.append(one)
+    candidates, ruled_out = _find_comparable(entries, batch_size, limits)
+    peaks = [one.entry.result.eager_peak_memory_bytes for one in candidates]
+    eager_needs = limits.exceeded_by(min(filter(None, peaks), default=None))
     if eager_needs:
         ruled_out.append(f"eager: {eager_needs}")
-    choice = Choice(
+    kept = [one for one in candidates if not limits.exceeded_by(one.peak_bytes)]
+    answer = Answer(
         tuple(entries),
         limits,
         batch_size if first.record.known_batch_size else None,
-        certainty=_rate_certainty(left or candidates),
         ruled_out=tuple(ruled_out),
-        eager_s=eager.ratio if eager else None,
-        eager_agrees=agrees,
     )
-    if not candidates and not eager_needs:
-        return _explain_nothing(choice, refused)
-    return _decide(choice, candidates, left, fits=not eager_needs)
-
-
-def _decide(
-    choice: Choice, candidates: Sequence[Candidate], left: Sequence[Candidate], fits: bool
-) -> Choice:
-    """Decide among candidates, of which those in `left` keep the limits; `fits`: so does eager."""
-    known = [one for one in left if not one.unknown]
-    # A trial's own interval must lie above 1, too, since the device of another trial may be a
-    # slower one.
-    faster = [one for one in _select_gaining(known) if (one.times.low or math.inf) > 1]
-    unknown = [one for one in left if one.may_pay]
-    if faster:
-        return _choose_fastest(choice, faster, known, unknown)
-    if not fits and not left:
-        reason = "neither eager nor a mode that is right fits"
-        return replace(choice, recommended=NOTHING_FITS, reason=reason, eager_s=None)
-    if not fits:
-        nearest = max(left, key=_rank_gain)
-        return _take(choice, nearest, f"{nearest.described_speedup}; eager itself does not fit")
-    if unknown:
-        return replace(
-            choice,
-            recommended=NOT_KNOWN,
-            reason=join(map(_explain_unknown, unknown)),
-            unknown=tuple(find_option(one.entry) for one in unknown),
-            rests_on=max(unknown, key=_rank_gain).entry,
-        )
-    gains = _select_gaining(one for one in candidates if one not in left)
-    # They lose whatever the limits are.
-    if not left and all(one.own_speedup <= 1 for one in candidates):
-        left = candidates
-    if left:
-        return _stay_eager(choice, left, "no mode within the limits" if gains else "no mode")
+    if not kept:
+        why = "neither eager nor a mode that is right fits" if eager_needs else "no mode fits"
+        return replace(answer, why_not=why if candidates else _say_what_failed(entries))
+    if eager_needs:
+        return _take(answer, kept, None)
+    steps = limits.steps
+    gaining = [one for one in kept if one.gains(steps)]
+    gaining = gaining or [one for one in kept if one.may_gain(steps)]
+    if gaining:
+        return _take(answer, gaining, steps)
+    crossing = [one for one in kept if not one.fails_to_gain(steps)]
+    nearest = max(crossing or kept, key=_rank_gain)
+    answer = replace(answer, best=nearest, not_tried=_list_untried(answer, kept))
+    if crossing:
+        why = f"{nearest.name} {show_gain(nearest)}, and from {ratio(nearest.turn(steps))}x on it pays"
+        return replace(answer, why_not=why)
+    unsure = [reason for one in kept for reason in one.why_unsure(steps)]
     return replace(
-        choice,
-        reason="every mode that is right is beyond the limits given",
-        rests_on=max(candidates, key=_rank_gain).entry,
+        answer,
+        verdict=STAY,
+        why_not=_say_why_to_stay(nearest, steps),
+        why_unsure=tuple(dict.fromkeys(unsure)),
     )
 
 
 def _rank_gain(one: Candidate) -> float:
-    return one.speedup.log
+    return one.gain.value
 
 
 def _find_comparable(
-    entries: Sequence[Entry], batch_size: int
-) -> tuple[dict[Entry, Times], dict[Entry, str]]:
-    """Find the times of the trials that can be compared, and why the others cannot."""
-    times: dict[Entry, Times] = {}
-    refused: dict[Entry, str] = {}
+    entries: Sequence[Entry], batch_size: int, limits: Limits
+) -> tuple[list[Candidate], list[str]]:
+    """Find the modes that can be compared, and `mode: why` of those that cannot or are beyond a
+    limit.
+    """
+    candidates: list[Candidate] = []
+    ruled_out: list[str] = []
     for entry in entries:
-        result, found = entry.result, find_times(entry)
+        one = find_candidate(entry)
+        why = ""
         if entry.trial.backend in CONTROLS:
-            refused[entry] = "a control that compiles nothing"
+            why = "a control that compiles nothing"
         elif not entry.is_ok:
-            refused[entry] = entry.record.status
+            why = entry.record.status
         elif entry.record.batch_size < batch_size:
-            refused[entry] = f"oom with batch {batch_size}"
-        elif not result.compiled_estimate or not result.eager_estimate:
-            refused[entry] = "no rounds that count"
-        elif found:
-            times[entry] = found
-    if any(found.of_loop for found in times.values()):
-        for entry, found in list(times.items()):
-            if not found.of_loop:
-                refused[entry] = "its loop was not timed"
-                del times[entry]
-    return times, refused
-
-
-def _select_positive(ratios: Mapping[Candidate, tuple[Estimate, float]]) -> list[Candidate]:
-    """Select the modes whose log ratio lies above 0: tested together where they have a variance,
-    else by the margin beside each.
-    """
-    p_values = {}
-    for one, (ratio, _) in ratios.items():
-        p = p_value(ratio)
-        if p is not None:
-            p_values[one] = p
-    adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
-    found = []
-    for one, (ratio, margin) in ratios.items():
-        is_positive = ratio.log > math.log1p(margin)
-        if one in adjusted:
-            is_positive = adjusted[one] < 1 - CONFIDENCE and ratio.log > 0
-        if is_positive:
-            found.append(one)
-    return found
-
-
-def _select_gaining(modes: Iterable[Candidate]) -> list[Candidate]:
-    """Select the modes that are faster than eager."""
-    return _select_positive({one: (one.speedup, one.margin) for one in modes})
-
-
-def _select_slower(best: Candidate, others: Iterable[Candidate]) -> list[Candidate]:
-    """Select the others that `best` is faster than."""
-    return _select_positive({one: _compare(best, one) for one in others if one is not best})
-
-
-def _select_faster(worst: Candidate, others: Iterable[Candidate]) -> list[Candidate]:
-    """Select the others that are faster than `worst`."""
-    return _select_positive({one: _compare(one, worst) for one in others if one is not worst})
-
-
-def _compare(one: Candidate, other: Candidate) -> tuple[Estimate, float]:
-    """Return by how much one mode is faster than another, and from which share on that counts
-    without a test.
-    """
-    of_eager = one.is_paired and (one.eager_waits or other.eager_waits)
-    margin = HOST_NOISE if one.waits or other.waits or of_eager else NOISE
-    return difference(one.pace, other.pace), margin
-
-
-def _exceed_memory(peak_bytes: float | None, limits: Limits) -> str | None:
-    """Say how much memory an arm needs where that is beyond the limit."""
-    if limits.memory_gib is None or peak_bytes is None or peak_bytes <= limits.memory_gib * GIB:
-        return None
-    return f"needs {peak_bytes / GIB:.1f} GiB"
-
-
-def _exceed_limits(one: Candidate, limits: Limits, pays_back: bool) -> str | None:
-    """Say which limit a candidate does not keep; without `pays_back` the job cannot run in eager
-    anyway.
-    """
-    needs = _exceed_memory(one.peak_bytes, limits)
-    if needs or limits.steps is None or not pays_back:
-        return needs
-    if one.compile_s is None:
-        return "its compile time is not known"
-    if one.total_share(limits.steps) < 1:
-        return None
-    is_upper_bound = "compile_contended" in one.entry.flags
-    verb = "is not shown to" if is_upper_bound else "does not"
-    return f"{verb} pay back within {limits.steps:,} steps"
-
-
-def _rate_certainty(candidates: Sequence[Candidate]) -> str | None:
-    if not candidates:
-        return None
-    if all(one.speedup.variance is not None for one in candidates):
-        return "tested"
-    if any(one.entry.result.processes == 1 for one in candidates):
-        return "single_process"
-    return "untested"
-
-
-def _explain_unknown(one: Candidate) -> str:
-    return f"{one.name} measured {one.described_speedup}, but {one.unknown}"
-
-
-def _choose_fastest(
-    choice: Choice,
-    faster: Sequence[Candidate],
-    left: Sequence[Candidate],
-    unknown: Sequence[Candidate],
-) -> Choice:
-    """Choose the fastest of the modes that are faster than eager, or the mode as fast that costs
-    least.
-
-    The speedups of the modes in `unknown` are not known, and these modes have no say.
-    """
-    steps = choice.limits.steps
-    if steps is not None:
-        chosen, tied = _choose_soonest(faster, left, steps)
-        reason = f", and the least total time for {steps:,} steps, compiling included"
-    else:
-        chosen, tied, reason = _choose_equal(faster, left)
-    if not reason and len(left) > 1:
-        reason = ", faster than eager and every other mode"
-    elif not reason:
-        several = len(choice.entries) > 1
-        alone = "every other mode is ruled out" if several else "no other mode was tried"
-        reason = ", faster than eager" if unknown else f", faster than eager; {alone}"
-    for one in unknown:
-        reason += f"; {_explain_unknown(one)}"
-    return _take(choice, chosen, f"{chosen.described_speedup}{reason}", tied)
-
-
-def _choose_soonest(
-    faster: Sequence[Candidate], left: Sequence[Candidate], steps: int
-) -> tuple[Candidate, list[Candidate]]:
-    """Choose the mode that ends a job of `steps` steps first, and list those that cost as much."""
-    best = min(faster, key=lambda one: one.total_share(steps))
-    differing = [best, *_select_slower(best, left), *_select_faster(best, left)]
-    tied = []
-    for one in left:
-        most = best.total_share(steps) * (1 + _compare(one, best)[1])
-        if one not in differing and one.total_share(steps) <= most:
-            tied.append(one)
-    return best, tied
-
-
-def _choose_equal(
-    faster: Sequence[Candidate], left: Sequence[Candidate]
-) -> tuple[Candidate, list[Candidate], str]:
-    """Choose the fastest mode or the cheapest that is as fast; list the others that are as fast,
-    and say why they are not chosen.
-    """
-    best = max(faster, key=_rank_gain)
-    slower = _select_slower(best, left)
-    equals = [best, *(one for one in left if one is not best and one not in slower)]
-    equal_gains = [one for one in equals if one in faster]
-    # Beside a fastest mode that does not wait for the host, a mode that does wins by nothing but
-    # its wide margin.
-    rivals = [one for one in equal_gains if best.waits or one is best or not one.waits]
-    # One of them may be faster than another though the fastest of all, a noisy one, is not.
-    cheap = [one for one in rivals if not _select_faster(one, equal_gains)]
-    chosen, why = _choose_cheapest(cheap)
-    slower = [chosen, *_select_slower(chosen, equals)]
-    tied = [one for one in equals if one not in slower]
-    waiting: list[str] = []
-    names_by_why: dict[str, list[str]] = defaultdict(list)
-    for one in tied:
-        if one in faster and one not in rivals:
-            waiting.append(one.name)
+            why = f"oom with batch {batch_size}"
+        elif one is None:
+            why = "no rounds that count"
         else:
-            # Without a reason to choose another mode, the modes are not faster than eager.
-            names_by_why[why or one.described_margin].append(one.name)
-    reason = ""
-    for differs, names in names_by_why.items():
-        but = f"and it {why}"
-        if not why:
-            but = f"but {'is' if len(names) == 1 else 'are'} not faster than eager {differs}"
-        reason += f"; {shorten_names(names)} cannot be told apart from it, {but}"
-    if waiting:
-        verb = "waits" if len(waiting) == 1 else "wait"
-        reason += (
-            f"; {shorten_names(waiting)} cannot be told apart from it, but {verb} for the host"
-        )
-    return chosen, tied, reason
+            candidates.append(one)
+            why = limits.exceeded_by(one.peak_bytes)
+        if why:
+            ruled_out.append(f"{name_mode(entry)}: {why}")
+    if any(one.of_loop for one in candidates):
+        candidates = [one for one in candidates if one.of_loop]
+    return candidates, ruled_out
 
 
-def _take(choice: Choice, chosen: Candidate, reason: str, tied: Sequence[Candidate] = ()) -> Choice:
-    doubts = []
-    if choice.limits.steps and "compile_contended" in chosen.entry.flags:
-        doubts.append("its compile time is an upper bound")
-    if choice.limits.memory_gib and chosen.peak_bytes is None:
-        doubts.append("how much memory it needs is not known")
+def _take(answer: Answer, gaining: Sequence[Candidate], steps: int | None) -> Answer:
+    """Take the mode that gains most, or, of those that cannot be told apart from it, the one that
+    compiles fastest, else the mildest. A job of known length has one that ends first.
+    """
+    best = max(gaining, key=_rank_gain)
+    if steps is not None:
+        best = min(gaining, key=lambda one: one.total_s(steps) or math.inf)
+    equals = [one for one in gaining if not _differ(best, one)]
+    if steps is None:
+        compile_s = min(one.compile_s or math.inf for one in equals)
+        quick = [one for one in equals if (one.compile_s or math.inf) <= compile_s * (1 + ALIKE)]
+        best = min(quick or equals, key=lambda one: (rank_mode(one.entry.trial.mode), one.name))
     return replace(
-        _rest_on(choice, chosen, reason, doubts),
-        recommended=chosen.name,
-        chosen=chosen,
-        tied=tuple(one.name for one in tied),
-        eager_s=chosen.eager.ratio,
+        answer,
+        verdict=COMPILE,
+        best=best,
+        why_unsure=best.why_unsure(steps),
+        tied=tuple(one.name for one in equals if one is not best),
     )
 
 
-def _stay_eager(choice: Choice, left: Sequence[Candidate], which: str) -> Choice:
-    """Say why no mode is recommended: none in `left`, which are those that `which` says, is faster
-    than eager.
-    """
-    nearest = max(left, key=lambda one: one.own_speedup)
-    reason = f"{which} is faster than eager {nearest.described_margin}; nearest is {nearest.name}"
-    choice = _rest_on(choice, nearest, f"{reason}, {nearest.described_speedup}")
-    not_tried = _list_untried(choice, left)
-    if not not_tried:
-        return choice
-    verb = "does" if len(left) == 1 else "do"
-    names = shorten_names([one.name for one in left])
-    recommended = f"{names} {verb} not pay; {shorten_names(not_tried)} not tried"
-    return replace(choice, recommended=recommended, not_tried=not_tried)
+def _differ(one: Candidate, other: Candidate) -> bool:
+    """Whether two modes are told apart: their speedups lie further apart than their ends."""
+    reach = math.hypot(math.log1p(one.gain.share), math.log1p(other.gain.share))
+    return abs(math.log(one.gain.value / other.gain.value)) > reach
 
 
-def _rest_on(choice: Choice, one: Candidate, reason: str, doubts: Sequence[str] = ()) -> Choice:
-    """Rest the choice on a mode, and say what makes its speedup less sure than it looks; `doubts`
-    are further reasons.
-    """
-    moved = "" if choice.eager_agrees else EAGER_MOVED
-    flagged = prefix("flagged ", ", ".join(one.doubts))
-    return replace(
-        choice,
-        reason=join([reason, moved, flagged, *doubts]),
-        doubts=one.doubts,
-        doubts_eager=not choice.eager_agrees,
-        rests_on=one.entry,
-    )
+def _say_why_to_stay(nearest: Candidate, steps: int | None) -> str:
+    gain = f"{nearest.name} {show_gain(nearest)}"
+    if steps is not None and nearest.turn(steps) > nearest.turn(None):
+        needed = nearest.break_even_steps
+        after = "never" if needed is None else f"after {math.ceil(needed):,} steps"
+        return f"{gain}, pays back {after}, and the job has {steps:,}"
+    return f"{gain}, which is less than {ratio(nearest.turn(None))}x"
 
 
-def _explain_nothing(choice: Choice, refused: Mapping[Entry, str]) -> Choice:
-    """Say what became of trials of which none can be compared; if the compiler is to blame, the
-    user stays eager.
-    """
-    failed = set()
-    for entry in refused:
-        judged = entry.record.judges_the_compiler and not entry.result.is_void_by_script
-        if judged and not entry.is_ok:
-            failed.add(entry.record.status)
-    if failed:
-        return replace(choice, reason=f"no mode gave a right result: {', '.join(sorted(failed))}")
-    outcomes = tuple(sorted(set(refused.values())))
-    reason = f"nothing could be compared: {', '.join(outcomes)}"
-    return replace(choice, recommended=None, reason=reason, outcomes=outcomes)
+def _say_what_failed(entries: Sequence[Entry]) -> str:
+    """Say what became of trials of which none is right, e.g. `default: timeout while eager`."""
+    parts = []
+    for entry in entries:
+        record = entry.record
+        where = f" while {record.phase}" if record.phase else ""
+        (first, *_) = (record.message or "").splitlines() or [""]
+        parts.append(f"{name_mode(entry)}: {join((record.status + where, first), ': ')}")
+    return shorten_names(parts)
 
 
-def _list_untried(choice: Choice, left: Sequence[Candidate]) -> tuple[str, ...]:
+def _list_untried(answer: Answer, left: Sequence[Candidate]) -> tuple[str, ...]:
     """List the modes of Inductor that could help: one without CUDA graphs, and on a GPU one with
-    them.
+    them where the device waits for the host.
 
-    Graphs help a step whose device waits for the host, and a trial that does not know that may be
-    one. On a CPU the modes with graphs have none.
+    On a CPU the modes with graphs have none.
     """
     tried_without = tried_graphs = False
-    for entry in choice.entries:
+    for entry in answer.entries:
         trial = entry.trial
         if trial.backend != "inductor" or not entry.record.judges_the_compiler:
             continue
@@ -531,38 +309,5 @@ def _list_untried(choice: Choice, left: Sequence[Candidate]) -> tuple[str, ...]:
         tried_graphs |= is_cpu or has_graphs or trial.compile.asks_for_cuda_graphs
     if not tried_without:
         return ("default",)
-    for one in left:
-        of_inductor = one.entry.trial.backend == "inductor"
-        if of_inductor and one.gains_from_graphs and not tried_graphs:
-            return ("reduce-overhead",)
-    return ()
-
-
-def _choose_cheapest(equals: Sequence[Candidate]) -> tuple[Candidate, str]:
-    """Choose the mode that compiles fastest, else uses least memory, else is mildest, and say which
-    of these it is.
-    """
-    if len(equals) == 1:
-        return equals[0], ""
-    quick = _select_least(equals, lambda one: one.compile_s, ALIKE)
-    if len(quick) == 1:
-        return quick[0], "compiles fastest"
-    quick = quick or equals
-    small = _select_least(quick, lambda one: one.peak_bytes, MEMORY_ALIKE)
-    if len(small) == 1 and all(one.peak_bytes for one in quick):
-        return small[0], "needs the least memory"
-    mildest = min(quick, key=lambda one: (rank_mode(one.entry.trial.mode), one.name))
-    return mildest, "is the mildest"
-
-
-def _select_least(
-    modes: Sequence[Candidate], read: Callable[[Candidate], float | None], margin: float
-) -> Sequence[Candidate]:
-    """Select the modes whose cost is known and lies within a margin of the least."""
-    costs = {}
-    for one in modes:
-        cost = read(one)
-        if cost is not None:
-            costs[one] = cost
-    most = min(costs.values(), default=0.0) * (1 + margin)
-    return [one for one, cost in costs.items() if cost <= most]
+    waits = any(one.entry.result.host_bound_arms in ("compiled", "both") for one in left)
+    return ("reduce-overhead",) if waits and not tried_graphs else ()

@@ -1,0 +1,167 @@
+"""What a mode gains over eager: the speedup that people see, between which ends it lies, and what
+makes it unsure.
+
+The clock is the step's, or of a user's own script that of the whole loop, with its loader: its user
+waits for that. Device time stands beside it, since no host disturbs it.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from sweeper.analysis.flags import FLAGS, UNVERIFYING
+from sweeper.analysis.margins import find_margin, single_process_margin
+from sweeper.analysis.stats import Estimate
+from sweeper.loading.entries import Entry
+
+MIN_GAIN = 0.05  # a smaller speedup is none
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How many times as fast as eager a mode is."""
+
+    value: float
+    low: float
+    high: float
+    by_margin: bool = False  # one process: the ends are those of `MARGINS`
+
+    @property
+    def share(self) -> float:
+        """The share by which an end lies away from the value, the nearer end."""
+        return min(self.high / self.value, self.value / self.low) - 1
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A mode whose result is right. Seconds are wall seconds per step."""
+
+    entry: Entry
+    gain: Gain
+    device: Gain | None
+    eager_s: float
+    of_loop: bool  # whether it is a script's loop that was timed
+
+    @property
+    def name(self) -> str:
+        return name_mode(self.entry)
+
+    @property
+    def compile_s(self) -> float | None:
+        """Seconds of compiling with an empty cache."""
+        return self.entry.result.compile_cold_s
+
+    @property
+    def peak_bytes(self) -> float | None:
+        return self.entry.result.compiled_peak_memory_bytes
+
+    @property
+    def break_even_steps(self) -> float | None:
+        """Steps until compiling has paid; None: it never does, or its compile time is not known."""
+        if self.compile_s is None or self.gain.value <= 1:
+            return None
+        return max(self.compile_s, 0.0) / (self.eager_s * (1 - 1 / self.gain.value))
+
+    def total_s(self, steps: int) -> float | None:
+        """Seconds of a job of `steps` steps, compiling included."""
+        if self.compile_s is None:
+            return None
+        return self.compile_s + steps * self.eager_s / self.gain.value
+
+    def turn(self, steps: int | None) -> float:
+        """The speedup at which the answer turns: compiling must gain `MIN_GAIN`, and in a job of
+        `steps` steps pay back; infinite where no speedup does.
+        """
+        turn = 1 + MIN_GAIN
+        if steps is None or self.compile_s is None:
+            return turn
+        left = 1 - self.compile_s / (steps * self.eager_s)
+        return max(turn, 1 / left) if left > 0 else math.inf
+
+    def gains(self, steps: int | None) -> bool:
+        return self.gain.low > self.turn(steps)
+
+    def may_gain(self, steps: int | None) -> bool:
+        """Whether it is faster as measured and by the device, though not between all ends."""
+        turn = self.turn(steps)
+        return self.gain.value > turn and bool(self.device and self.device.low > turn)
+
+    def fails_to_gain(self, steps: int | None) -> bool:
+        return self.gain.high < self.turn(steps)
+
+    def why_unsure(self, steps: int | None) -> tuple[str, ...]:
+        """Say what keeps its answer from being sure, in the words of `explain`."""
+        reasons = []
+        if self.gain.by_margin:
+            reasons.append("one process")
+        elif self.gain.low <= self.turn(steps) <= self.gain.high:
+            reasons.append("the interval reaches both answers")
+        if not UNVERIFYING.isdisjoint(self.entry.flags):
+            reasons.append("unverified")
+        turn = self.turn(steps)
+        distance = math.inf if math.isinf(turn) else abs(math.log(self.gain.value / turn))
+        moving = []
+        for flag, share in self.entry.disturbances.items():
+            if math.log1p(share) > max(distance, math.log1p(self.gain.share)):
+                moving.append(FLAGS[flag].cause)
+        if moving:
+            reasons.append(f"disturbed: {', '.join(dict.fromkeys(moving))}")
+        return tuple(reasons)
+
+
+class ModeOption(NamedTuple):
+    """A mode as a command takes it."""
+
+    mode: str
+    backend: str | None  # None: Inductor
+
+    @property
+    def name(self) -> str:
+        return f"{self.mode} {self.backend}" if self.backend else self.mode
+
+
+def find_option(entry: Entry) -> ModeOption:
+    trial = entry.trial
+    return ModeOption(trial.mode, None if trial.backend == "inductor" else trial.backend)
+
+
+def name_mode(entry: Entry) -> str:
+    """Return what to type: the mode, or the backend where the backend has no modes."""
+    trial = entry.trial
+    if trial.backend in ("inductor", None):
+        return trial.mode
+    if trial.mode == "default":
+        return str(trial.backend)
+    return f"{trial.mode} with {trial.backend}"
+
+
+def find_candidate(entry: Entry) -> Candidate | None:
+    """Find what a trial that is ok measured: of a script its loop, where that was timed."""
+    result, device = entry.result, entry.trial.device
+    of_device = _bound(result.device_estimate, [], find_margin(device).program)
+    if result.loop_estimate and result.eager_loop_step_s:
+        loop = _bound(result.loop_estimate, [], single_process_margin(device, True))
+        assert loop is not None
+        return Candidate(entry, loop, of_device, result.eager_loop_step_s, of_loop=True)
+    ends = [end for end in (result.speedup_min, result.speedup_max) if end is not None]
+    margin = single_process_margin(device, result.host_bound_arms is not None)
+    step = _bound(result.estimate, ends, margin)
+    if step is None or result.eager_step_s is None:
+        return None
+    return Candidate(entry, step, of_device, result.eager_step_s, of_loop=False)
+
+
+def _bound(estimate: Estimate | None, ends: Sequence[float], margin: float) -> Gain | None:
+    """Give a speedup its interval; without one the ends of its processes, or those of the margin
+    of a single process.
+    """
+    if estimate is None:
+        return None
+    value = estimate.ratio
+    bounds = estimate.interval()
+    if bounds:
+        return Gain(value, bounds.low, bounds.high)
+    if ends:
+        return Gain(value, min(ends), max(ends))
+    return Gain(value, value / (1 + margin), value * (1 + margin), by_margin=True)
