@@ -3,9 +3,9 @@ measured.
 
 A flag never changes a number. Flags are found once, when a trial ends, and its record keeps them;
 reports do not find them again. `sweeper.loading.cross_trial` adds the flag `eager_moved`, which
-compares trials. A few flags are cases of a doubt: the result is not verified, or something disturbed
-the measurement, by a share that `find_disturbances` reads from the record. `host_bound` is no doubt:
-it says that wall-clock speed is this host's, and device speed stands beside it.
+compares trials. A few flags are doubts: the result is not verified, or something disturbed the
+measurement, by a share that `find_disturbances` reads from the record. `host_bound` is no doubt: it
+says that wall-clock speed is this host's, and device speed stands beside it.
 """
 
 import math
@@ -435,4 +435,6 @@ FLAGS: Mapping[str, Flag] = {
 
 # The flags that say that the speedup may be off, and why.
 DOUBTS: Mapping[str, str] = {name: flag.why for name, flag in FLAGS.items() if flag.rank == DOUBT}
+WALL_CLOCK_DOUBTS = frozenset({"host_busy"})  # not of device time
+DEVICE_DOUBTS = DOUBTS.keys() - WALL_CLOCK_DOUBTS
 UNVERIFYING = frozenset(name for name in DOUBTS if not FLAGS[name].cause)

@@ -5,21 +5,12 @@ does. Both have been measured. A step time that changed by more is a regression 
 """
 
 import math
-from collections.abc import Mapping
 
 from sweeper.analysis.derive import MIN_PROCESSES_IF_HOST_BOUND
-from sweeper.report.answers.candidates import HOST_NOISE, NOISE
+from sweeper.analysis.margins import find_margin
 
 from .pairs import Sides
 from .quantities import Quantity
-
-# Another draw, process, session or GPU, where no host disturbs the step: on H200s at most 1.3 % by
-# wall clock and 0.7 % by device time (docs/results/h200-scheduling.md), with room for other
-# machines. A CPU's clock wobbles by 10 %.
-DRAW_NOISE: Mapping[str, float] = {"cuda": NOISE, "cpu": 0.10}
-# A host that disturbs it. On a busy machine of two cores, processes of one trial were 2.32 times
-# apart (docs/results/compare-power.md).
-HOST_NOISES: Mapping[str, float] = {"cuda": HOST_NOISE, "cpu": 1.32}
 
 
 def find_unsampled_logs(sides: Sides, quantity: Quantity, moved: bool) -> tuple[float, float]:
@@ -29,13 +20,11 @@ def find_unsampled_logs(sides: Sides, quantity: Quantity, moved: bool) -> tuple[
     `moved`: eager's step times say that the sessions differ, so that no number of processes samples
     the host.
     """
-    kind = "cuda"
-    if sides[0].trial.device == "cpu":
-        kind = "cpu"
-    draws = math.log1p(DRAW_NOISE[kind])
+    margin = find_margin(sides[0].trial.device)
+    draws = math.log1p(margin.program)
     if not moved and count_fewest(sides, quantity) >= _needed_processes(sides, quantity):
         return draws, 0.0
-    return draws, math.log1p(HOST_NOISES[kind])
+    return draws, math.log1p(margin.host)
 
 
 def count_fewest(sides: Sides, quantity: Quantity) -> int:

@@ -16,8 +16,8 @@ from sweeper.core.libraries import SCRIPT
 from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import count, figure, join_lines, percent, prefix, ratio
 
-from .candidates import NOISE
 from .decision import GRAPH_MODES
+from .gains import MIN_GAIN
 
 WAITS = "the device waits for the host"
 GRAPHS = "mode=reduce-overhead launches its kernels all at once"
@@ -112,8 +112,8 @@ def explain(entry: Entry, causes: Sequence[Cause]) -> list[str]:
     """
     lines = []
     speedup, by_device = entry.result.speedup, entry.result.device_speedup
-    if speedup is not None and by_device is not None and max(speedup, by_device) <= 1 + NOISE:
-        longer = "longer than" if by_device < 1 - NOISE else "about as long as"
+    if speedup is not None and by_device is not None and max(speedup, by_device) <= 1 + MIN_GAIN:
+        longer = "longer than" if by_device < 1 - MIN_GAIN else "about as long as"
         lines.append(
             f"the compiled kernels take {longer} eager's (device speedup {ratio(by_device)}); "
             "inspect=true shows which are generated and which are library calls"

@@ -121,10 +121,13 @@ class Answer:
 
 
 def show_gain(one: Candidate) -> str:
-    """E.g. `1.28x [1.25, 1.31], 1.29x by the device`."""
+    """E.g. `1.28x [1.25, 1.31], 1.29x by the device`; of a script its loop before its step."""
     bounds = "" if one.gain.by_margin else f" {interval(one.gain.low, one.gain.high)}"
+    shown = f"{ratio(one.gain.value)}x{bounds}"
+    if one.of_loop:
+        shown = f"loop {shown}, step {ratio(one.entry.result.speedup)}x"
     device = f"{ratio(one.device.value)}x by the device" if one.device else ""
-    return join((f"{ratio(one.gain.value)}x{bounds}", device), ", ")
+    return join((shown, device), ", ")
 
 
 def show_payback(one: Candidate) -> str:
@@ -202,8 +205,9 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Answer:
     nearest = max(crossing or kept, key=_rank_gain)
     answer = replace(answer, best=nearest, not_tried=_list_untried(answer, kept))
     if crossing:
-        why = f"{nearest.name} {show_gain(nearest)}, and from {ratio(nearest.turn(steps))}x on it pays"
-        return replace(answer, why_not=why)
+        ends = f"between {ratio(nearest.gain.low)} and {ratio(nearest.gain.high)}"
+        lies = f"{nearest.name} {show_gain(nearest)} lies {ends}"
+        return replace(answer, why_not=f"{lies}, and pays from {ratio(nearest.turn(steps))}x on")
     unsure = [reason for one in kept for reason in one.why_unsure(steps)]
     return replace(
         answer,

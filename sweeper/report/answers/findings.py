@@ -10,7 +10,7 @@ from sweeper.loading.entries import Entry
 from sweeper.loading.ladder import find_ladders
 
 from .causes import Cause, find_causes
-from .decision import NO_LIMITS, Choice, Limits, choose_all
+from .decision import NO_LIMITS, Answer, Limits, choose_all
 from .groups import Group, group_by_suite, make_groups
 from .ladders import LadderAnswer, Rung, answer_ladders
 from .model_points import ModelPoints, collect
@@ -48,7 +48,7 @@ class Findings:
         return group_by_suite(self.model_points.points)
 
     @cached_property
-    def choices(self) -> list[Choice]:
+    def answers(self) -> list[Answer]:
         return choose_all(self.entries, self.limits)
 
     @cached_property

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sweeper.analysis.flags import FLAGS, UNVERIFYING
+from sweeper.analysis.flags import DOUBTS, FLAGS, UNVERIFYING
 from sweeper.analysis.margins import find_margin, single_process_margin
 from sweeper.analysis.stats import Estimate
 from sweeper.loading.entries import Entry
@@ -108,6 +108,17 @@ class Candidate:
         if moving:
             reasons.append(f"disturbed: {', '.join(dict.fromkeys(moving))}")
         return tuple(reasons)
+
+
+def find_doubts(entry: Entry) -> tuple[str, ...]:
+    """List the flags that say that a speedup may be off by more than its interval shows."""
+    one = find_candidate(entry) if entry.is_ok else None
+    shown = one.gain.share if one else 0.0
+    doubts = []
+    for flag in entry.flags:
+        if flag in DOUBTS and entry.disturbances.get(flag, math.inf) > shown:
+            doubts.append(flag)
+    return tuple(doubts)
 
 
 class ModeOption(NamedTuple):

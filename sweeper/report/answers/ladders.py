@@ -20,7 +20,7 @@ from sweeper.loading.ladder import Ladder, Step
 from sweeper.report.columns import cell
 from sweeper.report.columns.formats import count, estimated, join, prefix, ratio
 
-from .candidates import NOISE
+from .gains import MIN_GAIN
 from .trials import show_axis
 
 MAX_SENTENCES = 3  # of a verdict
@@ -144,7 +144,7 @@ class LadderAnswer:
     @property
     def adds(self) -> bool:
         """Whether torch.compile gains anything beyond the strongest eager."""
-        return (self.by_it or 0.0) > 1 + NOISE
+        return (self.by_it or 0.0) > 1 + MIN_GAIN
 
     @property
     def is_whole(self) -> bool:

@@ -16,6 +16,7 @@ from sweeper.core.trial import Precision
 from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import count
 
+from .gains import find_doubts
 from .trials import name_backend, rank_mode
 
 NamedPrecision = tuple[str, Precision]
@@ -85,10 +86,11 @@ class ModelPoint:
 
     def is_sure(self, weights: Iterable[str], doubts: Set[str]) -> bool:
         """Whether it was tried under each of these weights, and no trial there has one of these
-        flags.
+        doubts.
         """
         for weight in weights:
-            if weight not in self.entries or not doubts.isdisjoint(self.entries[weight].flags):
+            entry = self.entries.get(weight)
+            if entry is None or not doubts.isdisjoint(find_doubts(entry)):
                 return False
         return True
 

@@ -13,8 +13,8 @@ from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import count, duration, figure, join, percent, prefix, ratio
 
 from . import trajectories
-from .candidates import NOISE, Times, find_times
-from .decision import NOT_KNOWN, Choice
+from .decision import Answer
+from .gains import MIN_GAIN, Candidate, find_candidate
 from .trials import find_varying, show_axes
 
 # torch compiles a frame for so many shapes that differ in more than one size, then runs it eager.
@@ -64,11 +64,11 @@ class ScriptAnswer:
         return self.entry.result.seen_of_script or ScriptRun()
 
     @cached_property
-    def times(self) -> Times | None:
-        """The times of the loop, where it was timed."""
-        times = find_times(self.entry)
-        if times and times.of_loop:
-            return times
+    def loop(self) -> Candidate | None:
+        """What its loop gains, where that was timed."""
+        found = find_candidate(self.entry)
+        if found and found.of_loop:
+            return found
         return None
 
     @property
@@ -100,16 +100,15 @@ class ScriptAnswer:
 
     @cached_property
     def saving(self) -> Saving | None:
-        result, steps = self.entry.result, self.total_steps
-        compile_s = result.compile_cold_s
-        if self.times is None or steps is None or compile_s is None:
+        compile_s = self.entry.result.compile_cold_s
+        if self.loop is None or self.total_steps is None or compile_s is None:
             return None
-        speedups = result.loop_speedup, result.loop_speedup_low, result.loop_speedup_high
-        saved_s = [self.times.saved_s(compile_s, steps, speedup) for speedup in speedups]
-        value_s, low_s, high_s = saved_s
-        if value_s is None:
-            return None
-        return Saving(value_s, low_s, high_s)
+        gain, eager_s = self.loop.gain, self.total_steps * self.loop.eager_s
+        saved_s = [eager_s * (1 - 1 / end) - compile_s for end in (gain.low, gain.high)]
+        value_s = eager_s * (1 - 1 / gain.value) - compile_s
+        if gain.by_margin:
+            return Saving(value_s)
+        return Saving(value_s, *saved_s)
 
     @cached_property
     def findings(self) -> tuple[str, ...]:
@@ -147,7 +146,7 @@ class ScriptAnswer:
             yield f"{who} already, which is the compiled arm whatever the mode: {asked}"
             return
         trial, gain = self.entry.trial, self.entry.result.loop_speedup or 0.0
-        if trial.mode == "eager" or gain <= 1 + NOISE or not self.seen.called_at:
+        if trial.mode == "eager" or gain <= 1 + MIN_GAIN or not self.seen.called_at:
             return
         # `compile` of a class of torch's own compiles nothing: Dynamo skips its frames.
         own: list[str] = []
@@ -217,61 +216,37 @@ def describe_call(call: CompileCall) -> str:
     return f"torch.compile{what} at {call.where}{given}"
 
 
-def conclude(choices: Sequence[Choice]) -> list[str]:
-    """Say each recommendation of a script in a sentence, with the figures of the trial that it
-    rests on.
-
-    For example `script train.py: compile; step 1.50x, loop 1.08x`; the most gain comes first.
+def conclude(answers: Sequence[Answer]) -> list[str]:
+    """Say the answer for each script in a sentence, the most gain first, e.g. `script train.py:
+    compile default: loop 1.08x [1.05, 1.11], step 1.50x; pays back after 3,000 steps (20 min)`.
     """
-    first = [choice.entries[0] for choice in choices]
-    axes = find_varying(first, ("variant",))
-
-    def gain(choice: Choice) -> float:
-        if choice.rests_on:
-            return ScriptAnswer(choice.rests_on).gain
-        return 0.0
-
+    axes = find_varying([answer.entries[0] for answer in answers], ("variant",))
     lines = []
-    for choice in sorted(choices, key=gain, reverse=True):
-        name = join(show_axes(choice.entries[0], ("model", *axes)), " ")
-        lines.append(f"script {name}: {_conclude(choice)}")
+    for answer in sorted(answers, key=_rank, reverse=True):
+        name = join(show_axes(answer.entries[0], ("model", *axes)), " ")
+        parts = [f"script {name}: {answer}"]
+        if answer.best:
+            parts += _add_of_loop(ScriptAnswer(answer.best.entry), answer)
+        lines.append(join(parts))
     return lines
 
 
-def _conclude(choice: Choice) -> str:
-    explained = f"{choice.recommended} ({choice.reason})"
-    if choice.recommended is None:
-        return choice.reason
-    if choice.rests_on is None:  # nothing was compared
-        return explained
-    answer = ScriptAnswer(choice.rests_on)
-    step, loop = choice.rests_on.result.speedup, choice.rests_on.result.loop_speedup
-    if choice.chosen:
-        trial = choice.chosen.entry.trial
-        options = []
-        if trial.mode != "default":
-            options.append(f"mode={trial.mode}")
-        if trial.backend != "inductor":
-            options.append(f"backend={trial.backend}")
-        advice = f"compile{prefix(' with ', ' '.join(options))}"
-    # Nothing is recommended though the loop gains.
-    elif answer.gain > 1 + NOISE or choice.recommended == NOT_KNOWN:
-        advice = explained
-    else:
-        advice = choice.recommended
-    speedups = f"step {ratio(step)}x"
-    if loop:
-        speedups += f", loop {ratio(loop)}x"
-    parts = [advice, speedups]
+def _rank(answer: Answer) -> float:
+    return answer.best.gain.value if answer.best else 0.0
+
+
+def _add_of_loop(script: ScriptAnswer, answer: Answer) -> Iterator[str]:
+    """Say what keeps the loop from gaining what its steps gain, and what a whole training saves."""
+    result = script.entry.result
+    gain = result.speedup or 1.0
     # Otherwise the loader is not what keeps the loop from gaining.
-    if max(step or 0.0, loop or 0.0) > 1 + NOISE:
-        eager, compiled = answer.loader_shares
-        gain = step or 1.0
-        if eager >= NOTABLE_WAIT and 1 / (eager + (1 - eager) / gain) < gain / (1 + NOISE):
-            most = f"no loop gains more than {ratio(answer.ceiling)}x"
-            parts.append(f"the loader takes {percent(eager)}, so {most}")
+    if max(gain, result.loop_speedup or 0.0) > 1 + MIN_GAIN:
+        eager, compiled = script.loader_shares
+        if eager >= NOTABLE_WAIT and 1 / (eager + (1 - eager) / gain) < gain / (1 + MIN_GAIN):
+            most = f"no loop gains more than {ratio(script.ceiling)}x"
+            yield f"the loader takes {percent(eager)}, so {most}"
         elif compiled >= NOTABLE_WAIT:
-            parts.append(f"once compiled, the loader takes {percent(compiled)}")
-    if answer.saving and answer.total_steps == choice.limits.steps:
-        parts.append(f"over {answer.total_steps:,} steps compiling {answer.saving.describe()}")
-    return join([*parts, trajectories.say(answer.seen.trajectory)])
+            yield f"once compiled, the loader takes {percent(compiled)}"
+    if script.saving and script.total_steps == answer.limits.steps:
+        yield f"over {script.total_steps:,} steps compiling {script.saving.describe()}"
+    yield trajectories.say(script.seen.trajectory)

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sweeper.report.answers.candidates import MAX_SPAN
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.groups import AMP, FP32, WEIGHTED, Group, Mean
 from sweeper.report.columns.formats import interval, ratio
@@ -11,6 +10,7 @@ from sweeper.report.published import References, find_published
 from sweeper.report.tables.summary import list_other_means
 
 MAX_CARDS = 12
+MAX_SPAN = 2.0  # upper / lower end of an interval: beyond it a mean says little
 MAX_CARDS_UNWEIGHTED = 4  # where no mode has the weighted mean
 
 

@@ -14,8 +14,8 @@ from sweeper.analysis.derive import MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.core.trial import OWN_PRECISION
 from sweeper.loading.entries import Entry
 from sweeper.loading.invocations import Manifest
-from sweeper.report.answers.candidates import ModeOption
-from sweeper.report.answers.decision import Choice
+from sweeper.report.answers.decision import OPEN, Answer
+from sweeper.report.answers.gains import ModeOption, find_option
 from sweeper.report.answers.trials import name_sweep, show_axes, show_axis
 from sweeper.report.columns.cell import show
 from sweeper.report.columns.formats import shorten_names
@@ -57,38 +57,34 @@ class ReportedModel(NamedTuple):
 class _Need(NamedTuple):
     """What a model lacks, and the command that ran it; "" where that is not known."""
 
-    not_tried: tuple[str, ...]  # modes; without one, it is the speedup that is not known
-    unknown: tuple[ModeOption, ...]  # whose speedup is not known
+    why: str
+    modes: tuple[ModeOption, ...]  # to run; one with a mode that was tried needs more processes
+    is_new: bool  # whether these modes were not tried
     command: str
     sweep: str
 
     def describe(self, models: Sequence[ReportedModel], precisions: Sequence[str]) -> Again:
         """Describe what these models lack in these precisions, with the command for it."""
-        why = "speedup not known; more processes on an idle machine may tell"
-        if self.not_tried:
-            why = f"no sure gain so far; {shorten_names(self.not_tried)} not tried"
         command = ""
         if self.command:
             command = narrow(self.command, models, self._change(precisions))
-        return Again(why, tuple(model.name for model in models), tuple(precisions), command)
+        return Again(self.why, tuple(model.name for model in models), tuple(precisions), command)
 
     def _change(self, precisions: Sequence[str]) -> dict[str, str]:
         """Change the overrides of the command to what the models lack."""
         changes: dict[str, str] = {}
         if OWN_PRECISION not in precisions:
             changes |= {"precision": ",".join(precisions)}
-        modes, backends = list(self.not_tried), []
-        for option in self.unknown:
-            modes.append(option.mode)
-            backends.append(option.backend or "inductor")
+        modes = [option.mode for option in self.modes]
+        backends = [option.backend or "inductor" for option in self.modes]
         # The modes of a ladder are rungs, with the one-liners of those before.
         if "experiment=ladder" in self.command:
             changes |= {"rung": _join(modes)}
         else:
             changes |= {"mode": _join(modes)}
             if "backend" in self.command or {*backends} - {"inductor"}:
-                changes |= {"backend": _join(backends or ["inductor"])}
-        if self.not_tried:
+                changes |= {"backend": _join(backends)}
+        if self.is_new:
             return {**changes, "sweep": self.sweep}
         processes = str(MIN_PROCESSES_IF_HOST_BOUND)
         return {**changes, "measure.processes": processes, "sweep": f"{self.sweep}-again"}
@@ -99,7 +95,7 @@ def _join(values: Iterable[str]) -> str:
 
 
 def list_again(
-    choices: Sequence[Choice], entries: Sequence[Entry], manifests: Sequence[Manifest]
+    answers: Sequence[Answer], entries: Sequence[Entry], manifests: Sequence[Manifest]
 ) -> list[Again]:
     """List what is worth another run, with one command for several precisions where the same models
     lack the same.
@@ -107,17 +103,30 @@ def list_again(
     commands = _find_commands(entries, manifests)
     # Models in order, by what they lack and their precision.
     lacking: dict[tuple[_Need, str], dict[ReportedModel, None]] = defaultdict(dict)
-    for choice in choices:
-        if choice.is_open:
-            first = choice.entries[0]
-            command, sweep = commands.get(show_axes(first, CASE), ("", ""))
-            need = _Need(choice.not_tried, choice.unknown, command, sweep)
+    for answer in answers:
+        first = answer.entries[0]
+        command, sweep = commands.get(show_axes(first, CASE), ("", ""))
+        need = _find_need(answer, command, sweep)
+        if need:
             model = ReportedModel(show_axis(first, "model"), show_axis(first, "suite") or None)
             lacking[need, show_axis(first, "precision")][model] = None
     precisions: dict[tuple[_Need, tuple[ReportedModel, ...]], list[str]] = defaultdict(list)
     for (need, precision), models in lacking.items():
         precisions[need, tuple(models)].append(precision)
     return [need.describe(models, found) for (need, models), found in precisions.items()]
+
+
+def _find_need(answer: Answer, command: str, sweep: str) -> _Need | None:
+    """Find what would settle an answer: a mode that was not tried, or more processes."""
+    if answer.not_tried:
+        modes = tuple(ModeOption(mode, None) for mode in answer.not_tried)
+        return _Need(f"{shorten_names(answer.not_tried)} not tried", modes, True, command, sweep)
+    if answer.best is None or answer.is_sure or "unverified" in answer.why_unsure:
+        return None
+    why = "more processes on an idle machine make it sure"
+    if answer.verdict == OPEN:
+        why = "open; more processes on an idle machine may tell"
+    return _Need(why, (find_option(answer.best.entry),), False, command, sweep)
 
 
 def _find_commands(

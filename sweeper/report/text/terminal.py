@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from sweeper.report.answers.decision import Choice
+from sweeper.report.answers.decision import Answer
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.trials import find_varying, name_trial, show_axes
 from sweeper.report.columns.column import TERMINAL, Column, show_row
@@ -30,12 +30,12 @@ T = TypeVar("T")
 MIN_FOLDED = 12
 MAX_BEST = 16  # models whose best mode is shown
 MAX_LINES = 8  # of the verdict, as a terminal breaks them; what to type next takes up to four more
-DOUBTED = " ?"
+UNSURE = " ?"
 
 
 def print_verdict(report: Report, console: Console) -> None:
     """Print the best modes, and a verdict of at most `MAX_LINES` lines."""
-    _print_best(report.findings.choices, console)
+    _print_best(report.findings.answers, console)
     console.print()
     parts: list[dict[str, int]] = []  # texts with their numbers of lines
     needed = 0
@@ -92,28 +92,28 @@ def _write_verdict(verdict: Verdict) -> Iterator[Sequence[str]]:
         yield ["\n".join(lines), f"worth another run: {count(len(models), 'model')}, {where}"]
 
 
-def _print_best(choices: Sequence[Choice], console: Console) -> None:
+def _print_best(answers: Sequence[Answer], console: Console) -> None:
     """Print a row for each model with its answer in each precision, the largest speedup first; of
     one model nothing.
     """
-    if len(choices) < 2:
+    if len(answers) < 2:
         return
-    first = [choice.entries[0] for choice in choices]
+    first = [answer.entries[0] for answer in answers]
     axes = ["model", *find_varying(first, ("suite", "workload", "batch_size", "variant"))]
-    nothing = {choice.trial.labels.precision: "" for choice in choices}
+    nothing = {answer.trial.labels.precision: "" for answer in answers}
     best: dict[tuple[str, ...], dict[str, str]] = defaultdict(nothing.copy)
-    for choice in sorted(choices, key=lambda choice: -choice.gain):
-        names = show_axes(choice.entries[0], axes)
-        best[names][choice.trial.labels.precision] = _show_answer(choice)
+    for answer in sorted(answers, key=lambda answer: -answer.gain):
+        names = show_axes(answer.entries[0], axes)
+        best[names][answer.trial.labels.precision] = _show_answer(answer)
     rows: list[tuple[str, ...]] = []
-    is_doubted = False
-    for names, answers in list(best.items())[:MAX_BEST]:
-        rows.append((*names, *answers.values()))
-        is_doubted |= any(answer.endswith(DOUBTED) for answer in answers.values())
+    is_unsure = False
+    for names, shown in list(best.items())[:MAX_BEST]:
+        rows.append((*names, *shown.values()))
+        is_unsure |= any(text.endswith(UNSURE) for text in shown.values())
     titles = [axis.replace("_", " ") for axis in axes] + list(nothing)
     print_table(list(map(_make_column, range(len(titles)), titles)), rows, console)
-    if is_doubted:
-        print_line("? : flagged, see the report", console)
+    if is_unsure:
+        print_line("? : not sure, the report says why", console)
     if len(best) > MAX_BEST:
         print_line(f"and {len(best) - MAX_BEST} more in report.md", console)
 
@@ -122,16 +122,15 @@ def _make_column(place: int, title: str) -> Column[Sequence[str]]:
     return Column("", lambda row: row[place], title=title, folds=True)
 
 
-def _show_answer(choice: Choice) -> str:
-    """Show e.g. `reduce-overhead 2.67x`, with ` ?` where a doubt flag is on it; a status where
-    nothing was compared.
+def _show_answer(answer: Answer) -> str:
+    """Show e.g. `reduce-overhead 2.67x`, with ` ?` where the answer is not sure; statuses where
+    nothing is right.
     """
-    if choice.recommended is None:
-        return ", ".join(choice.outcomes)
-    if choice.chosen is None:
-        return choice.answer
-    doubted = DOUBTED if choice.doubts else ""
-    return f"{choice.recommended} {ratio(choice.speedup)}x{doubted}"
+    if answer.best is None:
+        return ", ".join(sorted({entry.record.status for entry in answer.entries}))
+    doubted = "" if answer.is_sure else UNSURE
+    speedup = f" {ratio(answer.gain)}x" if answer.chosen else ""
+    return f"{answer.recommended}{speedup}{doubted}"
 
 
 def print_tables(findings: Findings, console: Console) -> None:
