@@ -18,7 +18,7 @@ class Margin(NamedTuple):
 # 4.04 (mobilenet_v2, docs/results/h200-repeatability.md). A CPU's clock wobbles by 10 %, and on a
 # busy machine of two cores processes of one trial were 2.32 times apart
 # (docs/results/compare-power.md).
-MARGINS = {"cuda": Margin(0.025, 0.36), "cpu": Margin(0.10, 1.32)}
+MARGINS = {"cuda": Margin(0.02, 0.36), "cpu": Margin(0.10, 1.32)}
 
 
 def find_margin(device: str) -> Margin:
