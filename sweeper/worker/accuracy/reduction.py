@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from sweeper.worker.measurement.capture import GRADIENT, LOSS, Named, to_reals
 
-from .rule import CHUNK, pair_up
+from .rule import CHUNK, pair_up, split
 
 BLOCKS = 64
 # elements at a time: 512 KiB in fp64 stay in the cache, and sums take a fifth of the time
@@ -160,9 +160,7 @@ def _read(sums: torch.Tensor) -> Reduced:
 
 def _split(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Chunks of two tensors in fp64, where the first one lies."""
-    elements = CHUNK if one.device.type != "cpu" else CPU_CHUNK
-    for x, y in zip(*(torch.split(side.flatten(), elements) for side in (one, other)), strict=True):
-        yield x.double(), y.to(one.device).double()
+    return split(one, other, CHUNK if one.device.type != "cpu" else CPU_CHUNK)
 
 
 def _count_zeros(x: torch.Tensor, m: torch.Tensor, least: float) -> torch.Tensor:
