@@ -279,7 +279,6 @@ def judge(
                 None,
                 Test(name, "not finite", values, 0.0, math.inf, math.inf),
                 0.0,
-                len(judged),
             )
     samples = _relate(judged, changes, [*eager, *compiled])
     references = (
@@ -386,7 +385,7 @@ def _decide(
         MAX_TIMES * sample.change >= 1 for sample in samples if sample.name != ALL_GRADIENTS
     )
     passed = None if unverified else not faults
-    return SeedVerdict(passed, unverified, worst, p, len(found), unjudged, resolution)
+    return SeedVerdict(passed, unverified, worst, p, unjudged, resolution)
 
 
 def _test_means(sample: TensorSamples, margin: float) -> Iterator[Test]:
