@@ -275,13 +275,10 @@ class AccuracyCheck:
 
     def _take_eager_seeds(self, case: Case) -> SeedTest:
         """Take all eager steps of a test over seeds."""
-        test = SeedTest(self._tolerance() == "full", self._place or HOST)
-        eager, relative = (
-            self._setup.eager,
-            rule.perturbation(self._setup.trial.precision, self._tolerance()),
-        )
-        for _ in range(DIRECTION_STEPS):
-            test.add_direction(self._capture(eager, case, self._next_seed()))
+        eager, tolerance = self._setup.eager, self._tolerance()
+        steps = (self._capture(eager, case, self._next_seed()) for _ in range(DIRECTION_STEPS))
+        test = SeedTest(tolerance == "full", steps, self._place or HOST)
+        relative = rule.perturbation(self._setup.trial.precision, tolerance)
         test.add_rounding(self._capture(eager, case, self._seed_offset, relative))
         self._take_seeds(eager, case, test, test.add_eager)
         return test
