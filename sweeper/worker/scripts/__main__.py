@@ -135,11 +135,8 @@ def run_script(
 
 
 def _describe_exit(error: SystemExit) -> str:
-    code = error.code
-    return (
-        "the script ended with "
-        f"{f'exit code {code}' if isinstance(code, int) else f'the message: {code}'}"
-    )
+    kind = "exit code" if isinstance(error.code, int) else "the message:"
+    return f"the script ended with {kind} {error.code}"
 
 
 if __name__ == "__main__":

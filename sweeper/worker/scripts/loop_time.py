@@ -178,11 +178,9 @@ class _Timing:
             return False
         seen = zip(KINDS, _count_events(self._window.seen.since(last.seen)), strict=True)
         event = next((kind for kind, count in seen if count), _Event.NONE)
-        return (
-            self._follow_eager(event, last)
-            if self._known.steps
-            else self._look_for_periods(event, last)
-        )
+        if self._known.steps:
+            return self._follow_eager(event, last)
+        return self._look_for_periods(event, last)
 
     @property
     def leaves_out(self) -> bool:
