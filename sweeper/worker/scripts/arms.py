@@ -20,7 +20,7 @@ from sweeper.worker.compilation.compiler import Function, compile_function
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import NotCompiledError
 
-from .compile_calls import CompileCalls, Compiled
+from .compile_calls import CompileCalls
 from .loop import find_script_line, is_called_to_train
 from .source_lines import name_call, name_class
 
@@ -162,9 +162,10 @@ class Arms:
                 f"not called for training as in the script's first run: {', '.join(missing)}"
             )
         if self.is_own:
-            for module, form in dict(self.compiled_forms()).items():
-                assert isinstance(form, Compiled)
-                self.forms.append(SwitchableModule.of_script(module, form.result))
+            last = {
+                item.module: item.result for item in self._calls.compiled if item.module is not None
+            }
+            self.forms = [SwitchableModule.of_script(*pair) for pair in last.items()]
             return
         for module in modules:
             self.forms.append(SwitchableModule.compile(module, self._trial, self.counters))
