@@ -110,12 +110,7 @@ def profile_arms(
     for index in range(_count_passes(step_s)):
         for arm in arms if index % 2 == 0 else arms[::-1]:
             yield from bench.run(arm, max(STEPS_BEFORE, math.ceil(BEFORE_S / step_s[arm.name])))
-            with recording() as read:
-                yield from bench.run(arm, bench.round_up(STEPS))
-            work, names = read_work(read())
-            attention = frozenset(kind for name in names if (kind := attention_kind(name)))
-            busy_s, gaps = find_gaps(work)
-            passes[arm.name].append(Pass(busy_s, len(work), gaps, attention))
+            passes[arm.name].append((yield from _profile_pass(bench, arm)))
     return passes
 
 
@@ -220,6 +215,16 @@ def find_gaps(work: Iterable[Work]) -> tuple[float, list[Gap]]:
 def _count_steps(num_sizes: int) -> int:
     """Count the steps of a pass, in which each size comes equally often."""
     return math.ceil(STEPS / num_sizes) * num_sizes
+
+
+def _profile_pass(bench: Bench, arm: Arm) -> Steps[Pass]:
+    """Profile steps one after the other, as in a block; times and counts are of all of them."""
+    with recording() as read:
+        yield from bench.run(arm, bench.round_up(STEPS))
+    work, names = read_work(read())
+    attention = frozenset(kind for name in names if (kind := attention_kind(name)))
+    busy_s, gaps = find_gaps(work)
+    return Pass(busy_s, len(work), gaps, attention)
 
 
 @contextmanager

@@ -196,9 +196,11 @@ class ModuleWatch:
         # with the line of the script that calls them first
         self.modules: dict[torch.nn.Module, str] = {}
         self._depth = 0
-        enter = torch.nn.modules.module.register_module_forward_pre_hook(self._enter)
-        leave = torch.nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
-        self._handles = enter, leave
+        hooks = torch.nn.modules.module
+        self._handles = (
+            hooks.register_module_forward_pre_hook(self._enter),
+            hooks.register_module_forward_hook(self._leave, always_call=True),
+        )
 
     def stop(self) -> None:
         """Note no more; a module that is part of another one is compiled with that."""

@@ -233,18 +233,14 @@ class _Timing:
                 self._window = self._window.finish(self._setup)
             self._whole = self._window
             return self._is_long()
-        is_near = (
-            self._known.interval * self._window.length_s / self._window.steps <= self._patience_s
-        )
-        waits = self._period is not _Event.NONE or (
-            is_near and self._window.steps <= self._known.interval
-        )
+        window, interval = self._window, self._known.interval
+        is_near = interval * window.length_s / window.steps <= self._patience_s
+        waits = self._period is not _Event.NONE or (is_near and window.steps <= interval)
         is_late = (
-            self._window.length_s >= self._patience_s
-            or self._window.end - self._start >= 2 * self._patience_s
+            window.length_s >= self._patience_s or window.end - self._start >= 2 * self._patience_s
         )
-        if (self._is_long() and not waits) or (is_late and self._window.steps >= MIN_STEPS):
-            self._window = self._window.finish(self._setup)
+        if (self._is_long() and not waits) or (is_late and window.steps >= MIN_STEPS):
+            self._window = window.finish(self._setup)
             return True
         return False
 
