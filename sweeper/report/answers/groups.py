@@ -66,33 +66,39 @@ class Group:
 
     @cached_property
     def weighted_new_model(self) -> Estimate | None:
-        logs = [(amp.log, fp32.log) for amp, fp32 in WEIGHTED.select(self)]
-        if logs:
-            return stats.weighted_new_model(*zip(*logs, strict=True))
+        amp_logs, fp32_logs = [], []
+        for amp, fp32 in WEIGHTED.select(self):
+            amp_logs.append(amp.log)
+            fp32_logs.append(fp32.log)
+        if amp_logs:
+            return stats.weighted_new_model(amp_logs, fp32_logs)
         return None
 
     @property
     def weighted_failures_as_one(self) -> float | None:
-        pairs = []
+        in_amp, in_fp32 = [], []
         for point in self.judged:
             if len(point.entries) == len(WEIGHTS):
                 amp, fp32 = point.speedup_or_one("amp"), point.speedup_or_one("fp32")
                 if amp and fp32:
-                    pairs.append((amp, fp32))
-        return _weigh(pairs)
+                    in_amp.append(amp)
+                    in_fp32.append(fp32)
+        return _weigh(in_amp, in_fp32)
 
     @property
     def weighted_clipped(self) -> float | None:
-        pairs = [(max(amp.ratio, 1.0), max(fp32.ratio, 1.0)) for amp, fp32 in WEIGHTED.select(self)]
-        return _weigh(pairs)
+        in_amp, in_fp32 = [], []
+        for amp, fp32 in WEIGHTED.select(self):
+            in_amp.append(max(amp.ratio, 1.0))
+            in_fp32.append(max(fp32.ratio, 1.0))
+        return _weigh(in_amp, in_fp32)
 
 
-def _weigh(pairs: Sequence[tuple[float, float]]) -> float | None:
-    """Weigh the mean over AMP and the mean over fp32."""
-    if not pairs:
+def _weigh(in_amp: Sequence[float], in_fp32: Sequence[float]) -> float | None:
+    """Weigh the mean over AMP and the mean over fp32; None without models."""
+    if not in_amp:
         return None
-    amp, fp32 = zip(*pairs, strict=True)
-    return stats.weighted(stats.geomean(amp), stats.geomean(fp32))
+    return stats.weighted(stats.geomean(in_amp), stats.geomean(in_fp32))
 
 
 @dataclass(frozen=True)
@@ -111,17 +117,24 @@ class Mean:
         """List the speedups of each of the models, in the order of `weights`."""
         selected = []
         for point in group.points:
-            results = filter(None, map(point.verified.get, self.weights))
-            speedups = list(filter(None, map(self.speedup, results)))
+            speedups = []
+            for weight in self.weights:
+                if weight in point.verified:
+                    speedup = self.speedup(point.verified[weight])
+                    if speedup:
+                        speedups.append(speedup)
             if len(speedups) == len(self.weights):
                 selected.append(speedups)
         return selected
 
     def estimate(self, group: Group) -> Estimate | None:
-        by_weight = zip(*self.select(group), strict=True)
-        means = list(map(stats.geomean_of_these_models, by_weight))
-        if not means:
+        selected = self.select(group)
+        if not selected:
             return None
+        means = []
+        for place in range(len(self.weights)):
+            of_weight = [speedups[place] for speedups in selected]
+            means.append(stats.geomean_of_these_models(of_weight))
         if len(means) == 1:
             return means[0]
         return stats.weighted_of_these_models(*means)
