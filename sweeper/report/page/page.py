@@ -82,13 +82,14 @@ def _render(
     trials, failed = len(findings.entries), len(findings.failed)
     title = "Speedups of torch.compile"
     if report.provenance.sweeps:
-        title = f"{report.provenance.sweeps}: speedups of torch.compile"
+        title = "speedups of torch.compile"
     cards, rest = make_cards(findings, published)
     tables, table_data = make_tables()
     figures, figure_data = make_figures()
     amp = f" AMP: {findings.amp}." if findings.amp else ""
     page = template.render(
         policy=_policy(plotly, script),
+        sweeps=report.provenance.sweeps,
         title=title,
         css=_read("page.css"),
         count=f"{trials:,} trials, {trials - failed:,} ok",
