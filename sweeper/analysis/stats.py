@@ -341,15 +341,16 @@ def fit_prior(variances: Sequence[float], degrees: Sequence[float]) -> Prior:
     least = MIN_VARIANCE * median(filter(None, variances))
     logs: list[float] = []
     by_chance: list[float] = []
-    for value, of_value in zip(variances, degrees, strict=True):
-        half = of_value / 2
-        logs.append(math.log(max(value, least)) - float(psi(half)) + math.log(half))
+    for found, found_degrees in zip(variances, degrees, strict=True):
+        half = found_degrees / 2
+        logs.append(math.log(max(found, least)) - float(psi(half)) + math.log(half))
         by_chance.append(float(polygamma(1, half)))
     excess = variance(logs) - fmean(by_chance)
     if excess <= 0:
         return Prior(math.exp(fmean(logs)), math.inf)
-    half = inverse_trigamma(excess)
-    return Prior(math.exp(fmean(logs) + float(psi(half)) - math.log(half)), 2 * half)
+    prior_half = inverse_trigamma(excess)
+    log = fmean(logs) + float(psi(prior_half)) - math.log(prior_half)
+    return Prior(math.exp(log), 2 * prior_half)
 
 
 def inverse_trigamma(value: float) -> float:
