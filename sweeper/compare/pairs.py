@@ -103,7 +103,8 @@ def read_sides(source: Source) -> SweepSides:
         except RecordError as error:
             problems.append(printable(f"{found.where}: {error}"))
             trial_id, trial = _identify(found)
-            lost[trial_id] = "unreadable" if found.ended else "unfinished", trial
+            status = "unreadable" if found.ended else "unfinished"
+            lost[trial_id] = status, trial
             continue
         if side.trial.id in sides:
             problem = "replaces an earlier record of the same trial"
@@ -122,8 +123,10 @@ def _identify(found: FoundRecord) -> tuple[str, Trial | None]:
     with suppress(OSError, ValueError):
         trial = Trial.from_json(get_mapping(read_json(TrialPaths(found.folder).trial), "trial"))
     named = TRIAL_ID.fullmatch(found.folder.name.rpartition("-")[2])
+    if named is None and trial:
+        return trial.id, trial
     if named is None:
-        return trial.id if trial else "", trial
+        return "", None
     # After an out of memory trial.json holds the smaller batch, so a trial with another id.
     if trial and trial.id != named[0]:
         trial = None
@@ -211,7 +214,10 @@ class ComparedAxis(NamedTuple):
     of_compile: bool = False
 
     def value(self, trial: Trial) -> str:
-        found = getattr(trial.compile if self.of_compile else trial, self.name)
+        axes: Trial | Compile = trial
+        if self.of_compile:
+            axes = trial.compile
+        found = getattr(axes, self.name)
         return found if isinstance(found, str) else show_value(found)
 
     def without(self, trial: Trial) -> Trial:

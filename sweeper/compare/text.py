@@ -90,23 +90,19 @@ def _side_columns(name: str, value: Callable[[Side], Value]) -> list[Column[Judg
     ]
 
 
-def _change_column(quantity: Quantity, column: Column[Change]) -> Column[JudgedPair]:
-    return lift(column, lambda row: row.find_change(quantity))
-
-
 def _quantity_columns(quantity: Quantity) -> list[Column[JudgedPair]]:
-    def column(name: str, attribute: str = "") -> Column[JudgedPair]:
-        read = attrgetter(attribute or name)
-        return _change_column(quantity, Column(f"{quantity.name}_{name}", read))
-
-    low, high = interval_columns(f"{quantity.name}_ratio", attrgetter("interval"))
-    return [
-        *map(column, ("base", "head", "ratio")),
-        _change_column(quantity, low),
-        _change_column(quantity, high),
-        column("p", "adjusted_p"),
-        *map(column, ("unit", "verdict", "reason")),
+    name = quantity.name
+    columns: list[Column[Change]] = [
+        Column(f"{name}_base", lambda change: change.base),
+        Column(f"{name}_head", lambda change: change.head),
+        Column(f"{name}_ratio", lambda change: change.ratio),
+        *interval_columns(f"{name}_ratio", lambda change: change.interval),
+        Column(f"{name}_p", lambda change: change.adjusted_p),
+        Column(f"{name}_unit", lambda change: change.unit),
+        Column(f"{name}_verdict", lambda change: change.verdict),
+        Column(f"{name}_reason", lambda change: change.reason),
     ]
+    return [lift(column, lambda row: row.find_change(quantity)) for column in columns]
 
 
 def _read_message(side: Side) -> str | None:
@@ -121,7 +117,7 @@ def _show_device(change: Change) -> str:
 
 
 def _show_eager(change: Change) -> str:
-    return f"{_show_change(change)} {_name_verdict(change)}".strip()
+    return _add_verdict(_show_change(change), change)
 
 
 def _show_change(change: Change) -> str:
@@ -138,26 +134,11 @@ def _show_compiled(change: Change) -> str:
     return f"{shown} [{100 * (bounds.low - 1):+.1f}, {100 * (bounds.high - 1):+.1f}]"
 
 
-def _name_verdict(change: Change) -> str:
-    """The verdict on a quantity that changed; empty otherwise."""
-    return "" if change.verdict in UNCHANGED else change.verdict
-
-
-def _shown_column(
-    quantity: Quantity, title: str, show: Callable[[Change], str]
-) -> Column[JudgedPair]:
-    return _change_column(quantity, Column("", show, title=title))
-
-
-def _values_column(
-    title: str, quantity: Quantity, show: Callable[[float], str]
-) -> Column[JudgedPair]:
-    """Make a column such as `1.58 → 1.53 LOWER`; a verdict only where something changed."""
-
-    def text(change: Change) -> str:
-        return f"{_show_values(change, show)} {_name_verdict(change)}".strip()
-
-    return _shown_column(quantity, title, text)
+def _add_verdict(shown: str, change: Change) -> str:
+    """Add the verdict where something changed, e.g. `1.58 → 1.53 LOWER`."""
+    if change.verdict in UNCHANGED:
+        return shown
+    return f"{shown} {change.verdict}".strip()
 
 
 def _show_values(change: Change, show: Callable[[float], str]) -> str:
@@ -168,6 +149,24 @@ def _show_values(change: Change, show: Callable[[float], str]) -> str:
 
 def _show_ms(change: Change) -> str:
     return _show_values(change, lambda value: figure(1e3 * value))
+
+
+def _show_speedup(change: Change) -> str:
+    return _add_verdict(_show_values(change, ratio), change)
+
+
+def _show_compile_s(change: Change) -> str:
+    return _add_verdict(_show_values(change, figure), change)
+
+
+def _show_memory_mib(change: Change) -> str:
+    return _add_verdict(_show_values(change, lambda value: figure(value / MIB)), change)
+
+
+def _shown_column(
+    quantity: Quantity, title: str, show: Callable[[Change], str]
+) -> Column[JudgedPair]:
+    return lift(Column("", show, title=title), lambda row: row.find_change(quantity))
 
 
 COLUMNS: tuple[Column[JudgedPair], ...] = (
@@ -206,11 +205,11 @@ SHOWN: tuple[Column[JudgedPair], ...] = (
     _shown_column(COMPILED, "change", _show_compiled),
     _shown_column(COMPILED_DEVICE, "device", _show_device),
     _shown_column(EAGER, "eager", _show_eager),
-    _values_column("speedup", SPEEDUP, ratio),
+    _shown_column(SPEEDUP, "speedup", _show_speedup),
 )
 COSTS = (
-    (COMPILE, _values_column("compile s", COMPILE, figure)),
-    (MEMORY, _values_column("memory MiB", MEMORY, lambda value: figure(value / MIB))),
+    (COMPILE, _shown_column(COMPILE, "compile s", _show_compile_s)),
+    (MEMORY, _shown_column(MEMORY, "memory MiB", _show_memory_mib)),
 )
 
 
