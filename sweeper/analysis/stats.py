@@ -262,20 +262,18 @@ def weighted_of_these_models(amp: Estimate, fp32: Estimate) -> Estimate:
     return _sum_of_independent(math.log(total), parts)
 
 
-def weighted_new_model(amp_logs: Sequence[float], fp32_logs: Sequence[float]) -> Estimate:
+def predict_new_model(values: Sequence[float]) -> Estimate:
     """The `weighted` value that one more model would get, if the models at hand are a sample of its
     kind.
 
-    `amp_logs` and `fp32_logs` [models] belong to the same models in the same order. Each model has
-    its own weighted value; one more is predicted from their logs. `variance` is that of mean minus
-    new value, s^2 * (1 + 1/n) on n - 1 degrees of freedom: Hahn and Meeker, Statistical Intervals,
-    1991, chapter 4.
+    Each model has its own weighted value; one more is predicted from the logs of these `values`.
+    `variance` is that of mean minus new value, s^2 * (1 + 1/n) on n - 1 degrees of freedom: Hahn
+    and Meeker, Statistical Intervals, 1991, chapter 4.
     """
-    pairs = zip(amp_logs, fp32_logs, strict=True)
-    mean = mean_of_logs([math.log(weighted(math.exp(amp), math.exp(fp32))) for amp, fp32 in pairs])
+    mean = mean_of_logs(list(map(math.log, values)))
     if mean.variance is None:
         return mean
-    return Estimate(mean.log, mean.variance * (len(amp_logs) + 1), mean.degrees)
+    return Estimate(mean.log, mean.variance * (len(values) + 1), mean.degrees)
 
 
 class Prior(NamedTuple):

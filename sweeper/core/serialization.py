@@ -18,6 +18,7 @@ from .text import clean_text
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 T = TypeVar("T")
+Reader = Callable[[Any], Any]  # of a JSON value
 
 UNIONS = (typing.Union, types.UnionType)
 PLAIN = frozenset({type(None), bool, int, float, str})  # the same in JSON
@@ -118,12 +119,12 @@ def from_json(cls: type[T], data: Any) -> T:
 
 
 @functools.cache
-def _reader_of(cls: type) -> Callable[[Any], Any]:
+def _reader_of(cls: type) -> Reader:
     """Return a function that makes a `cls` from JSON; cached, since resolving type hints costs more
     than reading.
     """
     hints = typing.get_type_hints(cls, include_extras=True)
-    known: dict[str, tuple[Callable[[Any], Any], Any]] = {}
+    known: dict[str, tuple[Reader, Any]] = {}
     for name, hint in hints.items():
         set_field = getattr(getattr(cls, name, None), "__set__", None)
         known[name] = _reader(name, hint), set_field
@@ -165,7 +166,7 @@ def _reader_of(cls: type) -> Callable[[Any], Any]:
     return read
 
 
-def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
+def _reader(name: str, hint: Any) -> Reader:
     """Return a function that makes the field from its value, or raises."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
@@ -188,23 +189,21 @@ def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
     return functools.partial(_checked, name, hint)
 
 
-def _read_optional(read_some: Callable[[Any], Any], value: Any) -> Any:
+def _read_optional(read_some: Reader, value: Any) -> Any:
     if value is None:
         return None
     return read_some(value)
 
 
-def _read_sequence(
-    name: str, make: Callable[[Any], Any], read_item: Callable[[Any], Any], value: Any
-) -> Any:
+def _read_sequence(name: str, make: type, read_item: Reader, value: Any) -> Any:
     return make(map(read_item, _checked(name, list, value)))
 
 
-def _read_mapping(name: str, read_item: Callable[[Any], Any], value: Any) -> Any:
+def _read_mapping(name: str, read_item: Reader, value: Any) -> Any:
     return {key: read_item(item) for key, item in _checked(name, dict, value).items()}
 
 
-def _reader_within(name: str, hint: Any, limits: Between) -> Callable[[Any], Any]:
+def _reader_within(name: str, hint: Any, limits: Between) -> Reader:
     """Return a reader of numbers, or of a dataclass of numbers, that raises for one that is out of
     range.
     """

@@ -66,39 +66,34 @@ class Group:
 
     @cached_property
     def weighted_new_model(self) -> Estimate | None:
-        amp_logs, fp32_logs = [], []
-        for amp, fp32 in WEIGHTED.select(self):
-            amp_logs.append(amp.log)
-            fp32_logs.append(fp32.log)
-        if amp_logs:
-            return stats.weighted_new_model(amp_logs, fp32_logs)
+        values = [stats.weighted(amp.ratio, fp32.ratio) for amp, fp32 in WEIGHTED.select(self)]
+        if values:
+            return stats.predict_new_model(values)
         return None
 
     @property
     def weighted_failures_as_one(self) -> float | None:
-        in_amp, in_fp32 = [], []
+        pairs = []
         for point in self.judged:
             if len(point.entries) == len(WEIGHTS):
                 amp, fp32 = point.speedup_or_one("amp"), point.speedup_or_one("fp32")
                 if amp and fp32:
-                    in_amp.append(amp)
-                    in_fp32.append(fp32)
-        return _weigh(in_amp, in_fp32)
+                    pairs.append((amp, fp32))
+        return _weigh(pairs)
 
     @property
     def weighted_clipped(self) -> float | None:
-        in_amp, in_fp32 = [], []
-        for amp, fp32 in WEIGHTED.select(self):
-            in_amp.append(max(amp.ratio, 1.0))
-            in_fp32.append(max(fp32.ratio, 1.0))
-        return _weigh(in_amp, in_fp32)
+        pairs = [(max(amp.ratio, 1.0), max(fp32.ratio, 1.0)) for amp, fp32 in WEIGHTED.select(self)]
+        return _weigh(pairs)
 
 
-def _weigh(in_amp: Sequence[float], in_fp32: Sequence[float]) -> float | None:
-    """Weigh the mean over AMP and the mean over fp32; None without models."""
-    if not in_amp:
+def _weigh(pairs: Sequence[tuple[float, float]]) -> float | None:
+    """Weigh the mean over AMP and the mean over fp32."""
+    if not pairs:
         return None
-    return stats.weighted(stats.geomean(in_amp), stats.geomean(in_fp32))
+    in_amp = stats.geomean([amp for amp, _ in pairs])
+    in_fp32 = stats.geomean([fp32 for _, fp32 in pairs])
+    return stats.weighted(in_amp, in_fp32)
 
 
 @dataclass(frozen=True)
