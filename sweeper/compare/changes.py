@@ -61,7 +61,8 @@ def list_version_changes(pairs: Sequence[Pair], *sweeps: Source) -> list[Counted
 def describe_versions(pair: Pair) -> str | None:
     """List what differs between the sides of a row: the device, and versions."""
     lines = []
-    for base, head in _with_records([pair]):
+    if pair.recorded:
+        base, head = pair.recorded
         for change in _find_device_change(base, head) + _find_changes(base.versions, head.versions):
             lines.append(_line(*change))
     return "; ".join(lines) or None
@@ -86,13 +87,7 @@ def list_setting_changes(base: Source, head: Source) -> list[str]:
 
 
 def _with_records(pairs: Iterable[Pair]) -> list[Sides]:
-    found = []
-    for pair in pairs:
-        if pair.both:
-            base, head = pair.both
-            if not (base.lost or head.lost):
-                found.append((base, head))
-    return found
+    return [pair.recorded for pair in pairs if pair.recorded]
 
 
 def _find_device_change(base: Side, head: Side) -> list[FactChange]:

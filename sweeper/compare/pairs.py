@@ -199,6 +199,13 @@ class Pair:
         return (self.base, self.head) if self.base and self.head else None
 
     @property
+    def recorded(self) -> Sides | None:
+        """Both sides where each has a record that can be read."""
+        if self.both and not any(side.lost for side in self.both):
+            return self.both
+        return None
+
+    @property
     def ok(self) -> bool:
         """Whether both sides were measured."""
         return self.both is not None and all(side.status == "ok" for side in self.both)

@@ -116,10 +116,6 @@ def _show_device(change: Change) -> str:
     return f"{_show_change(change)} {change.verdict}"
 
 
-def _show_eager(change: Change) -> str:
-    return _add_verdict(_show_change(change), change)
-
-
 def _show_change(change: Change) -> str:
     if change.ratio is None:
         return ""
@@ -135,7 +131,7 @@ def _show_compiled(change: Change) -> str:
 
 
 def _add_verdict(shown: str, change: Change) -> str:
-    """Add the verdict where something changed, e.g. `1.58 → 1.53 LOWER`."""
+    """Add the verdict where something changed."""
     if change.verdict in UNCHANGED:
         return shown
     return f"{shown} {change.verdict}".strip()
@@ -147,20 +143,17 @@ def _show_values(change: Change, show: Callable[[float], str]) -> str:
     return f"{show(change.base)} → {show(change.head)}"
 
 
-def _show_ms(change: Change) -> str:
-    return _show_values(change, lambda value: figure(1e3 * value))
+def _show_judged(change: Change, show: Callable[[float], str]) -> str:
+    """E.g. `1.58 → 1.53 LOWER`."""
+    return _add_verdict(_show_values(change, show), change)
 
 
-def _show_speedup(change: Change) -> str:
-    return _add_verdict(_show_values(change, ratio), change)
+def _ms(time_s: float) -> str:
+    return figure(1e3 * time_s)
 
 
-def _show_compile_s(change: Change) -> str:
-    return _add_verdict(_show_values(change, figure), change)
-
-
-def _show_memory_mib(change: Change) -> str:
-    return _add_verdict(_show_values(change, lambda value: figure(value / MIB)), change)
+def _mib(memory_bytes: float) -> str:
+    return figure(memory_bytes / MIB)
 
 
 def _shown_column(
@@ -201,15 +194,15 @@ AXES = ("workload", "backend", "batch_size", "variant")
 BY_NAME = {column.name: column for column in COLUMNS if column.name}
 SHOWN: tuple[Column[JudgedPair], ...] = (
     *(column for column in COLUMNS if column.title),
-    _shown_column(COMPILED, "compiled ms", _show_ms),
+    _shown_column(COMPILED, "compiled ms", lambda change: _show_values(change, _ms)),
     _shown_column(COMPILED, "change", _show_compiled),
     _shown_column(COMPILED_DEVICE, "device", _show_device),
-    _shown_column(EAGER, "eager", _show_eager),
-    _shown_column(SPEEDUP, "speedup", _show_speedup),
+    _shown_column(EAGER, "eager", lambda change: _add_verdict(_show_change(change), change)),
+    _shown_column(SPEEDUP, "speedup", lambda change: _show_judged(change, ratio)),
 )
 COSTS = (
-    (COMPILE, _shown_column(COMPILE, "compile s", _show_compile_s)),
-    (MEMORY, _shown_column(MEMORY, "memory MiB", _show_memory_mib)),
+    (COMPILE, _shown_column(COMPILE, "compile s", lambda change: _show_judged(change, figure))),
+    (MEMORY, _shown_column(MEMORY, "memory MiB", lambda change: _show_judged(change, _mib))),
 )
 
 
@@ -334,8 +327,8 @@ def explain_rows(rows: Sequence[JudgedPair]) -> list[str]:
     shared: dict[str, list[str]] = {}
     for row in rows:
         name, reason = name_row(row, axes), cell.show(row.reason)
-        if row.pair.both and _breaks(*row.pair.both):
-            base, head = map(_read_message, row.pair.both)
+        if row.pair.recorded and _breaks(*row.pair.recorded):
+            base, head = map(_read_message, row.pair.recorded)
             message = cell.show(head or base)
             lines.append(join((f"{row.verdict} {name}: {reason}", message), ": "))
         elif row.reason:
@@ -348,8 +341,8 @@ def explain_rows(rows: Sequence[JudgedPair]) -> list[str]:
 
 
 def _breaks(base: Side, head: Side) -> bool:
-    """Whether one side alone is ok, and the other has a record."""
-    return (base.status == "ok") != (head.status == "ok") and not (base.lost or head.lost)
+    """Whether one side alone is ok."""
+    return (base.status == "ok") != (head.status == "ok")
 
 
 @dataclass(frozen=True)

@@ -283,15 +283,19 @@ def judge_quantity(
     if quantity.pooled and not control.moved:
         judged = _moderate(quantity, changes)
     tests: dict[int, Estimate] = {}  # by place
+    p_values: list[float] = []
     for place, change in enumerate(judged):
-        if control.moved and not change.verdict:
+        if change.verdict:
+            continue
+        if control.moved:
             reason = f"eager itself moved by {percent(control.log)} (median over rows)"
             judged[place] = replace(change, verdict="UNRESOLVED", reason=reason)
-        elif not change.verdict:
-            tests[place] = _subtract_shift(change, control)
-    p_values = []
-    for test in tests.values():
-        p = stats.p_value(test)
+            continue
+        assert change.estimate is not None
+        # with or without the session's shift, whichever is nearer to 0
+        log = _nearest_to_0(change.log, change.log - control.log)
+        tests[place] = replace(change.estimate, log=log)
+        p = stats.p_value(tests[place])
         assert p is not None
         p_values.append(p)
     adjusted = stats.benjamini_hochberg(p_values)
@@ -320,12 +324,6 @@ def _moderate(quantity: Quantity, changes: Sequence[Change]) -> list[Change]:
     for place, estimate in stats.moderate_groups(over_processes).items():
         moderated[place] = replace(moderated[place], estimate=estimate)
     return moderated
-
-
-def _subtract_shift(change: Change, control: Control) -> Estimate:
-    """The difference with or without the session's shift, whichever is nearer to 0."""
-    assert change.estimate is not None
-    return replace(change.estimate, log=_nearest_to_0(change.log, change.log - control.log))
 
 
 def _nearest_to_0(*logs: float) -> float:
