@@ -107,8 +107,9 @@ def read_sides(source: Source) -> SweepSides:
             lost[trial_id] = status, trial
             continue
         if side.trial.id in sides:
-            problem = "replaces an earlier record of the same trial"
-            problems.append(printable(f"{found.where}: {problem}"))
+            problems.append(
+                printable(f"{found.where}: replaces an earlier record of the same trial")
+            )
         sides[side.trial.id] = side
     for trial_id in lost.keys() & sides.keys():
         del lost[trial_id]
@@ -123,14 +124,15 @@ def _identify(found: FoundRecord) -> tuple[str, Trial | None]:
     with suppress(OSError, ValueError):
         trial = Trial.from_json(get_mapping(read_json(TrialPaths(found.folder).trial), "trial"))
     named = TRIAL_ID.fullmatch(found.folder.name.rpartition("-")[2])
-    if named is None and trial:
-        return trial.id, trial
-    if named is None:
-        return "", None
+    trial_id = ""
+    if named:
+        trial_id = named[0]
+    elif trial:
+        trial_id = trial.id
     # After an out of memory trial.json holds the smaller batch, so a trial with another id.
-    if trial and trial.id != named[0]:
+    if trial and trial.id != trial_id:
         trial = None
-    return named[0], trial
+    return trial_id, trial
 
 
 def list_sides(read: SweepSides, other: SweepSides) -> list[Side]:
@@ -201,8 +203,8 @@ class Pair:
     @property
     def recorded(self) -> Sides | None:
         """Both sides where each has a record that can be read."""
-        if self.both and not any(side.lost for side in self.both):
-            return self.both
+        if self.base and self.head and not (self.base.lost or self.head.lost):
+            return self.base, self.head
         return None
 
     @property
@@ -221,10 +223,8 @@ class ComparedAxis(NamedTuple):
     of_compile: bool = False
 
     def value(self, trial: Trial) -> str:
-        axes: Trial | Compile = trial
-        if self.of_compile:
-            axes = trial.compile
-        found = getattr(axes, self.name)
+        owner = trial.compile if self.of_compile else trial
+        found = getattr(owner, self.name)
         return found if isinstance(found, str) else show_value(found)
 
     def without(self, trial: Trial) -> Trial:

@@ -78,8 +78,8 @@ def _name_value(value: Value) -> str:
     return "none" if value is None else str(value)
 
 
-def _trial_column(attribute: str, **shown: Any) -> Column[JudgedPair]:
-    name, read = attribute.removeprefix("labels."), attrgetter(attribute)
+def _trial_column(name: str, attribute: str = "", **shown: Any) -> Column[JudgedPair]:
+    read = attrgetter(attribute or name)
     return Column(name, lambda row: read_trial(row, read), **shown)
 
 
@@ -166,19 +166,13 @@ COLUMNS: tuple[Column[JudgedPair], ...] = (
     Column("verdict", lambda row: row.verdict, title="verdict"),
     Column("reason", lambda row: row.reason),
     Column("note", lambda row: row.note),
-    _trial_column("labels.model", title="model"),
-    _trial_column("labels.family"),
+    _trial_column("model", "labels.model", title="model"),
+    _trial_column("family", "labels.family"),
     _trial_column("workload", title="workload", is_axis=True),
     _trial_column("backend", title="backend", is_axis=True),
-    Column(
-        "batch_size",
-        lambda row: read_trial(row, attrgetter("known_batch_size")),
-        int,
-        title="batch",
-        is_axis=True,
-    ),
+    _trial_column("batch_size", "known_batch_size", kind=int, title="batch", is_axis=True),
     _trial_column("variant", title="variant", is_axis=True, folds=True),
-    _trial_column("labels.precision", title="precision"),
+    _trial_column("precision", "labels.precision", title="precision"),
     _trial_column("mode", title="mode"),
     *_side_columns("trial_id", lambda side: side.trial.id),
     *_side_columns("status", lambda side: side.status),
@@ -191,7 +185,7 @@ COLUMNS: tuple[Column[JudgedPair], ...] = (
 )
 
 AXES = ("workload", "backend", "batch_size", "variant")
-BY_NAME = {column.name: column for column in COLUMNS if column.name}
+BY_NAME = {column.name: column for column in COLUMNS}
 SHOWN: tuple[Column[JudgedPair], ...] = (
     *(column for column in COLUMNS if column.title),
     _shown_column(COMPILED, "compiled ms", lambda change: _show_values(change, _ms)),
@@ -327,8 +321,9 @@ def explain_rows(rows: Sequence[JudgedPair]) -> list[str]:
     shared: dict[str, list[str]] = {}
     for row in rows:
         name, reason = name_row(row, axes), cell.show(row.reason)
-        if row.pair.recorded and _breaks(*row.pair.recorded):
-            base, head = map(_read_message, row.pair.recorded)
+        recorded = row.pair.recorded
+        if recorded and sum(side.status == "ok" for side in recorded) == 1:
+            base, head = map(_read_message, recorded)
             message = cell.show(head or base)
             lines.append(join((f"{row.verdict} {name}: {reason}", message), ": "))
         elif row.reason:
@@ -338,11 +333,6 @@ def explain_rows(rows: Sequence[JudgedPair]) -> list[str]:
     for reason, names in shared.items():
         lines.append(f"{reason}: {shorten_names(names)}")
     return lines
-
-
-def _breaks(base: Side, head: Side) -> bool:
-    """Whether one side alone is ok."""
-    return (base.status == "ok") != (head.status == "ok")
 
 
 @dataclass(frozen=True)
