@@ -31,7 +31,9 @@ class CountedChange(NamedTuple):
     line: str
 
     def to_json(self) -> dict[str, str | int | None]:
-        return {"name": self.name, "base": self.base, "head": self.head, "rows": self.rows}
+        fields = self._asdict()
+        del fields["line"]
+        return fields
 
 
 def list_device_changes(pairs: Iterable[Pair]) -> list[str]:

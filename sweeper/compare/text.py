@@ -187,7 +187,7 @@ COLUMNS: tuple[Column[JudgedPair], ...] = (
 AXES = ("workload", "backend", "batch_size", "variant")
 BY_NAME = {column.name: column for column in COLUMNS}
 SHOWN: tuple[Column[JudgedPair], ...] = (
-    *(column for column in COLUMNS if column.title),
+    *COLUMNS,
     _shown_column(COMPILED, "compiled ms", lambda change: _show_values(change, _ms)),
     _shown_column(COMPILED, "change", _show_compiled),
     _shown_column(COMPILED_DEVICE, "device", _show_device),

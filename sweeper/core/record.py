@@ -501,8 +501,9 @@ class Record:
     @property
     def first_line(self) -> str:
         """The first line of the message; empty without one."""
-        lines = (self.message or "").splitlines()
-        return next(iter(lines), "")
+        if not self.message:
+            return ""
+        return self.message.splitlines()[0]
 
     @property
     def batch_size(self) -> int:

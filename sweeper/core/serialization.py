@@ -234,7 +234,7 @@ def _reader_within(name: str, hint: Any, limits: Between) -> Reader:
     return read_whole
 
 
-def _reader_among(name: str, allowed: Collection[str]) -> Callable[[Any], str]:
+def _reader_among(name: str, allowed: Collection[str]) -> Reader:
     """Return a reader of text that raises for any but some words."""
 
     def read(value: Any) -> str:

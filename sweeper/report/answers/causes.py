@@ -56,10 +56,9 @@ class Cause:
     @property
     def extent(self) -> str:
         """What a trial loses and how often the cause was seen; empty where neither is known."""
-        times = ""
-        if self.count is not None:
-            times = count(self.count, "time")
-        return join((self.loss, times), ", ")
+        if self.count is None:
+            return self.loss
+        return join((self.loss, count(self.count, "time")), ", ")
 
     def describe(self) -> str:
         """E.g. `10.3 ms per step (43 %): the device waits for the host`."""
