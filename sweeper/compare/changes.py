@@ -31,9 +31,7 @@ class CountedChange(NamedTuple):
     line: str
 
     def to_json(self) -> dict[str, str | int | None]:
-        fields = self._asdict()
-        del fields["line"]
-        return fields
+        return {"name": self.name, "base": self.base, "head": self.head, "rows": self.rows}
 
 
 def list_device_changes(pairs: Iterable[Pair]) -> list[str]:

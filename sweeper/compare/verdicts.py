@@ -168,7 +168,7 @@ def judge(pairs: Sequence[Pair], min_effect: float | None = None) -> Comparison:
             for place, eager in enumerate(raw[quantity.control]):
                 changes[place] = judge_by_size(limited, changes[place], eager, control)
         judged[quantity.name] = changes
-    rows: list[JudgedPair] = []
+    rows = []
     place = 0  # among the measured pairs
     for pair in pairs:
         if pair.ok:
@@ -283,7 +283,7 @@ def judge_quantity(
     if quantity.pooled and not control.moved:
         judged = _moderate(quantity, changes)
     tests: dict[int, Estimate] = {}  # by place
-    p_values: list[float] = []
+    p_values = []
     for place, change in enumerate(judged):
         if change.verdict:
             continue

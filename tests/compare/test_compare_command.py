@@ -435,7 +435,7 @@ def test_the_head_says_what_else_moves_speedups_where_the_control_moved(
         for line in compare(tmp_path, "old", "new").stdout.splitlines()
         if line.startswith("control")
     )
-    assert "a shift of the whole machine does not touch them, but they " + moved in control
+    assert "a shift of the whole machine does not change them, but they " + moved in control
 
 
 def test_rows_that_are_unresolved_fail_where_that_is_asked_for(tmp_path: Path) -> None:
