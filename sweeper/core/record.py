@@ -499,6 +499,13 @@ class Record:
         return self.status in CHANGEABLE
 
     @property
+    def first_line(self) -> str:
+        """The first line of the message; empty without one."""
+        if not self.message:
+            return ""
+        return self.message.splitlines()[0]
+
+    @property
     def batch_size(self) -> int:
         """The batch size that was used."""
         return self.smaller_batch_size or self.trial.batch_size
