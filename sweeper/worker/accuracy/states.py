@@ -29,7 +29,7 @@ BIAS_STEP = 0.02
 STATISTICS_STEP = 0.1
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Held:
     """A parameter or buffer, and its values."""
 
