@@ -33,11 +33,10 @@ def load(model: Model) -> None:
 
 
 def build(trial: Trial, device: torch.device) -> Built:
-    model = trial.model
     with torch.device(device):
-        module = _make_module(model)
+        module = _make_module(trial.model)
     size = int(module.pretrained_cfg.get("input_size", (3, 224, 224))[-1])
-    return build_classifier(module, model, size, module.num_classes, trial.batch_size, device)
+    return build_classifier(module, trial, size, module.num_classes, device)
 
 
 def _make_module(model: Model) -> Any:
