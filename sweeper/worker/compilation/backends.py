@@ -8,7 +8,6 @@ OpenVINO goes on in native PyTorch or Inductor where it fails.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -67,29 +66,19 @@ def _require_needs(name: str, needs: Needs, workload: str, device: str) -> None:
         )
     if needs.module is None:
         return
-    if not _is_there(needs.module):
-        raise UnavailableError(f"backend {name} is not installed: {needs.advice}")
     try:
         importlib.import_module(needs.module)
     # a package made for another torch raises anything, or leaves
     except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name in (
+            needs.module,
+            needs.module.partition(".")[0],
+        ):
+            raise UnavailableError(f"backend {name} is not installed: {needs.advice}") from error
         first = describe_error(error).splitlines()[0]
         raise UnavailableError(
             f"backend {name}: {needs.module} cannot be imported here: {first}"
         ) from error
-
-
-def _is_there(module: str) -> bool:
-    """Whether a module can be found. Its packages are imported on the way; one that cannot be is
-    there all the same.
-    """
-    package, _, rest = module.partition(".")
-    if importlib.util.find_spec(package) is None:
-        return False
-    try:
-        return not rest or importlib.util.find_spec(module) is not None
-    except (Exception, SystemExit):  # noqa: BLE001  # importing it once more says what is wrong
-        return True
 
 
 def find_compiler(name: str) -> Compiler:

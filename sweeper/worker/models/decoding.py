@@ -8,6 +8,7 @@ tensors, so compiled code does not know the level.
 """
 
 import inspect
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,7 +17,6 @@ from sweeper.core.trial import Trial
 from sweeper.worker.failures import UnavailableError
 
 from .batches import Batch
-from .texts import SEQUENCE_LENGTH
 
 
 class CachedDecoder(torch.nn.Module):
@@ -28,12 +28,17 @@ class CachedDecoder(torch.nn.Module):
     casts them. `fill` has to come before the first forward.
     """
 
-    def __init__(self, decoder: torch.nn.Module, trial: Trial, device: torch.device) -> None:
+    def __init__(
+        self,
+        decoder: torch.nn.Module,
+        make_cache: Callable[[], Any],  # gives a `transformers.StaticCache`
+        trial: Trial,
+        device: torch.device,
+    ) -> None:
         super().__init__()
         self.decoder = decoder
         self.config: Any = decoder.config
-        self.length = trial.model.sequence_length or SEQUENCE_LENGTH
-        self._batch_size, self._device = trial.batch_size, device
+        self._make_cache, self._batch_size, self._device = make_cache, trial.batch_size, device
         self._position = trial.decode_position or 0
         self._options: dict[str, object] = {"use_cache": True}
         if "logits_to_keep" in inspect.signature(decoder.forward).parameters:
@@ -61,11 +66,9 @@ class CachedDecoder(torch.nn.Module):
         Raises UnavailableError where the model has no static cache or cannot use it, and whatever
         its forward raises.
         """
-        from transformers import StaticCache
-
         name = type(self.decoder).__name__
         try:
-            self._cache = StaticCache(config=self.config, max_cache_len=self.length)
+            self._cache = self._make_cache()
         except (AttributeError, KeyError, NotImplementedError, TypeError, ValueError) as error:
             raise UnavailableError(
                 f"{name} has no static cache: {type(error).__name__}: {error}"

@@ -9,6 +9,7 @@ images with texts both.
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -106,8 +107,10 @@ def build(trial: Trial, device: torch.device) -> Built:
 
 
 def _build_decoder(trial: Trial, module: Any, device: torch.device) -> Built:
-    decoder = CachedDecoder(module, trial, device)
-    timed = 1 if trial.workload == "decode" else decoder.length
+    length = trial.model.sequence_length or SEQUENCE_LENGTH
+    make_cache = partial(transformers.StaticCache, config=module.config, max_cache_len=length)
+    decoder = CachedDecoder(module, make_cache, trial, device)
+    timed = 1 if trial.workload == "decode" else length
     first, second, unseen = (decoder.draw_tokens(timed) for _ in range(3))
     return Built(decoder, (first, second), unseen, mean_of_floats)
 
