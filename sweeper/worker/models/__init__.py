@@ -39,7 +39,6 @@ from .formats import (
 )
 from .texts import count_tokens
 
-Build = Callable[[Trial, torch.device], "Built"]
 # What constructors and forwards raise for settings that they cannot have.
 WHILE_BUILDING = (
     TypeError,
@@ -228,16 +227,14 @@ def build_from_batches(
     return Built(module.to(device), timed, unseen, loss, num_sizes, origin)
 
 
-def try_classifier(
-    make_module: Callable[[Model], torch.nn.Module], build: Build, trial: Trial
-) -> Examined:
+def try_classifier(make_module: Callable[[Model], torch.nn.Module], trial: Trial) -> Examined:
     """Find out whether a model of images takes the user's arguments and image size, if there are
     any.
 
     The size is tried on the meta device, where nothing is computed. A model that cannot run there
     with images of its own size either is left to the trial.
     """
-    problems, model, own_size = [], trial.model, replace(trial.model, image_size=None)
+    problems, model = [], trial.model
     if model.arguments:
         try:
             make_module(model)
@@ -247,8 +244,8 @@ def try_classifier(
             )
     if not model.image_size:
         return Examined(problems)
-    failure = _failure_on_meta(build, trial, model)
-    if failure and not _failure_on_meta(build, trial, own_size):
+    failure = _failure_on_meta(trial, model.image_size)
+    if failure and not _failure_on_meta(trial, None):
         reason = (str(failure).strip().splitlines() or ["it is built for other sizes"])[0]
         problems.append(
             f"model.image_size={model.image_size}: {model.library}'s {model.name} cannot take it: "
@@ -257,12 +254,11 @@ def try_classifier(
     return Examined(problems)
 
 
-def _failure_on_meta(build: Build, trial: Trial, model: Model) -> Exception | None:
+def _failure_on_meta(trial: Trial, image_size: int | None) -> Exception | None:
+    model = replace(trial.model, pretrained=False, image_size=image_size)
+    small = replace(trial, batch_size=2, model=model)
     try:
-        built = build(
-            replace(trial, batch_size=2, model=replace(model, pretrained=False)),
-            torch.device("meta"),
-        )
+        built = builder(model.library).build(small, torch.device("meta"))
         built.module(*built.unseen.args)
     except WHILE_BUILDING as error:
         return error

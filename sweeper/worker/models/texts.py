@@ -127,14 +127,13 @@ class TextMaker:
         return torch.stack([self._number_row() for _ in range(self.batch_size)])
 
     def _number_row(self) -> torch.Tensor:
-        numbers = torch.empty(0, dtype=torch.int64)
+        numbers: list[int] = []
         while len(numbers) < self.length:
             if self._given is None:
-                document = int(self._draw(max(self.length - 1, 1), 1))
+                numbers += range(int(self._draw(max(self.length - 1, 1), 1)))
             else:
-                document = next(self._given)
-            numbers = torch.cat([numbers, torch.arange(document)])
-        return numbers[: self.length]
+                numbers += range(next(self._given))
+        return torch.tensor(numbers[: self.length])
 
     def _read_words(self, lengths: torch.Tensor) -> torch.Tensor:
         """Tokens of the text from places at random, int64 [batch, length]."""

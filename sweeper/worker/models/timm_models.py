@@ -24,7 +24,7 @@ def examine(trial: Trial) -> Examined:
     model = trial.model
     if model.pretrained and not _has_weights(model):
         return Examined([f"model.pretrained=true: timm has no weights of {model.name}"])
-    return try_classifier(_make_module, build, trial)
+    return try_classifier(_make_module, trial)
 
 
 def load(model: Model) -> None:

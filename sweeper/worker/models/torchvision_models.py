@@ -33,7 +33,7 @@ def examine(trial: Trial) -> Examined:
         return Examined(
             [f"model.image_size={model.image_size}: {weights} are for its own image size"]
         )
-    return try_classifier(_make_module, build, trial)
+    return try_classifier(_make_module, trial)
 
 
 def load(model: Model) -> None:

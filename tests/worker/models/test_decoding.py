@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
 from worker_runs import private_cache, run
 
 from sweeper.core.trial import Labels, Model, Precision, Trial
@@ -130,10 +129,10 @@ def test_prefill_reads_the_prompt_and_gives_logits_of_its_last_token() -> None:
     assert logits.shape == (2, 1, VOCABULARY)
 
 
-def test_model_without_a_static_cache_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_model_without_a_static_cache_is_unavailable() -> None:
     built = models.build(trial_of("decode"), 0, CPU)
     assert isinstance(built.module, CachedDecoder)
-    monkeypatch.setattr(transformers, "StaticCache", lambda **_: {}["no such layer"])
+    built.module._make_cache = lambda: {}["no such layer"]
     with pytest.raises(UnavailableError, match="LlamaForCausalLM has no static cache: KeyError"):
         built.module.fill()
 
