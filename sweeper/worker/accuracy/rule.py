@@ -303,10 +303,9 @@ def set_bounds(
         if name in bounds and not name.startswith(GRADIENT)
     )
     far_off = _explain_far_off(comparisons)
+    unverified = _explain_infinite(eager.first, errors) or far_off
     if moved:
-        unverified: str | None = "eager differs from itself when it is run twice"
-    else:
-        unverified = _explain_infinite(eager.first, errors) or far_off
+        unverified = "eager differs from itself when it is run twice"
     return Bounds(
         reference.kind, errors, bounds, least_sizes, spans, moved, bool(far_off), unverified
     )
