@@ -1,5 +1,5 @@
 """A record to its figures: `derive`, with the formulas of speedups, intervals, break-even and host
-headroom.
+headroom, and the share of waiting from which an arm is host-bound.
 """
 
 import math

@@ -3,7 +3,8 @@ measured.
 
 A flag never changes a number. Flags are found once, when a trial ends, and its record keeps them;
 reports do not find them again. `sweeper.loading.cross_trial` adds the flag `eager_moved`, which
-compares trials. `DOUBTS` are those flags that say that a speedup may be off.
+compares trials, and `derive` decides what is host-bound. `DOUBTS` are those flags that say that a
+speedup may be off.
 """
 
 import math

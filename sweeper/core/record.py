@@ -1,5 +1,5 @@
 """A record: everything that came out of a trial, whatever happened. MLflow runs and tables are
-views of records.
+views of records. The statuses and phases of trials are declared here.
 
 `docs/formats.md` names every key.
 """

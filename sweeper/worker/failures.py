@@ -1,5 +1,5 @@
 """What can go wrong with a trial: exceptions that know their status, and the status of every other
-exception.
+exception. `sweeper.core.record` declares the statuses.
 """
 
 import traceback

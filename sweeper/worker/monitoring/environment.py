@@ -1,5 +1,5 @@
 """Where a trial ran: versions, device, processor, and the environment variables that change what
-torch does.
+torch does. It chooses the packages whose versions a record has.
 """
 
 import os

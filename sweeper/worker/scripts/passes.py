@@ -1,5 +1,5 @@
 """Leads a worker through the passes of a script, each a process of its own, and puts their results
-together.
+together: its steps in both arms, its loop in eager, its loop compiled, and its trajectory if asked.
 """
 
 import json
