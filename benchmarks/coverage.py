@@ -229,8 +229,9 @@ def new_model(random: np.random.Generator, repeats: int, *, models: int) -> Iter
     amp = math.log(1.5) + common + random.normal(0, 0.1, common.shape)
     fp32 = math.log(1.2) + common / 2 + random.normal(0, 0.05, common.shape)
     for amp_logs, fp32_logs in zip(amp.tolist(), fp32.tolist(), strict=True):
-        truth = stats.weighted(math.exp(amp_logs[-1]), math.exp(fp32_logs[-1]))
-        yield Outcome(stats.weighted_new_model(amp_logs[:-1], fp32_logs[:-1]).interval(), truth)
+        logs = zip(amp_logs, fp32_logs, strict=True)
+        *values, truth = [stats.weighted(math.exp(one), math.exp(other)) for one, other in logs]
+        yield Outcome(stats.predict_new_model(values).interval(), truth)
 
 
 # of the same order as the differences in docs/results/h200-repeatability.md: mobilenet_v2

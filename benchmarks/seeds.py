@@ -232,13 +232,12 @@ Run = Callable[[int], Named]
 
 def take_eager(case: Case, run: Run, repeat: int, autocast: bool) -> SeedTest:
     """As the worker does."""
-    test = SeedTest(full=not autocast)
-    for seed in range(100 * repeat, 100 * repeat + DIRECTION_STEPS):
-        test.add_direction(run(seed))
+    seeds = range(100 * repeat, 100 * repeat + DIRECTION_STEPS)
+    test = SeedTest(not autocast, map(run, seeds))
     with moved(case.module):
         for parameter in case.module.parameters():
             parameter.data.mul_(1 + PERTURBATION[autocast] * torch.randn_like(parameter))
-        test.add_rounding(run(seed))
+        test.add_rounding(run(seeds[-1]))
     take_arm(case, test, test.add_eager, run, 100 * repeat + 20)
     return test
 

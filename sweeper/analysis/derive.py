@@ -1,5 +1,5 @@
 """A record to its figures: `derive`, with the formulas of speedups, intervals, break-even and host
-headroom.
+headroom, and the share of waiting from which an arm is host-bound.
 """
 
 import math
@@ -153,7 +153,7 @@ def _describe_any_status(
         draws=len({process.draw for process in measured}),
         eager_step_s=eager.ratio if eager else None,
         artifacts=len(programs - {(None, None)}) or None,
-        seen_of_script=next(filter(None, map(attrgetter("script"), record.processes)), None),
+        seen_of_script=next(filter(None, (process.script for process in record.processes)), None),
         is_void_by_script=_is_void_by_script(record),
         readings=readings,
     )

@@ -3,9 +3,10 @@ measured.
 
 A flag never changes a number. Flags are found once, when a trial ends, and its record keeps them;
 reports do not find them again. `sweeper.loading.cross_trial` adds the flag `eager_moved`, which
-compares trials. A few flags are doubts: the result is not verified, or something disturbed the
-measurement, by a share that `find_disturbances` reads from the record. `host_bound` is no doubt: it
-says that wall-clock speed is this host's, and device speed stands beside it.
+compares trials, and `derive` decides what is host-bound. A few flags are doubts: the result is not
+verified, or something disturbed the measurement, by a share that `find_disturbances` reads from the
+record. `host_bound` is no doubt: it says that wall-clock speed is this host's, and device speed
+stands beside it.
 """
 
 import math

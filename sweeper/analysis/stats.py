@@ -262,20 +262,18 @@ def weighted_of_these_models(amp: Estimate, fp32: Estimate) -> Estimate:
     return _sum_of_independent(math.log(total), parts)
 
 
-def weighted_new_model(amp_logs: Sequence[float], fp32_logs: Sequence[float]) -> Estimate:
+def predict_new_model(values: Sequence[float]) -> Estimate:
     """The `weighted` value that one more model would get, if the models at hand are a sample of its
     kind.
 
-    `amp_logs` and `fp32_logs` [models] belong to the same models in the same order. Each model has
-    its own weighted value; one more is predicted from their logs. `variance` is that of mean minus
-    new value, s^2 * (1 + 1/n) on n - 1 degrees of freedom: Hahn and Meeker, Statistical Intervals,
-    1991, chapter 4.
+    Each model has its own weighted value; one more is predicted from the logs of these `values`.
+    `variance` is that of mean minus new value, s^2 * (1 + 1/n) on n - 1 degrees of freedom: Hahn
+    and Meeker, Statistical Intervals, 1991, chapter 4.
     """
-    pairs = zip(amp_logs, fp32_logs, strict=True)
-    mean = mean_of_logs([math.log(weighted(math.exp(amp), math.exp(fp32))) for amp, fp32 in pairs])
+    mean = mean_of_logs(list(map(math.log, values)))
     if mean.variance is None:
         return mean
-    return Estimate(mean.log, mean.variance * (len(amp_logs) + 1), mean.degrees)
+    return Estimate(mean.log, mean.variance * (len(values) + 1), mean.degrees)
 
 
 class Prior(NamedTuple):
@@ -341,15 +339,16 @@ def fit_prior(variances: Sequence[float], degrees: Sequence[float]) -> Prior:
     least = MIN_VARIANCE * median(filter(None, variances))
     logs: list[float] = []
     by_chance: list[float] = []
-    for value, of_value in zip(variances, degrees, strict=True):
-        half = of_value / 2
-        logs.append(math.log(max(value, least)) - float(psi(half)) + math.log(half))
+    for found, found_degrees in zip(variances, degrees, strict=True):
+        half = found_degrees / 2
+        logs.append(math.log(max(found, least)) - float(psi(half)) + math.log(half))
         by_chance.append(float(polygamma(1, half)))
     excess = variance(logs) - fmean(by_chance)
     if excess <= 0:
         return Prior(math.exp(fmean(logs)), math.inf)
-    half = inverse_trigamma(excess)
-    return Prior(math.exp(fmean(logs) + float(psi(half)) - math.log(half)), 2 * half)
+    prior_half = inverse_trigamma(excess)
+    log = fmean(logs) + float(psi(prior_half)) - math.log(prior_half)
+    return Prior(math.exp(log), 2 * prior_half)
 
 
 def inverse_trigamma(value: float) -> float:

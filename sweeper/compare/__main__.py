@@ -157,15 +157,11 @@ def compare(parsed: argparse.Namespace) -> Document:
     different devices.
     """
     names, axis = parsed.names, parsed.by
-    if axis is None and len(names) != 2:
-        raise ConfigError(
-            f"{' '.join(names)}: two sweeps are compared, BASE and HEAD; one needs --by AXIS"
-        )
-    if axis is not None and len(names) not in (1, 3):
-        raise ConfigError(
-            f"{' '.join(names)}: with --by {axis} type SWEEP, or SWEEP BASE_VALUE HEAD_VALUE"
-        )
     if axis is None:
+        if len(names) != 2:
+            raise ConfigError(
+                f"{' '.join(names)}: two sweeps are compared, BASE and HEAD; one needs --by AXIS"
+            )
         base, head = names
         sources = find_sources(names, parsed.tracking_uri)
         in_base, in_head = map(read_sides, sources)
@@ -174,6 +170,10 @@ def compare(parsed: argparse.Namespace) -> Document:
         settings = list_setting_changes(*sources)
         versions = list_version_changes(pairs, *sources)
     else:
+        if len(names) not in (1, 3):
+            raise ConfigError(
+                f"{' '.join(names)}: with --by {axis} type SWEEP, or SWEEP BASE_VALUE HEAD_VALUE"
+            )
         read = read_sides(*find_sources(names[:1], parsed.tracking_uri))
         problems = read.problems
         sides = list_sides(read, read)

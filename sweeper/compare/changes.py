@@ -61,9 +61,10 @@ def list_version_changes(pairs: Sequence[Pair], *sweeps: Source) -> list[Counted
 def describe_versions(pair: Pair) -> str | None:
     """List what differs between the sides of a row: the device, and versions."""
     lines = []
-    for base, head in _with_records([pair]):
-        changes = _find_device_change(base, head) + _find_changes(base.versions, head.versions)
-        lines = [_line(*change) for change in changes]
+    if pair.recorded:
+        base, head = pair.recorded
+        for change in _find_device_change(base, head) + _find_changes(base.versions, head.versions):
+            lines.append(_line(*change))
     return "; ".join(lines) or None
 
 
@@ -76,7 +77,8 @@ def list_environment_changes(pairs: Sequence[Pair]) -> list[str]:
 
 def list_setting_changes(base: Source, head: Source) -> list[str]:
     """A line for each setting of `measure` that differs between the last runs of two sweeps."""
-    in_base, in_head = (read_last_run(sweep, "settings", "measure") for sweep in (base, head))
+    in_base = read_last_run(base, "settings", "measure")
+    in_head = read_last_run(head, "settings", "measure")
     lines = []
     for name, value in in_base.items():
         if name in in_head and value != in_head[name]:
@@ -85,7 +87,7 @@ def list_setting_changes(base: Source, head: Source) -> list[str]:
 
 
 def _with_records(pairs: Iterable[Pair]) -> list[Sides]:
-    return [pair.both for pair in pairs if pair.both and not any(side.lost for side in pair.both)]
+    return [pair.recorded for pair in pairs if pair.recorded]
 
 
 def _find_device_change(base: Side, head: Side) -> list[FactChange]:

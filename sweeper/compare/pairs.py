@@ -103,11 +103,13 @@ def read_sides(source: Source) -> SweepSides:
         except RecordError as error:
             problems.append(printable(f"{found.where}: {error}"))
             trial_id, trial = _identify(found)
-            lost[trial_id] = "unreadable" if found.ended else "unfinished", trial
+            status = "unreadable" if found.ended else "unfinished"
+            lost[trial_id] = status, trial
             continue
         if side.trial.id in sides:
-            problem = "replaces an earlier record of the same trial"
-            problems.append(printable(f"{found.where}: {problem}"))
+            problems.append(
+                printable(f"{found.where}: replaces an earlier record of the same trial")
+            )
         sides[side.trial.id] = side
     for trial_id in lost.keys() & sides.keys():
         del lost[trial_id]
@@ -122,12 +124,15 @@ def _identify(found: FoundRecord) -> tuple[str, Trial | None]:
     with suppress(OSError, ValueError):
         trial = Trial.from_json(get_mapping(read_json(TrialPaths(found.folder).trial), "trial"))
     named = TRIAL_ID.fullmatch(found.folder.name.rpartition("-")[2])
-    if named is None:
-        return trial.id if trial else "", trial
+    trial_id = ""
+    if named:
+        trial_id = named[0]
+    elif trial:
+        trial_id = trial.id
     # After an out of memory trial.json holds the smaller batch, so a trial with another id.
-    if trial and trial.id != named[0]:
+    if trial and trial.id != trial_id:
         trial = None
-    return named[0], trial
+    return trial_id, trial
 
 
 def list_sides(read: SweepSides, other: SweepSides) -> list[Side]:
@@ -196,6 +201,13 @@ class Pair:
         return (self.base, self.head) if self.base and self.head else None
 
     @property
+    def recorded(self) -> Sides | None:
+        """Both sides where each has a record that can be read."""
+        if self.base and self.head and not (self.base.lost or self.head.lost):
+            return self.base, self.head
+        return None
+
+    @property
     def ok(self) -> bool:
         """Whether both sides were measured."""
         return self.both is not None and all(side.status == "ok" for side in self.both)
@@ -211,7 +223,8 @@ class ComparedAxis(NamedTuple):
     of_compile: bool = False
 
     def value(self, trial: Trial) -> str:
-        found = getattr(trial.compile if self.of_compile else trial, self.name)
+        owner = trial.compile if self.of_compile else trial
+        found = getattr(owner, self.name)
         return found if isinstance(found, str) else show_value(found)
 
     def without(self, trial: Trial) -> Trial:

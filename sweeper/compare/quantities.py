@@ -41,6 +41,13 @@ class Quantity:
     # whether all rows scatter alike, so that one variance says something about the others
     pooled: bool = False
 
+    def name_direction(self, log: float) -> str:
+        """The verdict on a change of the log of HEAD / BASE."""
+        more, less = self.verdicts
+        if log < 0:
+            return less
+        return more
+
 
 def _cold_compile_s(process: Process) -> float | None:
     return process.compile_s if process.cold else None

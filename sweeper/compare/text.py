@@ -78,8 +78,8 @@ def _name_value(value: Value) -> str:
     return "none" if value is None else str(value)
 
 
-def _trial_column(attribute: str, **shown: Any) -> Column[JudgedPair]:
-    name, read = attribute.removeprefix("labels."), attrgetter(attribute)
+def _trial_column(name: str, attribute: str = "", **shown: Any) -> Column[JudgedPair]:
+    read = attrgetter(attribute or name)
     return Column(name, lambda row: read_trial(row, read), **shown)
 
 
@@ -90,23 +90,19 @@ def _side_columns(name: str, value: Callable[[Side], Value]) -> list[Column[Judg
     ]
 
 
-def _change_column(quantity: Quantity, column: Column[Change]) -> Column[JudgedPair]:
-    return lift(column, lambda row: row.find_change(quantity))
-
-
 def _quantity_columns(quantity: Quantity) -> list[Column[JudgedPair]]:
-    def column(name: str, attribute: str = "") -> Column[JudgedPair]:
-        read = attrgetter(attribute or name)
-        return _change_column(quantity, Column(f"{quantity.name}_{name}", read))
-
-    low, high = interval_columns(f"{quantity.name}_ratio", attrgetter("interval"))
-    return [
-        *map(column, ("base", "head", "ratio")),
-        _change_column(quantity, low),
-        _change_column(quantity, high),
-        column("p", "adjusted_p"),
-        *map(column, ("unit", "verdict", "reason")),
+    name = quantity.name
+    columns: list[Column[Change]] = [
+        Column(f"{name}_base", lambda change: change.base),
+        Column(f"{name}_head", lambda change: change.head),
+        Column(f"{name}_ratio", lambda change: change.ratio),
+        *interval_columns(f"{name}_ratio", lambda change: change.interval),
+        Column(f"{name}_p", lambda change: change.adjusted_p),
+        Column(f"{name}_unit", lambda change: change.unit),
+        Column(f"{name}_verdict", lambda change: change.verdict),
+        Column(f"{name}_reason", lambda change: change.reason),
     ]
+    return [lift(column, lambda row: row.find_change(quantity)) for column in columns]
 
 
 def _read_message(side: Side) -> str | None:
@@ -118,10 +114,6 @@ def _show_device(change: Change) -> str:
     if change.estimate is None:
         return ""
     return f"{_show_change(change)} {change.verdict}"
-
-
-def _show_eager(change: Change) -> str:
-    return f"{_show_change(change)} {_name_verdict(change)}".strip()
 
 
 def _show_change(change: Change) -> str:
@@ -138,26 +130,11 @@ def _show_compiled(change: Change) -> str:
     return f"{shown} [{100 * (bounds.low - 1):+.1f}, {100 * (bounds.high - 1):+.1f}]"
 
 
-def _name_verdict(change: Change) -> str:
-    """The verdict on a quantity that changed; empty otherwise."""
-    return "" if change.verdict in UNCHANGED else change.verdict
-
-
-def _shown_column(
-    quantity: Quantity, title: str, show: Callable[[Change], str]
-) -> Column[JudgedPair]:
-    return _change_column(quantity, Column("", show, title=title))
-
-
-def _values_column(
-    title: str, quantity: Quantity, show: Callable[[float], str]
-) -> Column[JudgedPair]:
-    """Make a column such as `1.58 → 1.53 LOWER`; a verdict only where something changed."""
-
-    def text(change: Change) -> str:
-        return f"{_show_values(change, show)} {_name_verdict(change)}".strip()
-
-    return _shown_column(quantity, title, text)
+def _add_verdict(shown: str, change: Change) -> str:
+    """Add the verdict where something changed."""
+    if change.verdict in UNCHANGED:
+        return shown
+    return f"{shown} {change.verdict}".strip()
 
 
 def _show_values(change: Change, show: Callable[[float], str]) -> str:
@@ -166,27 +143,36 @@ def _show_values(change: Change, show: Callable[[float], str]) -> str:
     return f"{show(change.base)} → {show(change.head)}"
 
 
-def _show_ms(change: Change) -> str:
-    return _show_values(change, lambda value: figure(1e3 * value))
+def _show_judged(change: Change, show: Callable[[float], str]) -> str:
+    """E.g. `1.58 → 1.53 LOWER`."""
+    return _add_verdict(_show_values(change, show), change)
+
+
+def _ms(time_s: float) -> str:
+    return figure(1e3 * time_s)
+
+
+def _mib(memory_bytes: float) -> str:
+    return figure(memory_bytes / MIB)
+
+
+def _shown_column(
+    quantity: Quantity, title: str, show: Callable[[Change], str]
+) -> Column[JudgedPair]:
+    return lift(Column("", show, title=title), lambda row: row.find_change(quantity))
 
 
 COLUMNS: tuple[Column[JudgedPair], ...] = (
     Column("verdict", lambda row: row.verdict, title="verdict"),
     Column("reason", lambda row: row.reason),
     Column("note", lambda row: row.note),
-    _trial_column("labels.model", title="model"),
-    _trial_column("labels.family"),
+    _trial_column("model", "labels.model", title="model"),
+    _trial_column("family", "labels.family"),
     _trial_column("workload", title="workload", is_axis=True),
     _trial_column("backend", title="backend", is_axis=True),
-    Column(
-        "batch_size",
-        lambda row: read_trial(row, attrgetter("known_batch_size")),
-        int,
-        title="batch",
-        is_axis=True,
-    ),
+    _trial_column("batch_size", "known_batch_size", kind=int, title="batch", is_axis=True),
     _trial_column("variant", title="variant", is_axis=True, folds=True),
-    _trial_column("labels.precision", title="precision"),
+    _trial_column("precision", "labels.precision", title="precision"),
     _trial_column("mode", title="mode"),
     *_side_columns("trial_id", lambda side: side.trial.id),
     *_side_columns("status", lambda side: side.status),
@@ -199,18 +185,18 @@ COLUMNS: tuple[Column[JudgedPair], ...] = (
 )
 
 AXES = ("workload", "backend", "batch_size", "variant")
-BY_NAME = {column.name: column for column in COLUMNS if column.name}
+BY_NAME = {column.name: column for column in COLUMNS}
 SHOWN: tuple[Column[JudgedPair], ...] = (
-    *(column for column in COLUMNS if column.title),
-    _shown_column(COMPILED, "compiled ms", _show_ms),
+    *COLUMNS,
+    _shown_column(COMPILED, "compiled ms", lambda change: _show_values(change, _ms)),
     _shown_column(COMPILED, "change", _show_compiled),
     _shown_column(COMPILED_DEVICE, "device", _show_device),
-    _shown_column(EAGER, "eager", _show_eager),
-    _values_column("speedup", SPEEDUP, ratio),
+    _shown_column(EAGER, "eager", lambda change: _add_verdict(_show_change(change), change)),
+    _shown_column(SPEEDUP, "speedup", lambda change: _show_judged(change, ratio)),
 )
 COSTS = (
-    (COMPILE, _values_column("compile s", COMPILE, figure)),
-    (MEMORY, _values_column("memory MiB", MEMORY, lambda value: figure(value / MIB))),
+    (COMPILE, _shown_column(COMPILE, "compile s", lambda change: _show_judged(change, figure))),
+    (MEMORY, _shown_column(MEMORY, "memory MiB", lambda change: _show_judged(change, _mib))),
 )
 
 
@@ -335,8 +321,9 @@ def explain_rows(rows: Sequence[JudgedPair]) -> list[str]:
     shared: dict[str, list[str]] = {}
     for row in rows:
         name, reason = name_row(row, axes), cell.show(row.reason)
-        if row.pair.both and _breaks(*row.pair.both):
-            base, head = map(_read_message, row.pair.both)
+        recorded = row.pair.recorded
+        if recorded and sum(side.status == "ok" for side in recorded) == 1:
+            base, head = map(_read_message, recorded)
             message = cell.show(head or base)
             lines.append(join((f"{row.verdict} {name}: {reason}", message), ": "))
         elif row.reason:
@@ -346,11 +333,6 @@ def explain_rows(rows: Sequence[JudgedPair]) -> list[str]:
     for reason, names in shared.items():
         lines.append(f"{reason}: {shorten_names(names)}")
     return lines
-
-
-def _breaks(base: Side, head: Side) -> bool:
-    """Whether one side alone is ok, and the other has a record."""
-    return (base.status == "ok") != (head.status == "ok") and not (base.lost or head.lost)
 
 
 @dataclass(frozen=True)

@@ -165,14 +165,16 @@ def judge(pairs: Sequence[Pair], min_effect: float | None = None) -> Comparison:
         tested_by = clocks if is_step else 1
         changes = judge_quantity(limited, raw[quantity.name], control, tested_by)
         if is_step:
-            places = zip(changes, raw[quantity.control], strict=True)
-            changes = [judge_by_size(limited, *place, control) for place in places]
+            for place, eager in enumerate(raw[quantity.control]):
+                changes[place] = judge_by_size(limited, changes[place], eager, control)
         judged[quantity.name] = changes
-    of_pairs = zip(*judged.values(), strict=True)
     rows = []
+    place = 0  # among the measured pairs
     for pair in pairs:
         if pair.ok:
-            rows.append(_judge_measured(pair, dict(zip(judged, next(of_pairs), strict=True))))
+            of_pair = {name: changes[place] for name, changes in judged.items()}
+            rows.append(_judge_measured(pair, of_pair))
+            place += 1
         else:
             rows.append(JudgedPair(pair, *_judge_statuses(pair)))
     return Comparison(tuple(rows), controls)
@@ -184,9 +186,9 @@ def _count_clocks(raw: Mapping[str, Sequence[Change]], controls: Mapping[str, Co
     """
     clocks = 0
     for quantity in STEP_TIMES:
-        is_tested = any(not change.verdict for change in raw[quantity.name])
-        clocks += is_tested and not controls[quantity.control].moved
-    return max(1, clocks)
+        if not controls[quantity.control].moved:
+            clocks += any(not change.verdict for change in raw[quantity.name])
+    return clocks
 
 
 def _measure_control(changes: Sequence[Change], quantity: Quantity) -> Control:
@@ -210,9 +212,10 @@ def compare_quantity(sides: Sides, quantity: Quantity) -> Change:
     """The difference of two measured sides, with the reason where it cannot be judged."""
     if not count_fewest(sides, quantity):
         return Change(sides, "UNRESOLVED", "not measured on a side")
-    logs = [stats.group_logs_by_draw(side.take(quantity)) for side in sides]
-    over_draws = min(map(len, logs)) >= MIN_DRAWS_FOR_INTERVAL
-    base, head = (stats.mean_over_draws(draws, over_draws) for draws in logs)
+    in_base, in_head = [stats.group_logs_by_draw(side.take(quantity)) for side in sides]
+    over_draws = min(len(in_base), len(in_head)) >= MIN_DRAWS_FOR_INTERVAL
+    base = stats.mean_over_draws(in_base, over_draws)
+    head = stats.mean_over_draws(in_head, over_draws)
     unlike = explain_incomparable(sides, quantity)
     reason = unlike or explain_unjudged(sides, quantity, over_draws)
     verdict = "UNRESOLVED" if reason else ""
@@ -280,13 +283,21 @@ def judge_quantity(
     if quantity.pooled and not control.moved:
         judged = _moderate(quantity, changes)
     tests: dict[int, Estimate] = {}  # by place
+    p_values = []
     for place, change in enumerate(judged):
-        if control.moved and not change.verdict:
+        if change.verdict:
+            continue
+        if control.moved:
             reason = f"eager itself moved by {percent(control.log)} (median over rows)"
             judged[place] = replace(change, verdict="UNRESOLVED", reason=reason)
-        elif not change.verdict:
-            tests[place] = _subtract_shift(change, control)
-    p_values = [p for p in map(stats.p_value, tests.values()) if p is not None]
+            continue
+        assert change.estimate is not None
+        # with or without the session's shift, whichever is nearer to 0
+        log = _nearest_to_0(change.log, change.log - control.log)
+        tests[place] = replace(change.estimate, log=log)
+        p = stats.p_value(tests[place])
+        assert p is not None
+        p_values.append(p)
     adjusted = stats.benjamini_hochberg(p_values)
     for (place, test), p in zip(tests.items(), adjusted, strict=True):
         change = replace(judged[place], adjusted_p=min(1.0, clocks * p))
@@ -315,12 +326,6 @@ def _moderate(quantity: Quantity, changes: Sequence[Change]) -> list[Change]:
     return moderated
 
 
-def _subtract_shift(change: Change, control: Control) -> Estimate:
-    """The difference with or without the session's shift, whichever is nearer to 0."""
-    assert change.estimate is not None
-    return replace(change.estimate, log=_nearest_to_0(change.log, change.log - control.log))
-
-
 def _nearest_to_0(*logs: float) -> float:
     """The smallest of several changes; 0 where their signs differ."""
     return 0.0 if min(logs) <= 0 <= max(logs) else min(logs, key=abs)
@@ -338,7 +343,7 @@ def _judge_change(quantity: Quantity, change: Change, test: Estimate, control: C
     """
     margin = _find_margin(quantity, change)
     if _is_significant(change.adjusted_p) and abs(test.log) >= margin:
-        return replace(change, verdict=quantity.verdicts[test.log < 0])
+        return replace(change, verdict=quantity.name_direction(test.log))
     furthest = max(abs(change.log), abs(change.log - control.log))
     if _is_significant(stats.equivalence_p_value(replace(test, log=furthest), margin)):
         return replace(change, verdict="SAME")
@@ -371,7 +376,7 @@ def judge_by_size(quantity: Quantity, change: Change, eager: Change, control: Co
     reason = change.reason
     if change.adjusted_p is not None:
         reason = "not significant once all rows and clocks count"
-    verdict = quantity.verdicts[least < 0]
+    verdict = quantity.name_direction(least)
     return replace(change, verdict=verdict, reason=f"size uncertain ({reason})")
 
 

@@ -1,5 +1,5 @@
 """A record: everything that came out of a trial, whatever happened. MLflow runs and tables are
-views of records.
+views of records. The statuses and phases of trials are declared here.
 
 `docs/formats.md` names every key.
 """
@@ -497,6 +497,13 @@ class Record:
                 process.gpu and process.gpu.other_processes for process in self.processes
             )
         return self.status in CHANGEABLE
+
+    @property
+    def first_line(self) -> str:
+        """The first line of the message; empty without one."""
+        if not self.message:
+            return ""
+        return self.message.splitlines()[0]
 
     @property
     def batch_size(self) -> int:

@@ -18,6 +18,7 @@ from .text import clean_text
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 T = TypeVar("T")
+Reader = Callable[[Any], Any]  # of a JSON value
 
 UNIONS = (typing.Union, types.UnionType)
 PLAIN = frozenset({type(None), bool, int, float, str})  # the same in JSON
@@ -118,19 +119,32 @@ def from_json(cls: type[T], data: Any) -> T:
 
 
 @functools.cache
-def _reader_of(cls: type) -> Callable[[Any], Any]:
+def _reader_of(cls: type) -> Reader:
     """Return a function that makes a `cls` from JSON; cached, since resolving type hints costs more
     than reading.
     """
     hints = typing.get_type_hints(cls, include_extras=True)
-    known = {name: (_plain(hint), _reader(name, hint)) for name, hint in hints.items()}
+    known: dict[str, tuple[Reader, Any]] = {}
+    for name, hint in hints.items():
+        set_field = getattr(getattr(cls, name, None), "__set__", None)
+        known[name] = _reader(name, hint), set_field
+    retired = frozenset(getattr(cls, "RETIRED", ()))
+
+    def build(data: Any) -> Any:
+        return cls(**{name: known[name][0](value) for name, value in data.items()})
+
+    def set_fields(data: Any) -> Any:
+        built: Any = object.__new__(cls)
+        for name, value in data.items():
+            convert, set_field = known[name]
+            set_field(built, convert(value))
+        return built
+
     # Reading a record would spend half of its time in the `__init__` of frozen classes. Classes
     # with slots and without `__post_init__` can do without it: their fields are set one by one.
-    slots: dict[str, Any] = {
-        name: getattr(getattr(cls, name, None), "__set__", None) for name in known
-    }
-    skip_init = not hasattr(cls, "__post_init__") and None not in slots.values()
-    retired = frozenset(getattr(cls, "RETIRED", ()))
+    build_whole = build
+    if not hasattr(cls, "__post_init__") and all(set_field for _, set_field in known.values()):
+        build_whole = set_fields
 
     def read(data: Any) -> Any:
         if type(data) is not dict:
@@ -143,29 +157,17 @@ def _reader_of(cls: type) -> Callable[[Any], Any]:
                 )
             data = {name: value for name, value in data.items() if name in known}
         try:
-            if len(data) < len(known) or not skip_init:
-                return cls(**{name: known[name][1](value) for name, value in data.items()})
-            built: Any = object.__new__(cls)
-            for name, value in data.items():
-                plain, convert = known[name]
-                slots[name](built, value if type(value) in plain else convert(value))
-            return built
+            if len(data) < len(known):
+                return build(data)
+            return build_whole(data)
         except TypeError as error:  # a required field is missing, or a value has the wrong type
             raise ValueError(f"{cls.__name__}: {error}") from error
 
     return read
 
 
-def _plain(hint: Any) -> frozenset[type]:
-    """The types of which a value is taken as it is; many values are. Numbers have a range to be
-    in.
-    """
-    options = typing.get_args(hint) if typing.get_origin(hint) in UNIONS else (hint,)
-    return PLAIN.intersection(options) - LIMITS.keys()
-
-
-def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
-    """Return a function that makes the field from any other value, or raises."""
+def _reader(name: str, hint: Any) -> Reader:
+    """Return a function that makes the field from its value, or raises."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         hint, limits = arguments
@@ -174,25 +176,34 @@ def _reader(name: str, hint: Any) -> Callable[[Any], Any]:
         option, *others = [option for option in arguments if option is not type(None)]
         if others:  # `Json`
             return functools.partial(_check_json, name)
-        some = _reader(name, option)
-        return lambda value: value if value is None else some(value)
+        return functools.partial(_read_optional, _reader(name, option))
     if is_dataclass(hint):
         return _reader_of(typing.cast(type, hint))
     if origin in (tuple, Sequence):
-        plain, item = _plain(arguments[0]), _reader(name, arguments[0])
         make = tuple if origin is tuple else list
-        return lambda value: make(
-            [one if type(one) in plain else item(one) for one in _checked(name, list, value)]
-        )
+        return functools.partial(_read_sequence, name, make, _reader(name, arguments[0]))
     if origin in (dict, Mapping):
-        item = _reader(name, arguments[1])
-        return lambda value: {key: item(one) for key, one in _checked(name, dict, value).items()}
+        return functools.partial(_read_mapping, name, _reader(name, arguments[1]))
     if hint in LIMITS:
         return _reader_within(name, hint, LIMITS[hint])
     return functools.partial(_checked, name, hint)
 
 
-def _reader_within(name: str, hint: Any, limits: Between) -> Callable[[Any], Any]:
+def _read_optional(read_some: Reader, value: Any) -> Any:
+    if value is None:
+        return None
+    return read_some(value)
+
+
+def _read_sequence(name: str, make: type, read_item: Reader, value: Any) -> Any:
+    return make(map(read_item, _checked(name, list, value)))
+
+
+def _read_mapping(name: str, read_item: Reader, value: Any) -> Any:
+    return {key: read_item(item) for key, item in _checked(name, dict, value).items()}
+
+
+def _reader_within(name: str, hint: Any, limits: Between) -> Reader:
     """Return a reader of numbers, or of a dataclass of numbers, that raises for one that is out of
     range.
     """
@@ -223,7 +234,7 @@ def _reader_within(name: str, hint: Any, limits: Between) -> Callable[[Any], Any
     return read_whole
 
 
-def _reader_among(name: str, allowed: Collection[str]) -> Callable[[Any], str]:
+def _reader_among(name: str, allowed: Collection[str]) -> Reader:
     """Return a reader of text that raises for any but some words."""
 
     def read(value: Any) -> str:

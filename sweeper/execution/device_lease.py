@@ -3,7 +3,8 @@
 Several workers of a device prepare at once. Compiling on the CPU needs no lease; computing on the
 device does. A worker that measures has the device alone: until it is done, every other worker is
 stopped (SIGSTOP) with its process group. Only workers without a lease are stopped, and a worker
-without a lease has no work on the device.
+without a lease has no work on the device. Waiting for the device counts in no limit of time; the
+limits are in `worker_channel`.
 """
 
 import os

@@ -69,6 +69,13 @@ class Entry:
         return self.record.trial
 
     @property
+    def log(self) -> str | None:
+        """The path of the worker's log."""
+        if not self.record.log:
+            return None
+        return (self.folder / self.record.log).as_posix()
+
+    @property
     def is_ok(self) -> bool:
         return self.record.status == "ok"
 

@@ -110,8 +110,7 @@ def _describe_inspection(record: Record, found: Inspection) -> str:
 def _describe_result(record: Record, result: Result) -> str:
     """The speedup with its interval or range, or the status with the first line of why."""
     if record.status != "ok":
-        first = (record.message or "").splitlines()[:1]
-        return f"[red]{record.status}[/red] while {record.phase}: {escape(' '.join(first))}"
+        return f"[red]{record.status}[/red] while {record.phase}: {escape(record.first_line)}"
     text = f"{result.speedup:.3f}x" if result.speedup else "ok"
     if result.speedup_low and result.speedup_high:
         text += f" [{result.speedup_low:.3f}, {result.speedup_high:.3f}]"

@@ -1,5 +1,5 @@
 """What can go wrong with a trial: exceptions that know their status, and the status of every other
-exception.
+exception. `sweeper.core.record` declares the statuses.
 """
 
 import traceback
@@ -105,9 +105,9 @@ def describe_error(error: BaseException) -> str:
     """
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     text = "\n".join(lines[:MESSAGE_LINES])
-    return (text if isinstance(error, Failure) and text else f"{type(error).__name__}: {text}")[
-        :MESSAGE_LENGTH
-    ]
+    if not (isinstance(error, Failure) and text):
+        text = f"{type(error).__name__}: {text}"
+    return text[:MESSAGE_LENGTH]
 
 
 def is_out_of_memory(error: Exception) -> bool:

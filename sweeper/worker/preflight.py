@@ -26,9 +26,9 @@ def check(question: Path, answer: Path) -> None:
     """Read trials, and write the problems, and the notes where there is no problem."""
     trials = [Trial.from_json(data) for data in json.loads(question.read_text())]
     problems, notes = (
-        list(dict.fromkeys(lines)) for lines in _examine(trials, question.with_name(AT))
+        tuple(dict.fromkeys(lines)) for lines in _examine(trials, question.with_name(AT))
     )
-    found = Preflight(tuple(problems), () if problems else tuple(notes))
+    found = Preflight(problems, () if problems else notes)
     answer.write_text(json.dumps(to_json(found)))
 
 
@@ -43,13 +43,15 @@ def _examine(trials: list[Trial], at: Path) -> tuple[list[str], list[str]]:
             "device=cpu"
         ], []
     problems, notes = list(_option_problems(trials)), []
-    for trial in {
+    by_model = {
         (trial.model.key, trial.batch_size, trial.workload, trial.text): trial for trial in trials
-    }.values():
+    }
+    for trial in by_model.values():
         at.write_text(f"{trial.model.library} {trial.model.name}")
         found = _examine_model(trial)
         problems += found.problems
-        notes += [f"loss of {trial.model.name}: {found.loss}"] if found.loss else []
+        if found.loss:
+            notes.append(f"loss of {trial.model.name}: {found.loss}")
     return problems, notes
 
 

@@ -42,7 +42,7 @@ def list_software(device: str) -> Software:
     """List versions of everything; torch is imported to see whether it works, the others are
     not.
     """
-    advice = {**{package: f"pip install {package}" for package in library_packages()}, **ADVICE}
+    advice = {package: f"pip install {package}" for package in library_packages()} | ADVICE
     versions = read_versions(["torch", *advice])
     python = Package("Python", platform.python_version())
     others = [
@@ -52,11 +52,9 @@ def list_software(device: str) -> Software:
     try:
         import torch
     except Exception as error:  # noqa: BLE001  # a broken torch may raise anything, and that is the answer
-        note = (
-            f"cannot be imported: {_explain(error)}"
-            if "torch" in versions
-            else "pip install torch, see pytorch.org"
-        )
+        note = "pip install torch, see pytorch.org"
+        if "torch" in versions:
+            note = f"cannot be imported: {_explain(error)}"
         torch_part = Package("torch", versions.get("torch"), note)
         return Software((python, torch_part, *others), torch_works=False)
     cuda = _cuda_parts(device)
@@ -76,14 +74,12 @@ def _cuda_parts(device: str) -> list[Package]:
     import torch
 
     if torch.version.cuda is None:
-        note = "this torch is a CPU build; for the GPU install one built for CUDA, see pytorch.org"
-        return [
-            Package(
-                "CUDA of torch",
-                None,
-                note if device == "cuda" else "a CPU build; a GPU would need another",
+        note = "a CPU build; a GPU would need another"
+        if device == "cuda":
+            note = (
+                "this torch is a CPU build; for the GPU install one built for CUDA, see pytorch.org"
             )
-        ]
+        return [Package("CUDA of torch", None, note)]
     problem = None
     if device == "cuda":
         try:

@@ -106,11 +106,9 @@ class ProcessLog:
         if (failed := memory.failed_allocations()) is not None:
             failed -= self.check_failed_allocations
         self.add(waited_s=self.lease.away_s, failed_allocations=failed)
-        diagnostics = (
-            self.counters.report(self.settings, self.parameters)
-            if self.counters
-            else self.diagnostics
-        )
+        diagnostics = self.diagnostics
+        if self.counters:
+            diagnostics = self.counters.report(self.settings, self.parameters)
         return Outcome(status, phase, message, self.process, diagnostics, dict(self.environment))
 
 
@@ -170,13 +168,10 @@ def build(job: Job, notes: ProcessLog) -> TrialSetup:
     if job.trial.backend is not None:
         backends.require(job.trial.backend, job.trial.workload, device.type)
         backends.require_mode(job.trial.mode)
-    setup = TrialSetup(
-        job, device, round_monitor.RoundMonitor(device, lambda: lease.neighbours), lease.clock
-    )
-    lease.before_leaving, lease.after_returning = (
-        setup.meter.leave_device,
-        setup.meter.return_to_device,
-    )
+    monitor = round_monitor.RoundMonitor(device, lambda: lease.neighbours)
+    setup = TrialSetup(job, device, monitor, lease.clock)
+    lease.before_leaving = setup.meter.leave_device
+    lease.after_returning = setup.meter.return_to_device
     notes.settings |= setup.settings()
     notes.parameters |= count_parameters(setup.built.module)
     return setup
@@ -281,9 +276,8 @@ def describe_mismatch(accuracy: Accuracy) -> str:
             f"eager is off by {accuracy.eager_error:.3g}, and {accuracy.bound:.3g} is allowed"
         )
     projection, allowed = accuracy.projection or PerArm(), accuracy.margin or 0.0
-    compiled, eager = (
-        math.nan if value is None else value for value in (projection.compiled, projection.eager)
-    )
+    compiled = math.nan if projection.compiled is None else projection.compiled
+    eager = math.nan if projection.eager is None else projection.eager
     return (
         f"{accuracy.worst} has {compiled:.3g} times the reference in it ({accuracy.reference}); "
         f"eager has {eager:.3g} times, and {allowed:.3g} more or less is allowed"
@@ -297,10 +291,9 @@ def warm_up(setup: Subject, notes: ProcessLog, steps: int | None = None) -> Step
     bench, measure = setup.bench, setup.measure
     eager_s, eager_flat = yield from bench.warm_up(setup.eager, measure.warmup_s)
     compiled_s, compiled_flat = yield from bench.warm_up(setup.compiled, measure.warmup_s)
-    faster, step_s = (
-        (setup.compiled, compiled_s) if compiled_s < eager_s else (setup.eager, eager_s)
-    )
-    steps = steps or (yield from bench.steps_per_block(faster, step_s, measure))
+    if not steps:
+        faster = setup.compiled if compiled_s < eager_s else setup.eager
+        steps = yield from bench.steps_per_block(faster, min(eager_s, compiled_s), measure)
     notes.add(warm_up_flat=eager_flat and compiled_flat, steps_per_block=steps)
     # now with the code that was compiled during the warm-up
     notes.add(**artifacts.read_fingerprints())
@@ -308,11 +301,8 @@ def warm_up(setup: Subject, notes: ProcessLog, steps: int | None = None) -> Step
 
 def time_rounds(setup: Subject, notes: ProcessLog) -> Steps[None]:
     """Time rounds of both arms; what is known after each round stays, should the steps end."""
-    host, monitor, steps = (
-        host_monitor.HostMonitor(),
-        setup.monitor,
-        notes.process.steps_per_block or 1,
-    )
+    host, monitor = host_monitor.HostMonitor(), setup.monitor
+    steps = notes.process.steps_per_block or 1
     steps_s: dict[str, list[float]] = {arm: [] for arm in ARMS}
 
     def note(timed: Timed) -> None:
@@ -322,9 +312,7 @@ def time_rounds(setup: Subject, notes: ProcessLog) -> Steps[None]:
         for arm, times in timed.steps_s.items():
             steps_s[arm] += times
         if timed.steps_s:
-            notes.add(
-                latencies=Latencies(**{arm: latency(times) for arm, times in steps_s.items()})
-            )
+            notes.add(latencies=Latencies(*map(latency, steps_s.values())))
         if setup.trial.mode != "eager":
             notes.add(compile_s=notes.process.beyond_steady_s)
 
@@ -367,15 +355,13 @@ def _measure_memory(setup: TrialSetup, notes: ProcessLog, arm: Arm) -> None:
     if isinstance(reading, Missing):
         notes.add(memory_missing=f"{arm.name}: {reading.reason}")
         return
-    peaks, in_use = (
-        notes.process.allocator_peak_bytes or PerArm(),
-        notes.process.memory_bytes or PerArm(),
-    )
+    peaks = notes.process.allocator_peak_bytes or PerArm()
     notes.add(allocator_peak_bytes=replace(peaks, **{arm.name: reading.allocator_peak_bytes}))
     if shared:
         notes.add(memory_bytes=None, memory_missing=SHARED_GPU_REASON)
-    else:
-        notes.add(memory_bytes=replace(in_use, **{arm.name: reading.in_use_bytes}))
+        return
+    in_use = notes.process.memory_bytes or PerArm()
+    notes.add(memory_bytes=replace(in_use, **{arm.name: reading.in_use_bytes}))
 
 
 def take_readings(setup: Subject, notes: ProcessLog) -> Steps[None]:
@@ -410,9 +396,8 @@ def _read_step_s(notes: ProcessLog) -> dict[str, float]:
 def _measure_device_time(setup: Subject, notes: ProcessLog) -> Steps[None]:
     """Note the device's seconds per step of each arm, or why they are not known."""
     step_s, num_sizes = _read_step_s(notes), setup.bench.num_sizes
-    profiled = yield from try_steps(
-        device_time.profile_arms(setup.bench, (setup.eager, setup.compiled), step_s)
-    )
+    arms = setup.eager, setup.compiled
+    profiled = yield from try_steps(device_time.profile_arms(setup.bench, arms, step_s))
     if isinstance(profiled, Missing):
         notes.add(device_time_missing=profiled.reason)
         return
@@ -468,11 +453,13 @@ def _note_host_time(
     if isinstance(found, Missing):
         notes.add(host_time_missing=found.reason)
         return
-    missing = [f"{arm}: {item.reason}" for arm, item in found.items() if isinstance(item, Missing)]
-    host_step_s = PerArm(
-        **{arm: item for arm, item in found.items() if not isinstance(item, Missing)}
-    )
-    notes.add(host_step_s=host_step_s, host_time_missing="; ".join(missing) or None)
+    missing, known_s = [], dict[str, float]()
+    for arm, item in found.items():
+        if isinstance(item, Missing):
+            missing.append(f"{arm}: {item.reason}")
+        else:
+            known_s[arm] = item
+    notes.add(host_step_s=PerArm(**known_s), host_time_missing="; ".join(missing) or None)
 
 
 def _measure_energy(setup: Subject, notes: ProcessLog) -> Steps[None]:
@@ -483,9 +470,9 @@ def _measure_energy(setup: Subject, notes: ProcessLog) -> Steps[None]:
         notes.add(energy_missing=SHARED_GPU_REASON)
         return
     step_s = {arm: notes.process.step_s(arm.name) or 0.0 for arm in (setup.eager, setup.compiled)}
-    used = yield from try_steps(
-        energy.measure_energy(setup.bench, step_s, setup.monitor.gpu.energy_j)
-    )
-    notes.add(
-        **{"energy_missing": used.reason} if isinstance(used, Missing) else {"energy_j": used}
-    )
+    measured = energy.measure_energy(setup.bench, step_s, setup.monitor.gpu.energy_j)
+    used = yield from try_steps(measured)
+    if isinstance(used, Missing):
+        notes.add(energy_missing=used.reason)
+    else:
+        notes.add(energy_j=used)

@@ -36,12 +36,8 @@ class TrialSetup:
     def __init__(
         self, job: Job, device: torch.device, monitor: RoundMonitor, clock: Callable[[], float]
     ) -> None:
-        self.trial, self.measure, self.device, self.monitor = (
-            job.trial,
-            job.measure,
-            device,
-            monitor,
-        )
+        self.trial, self.measure = job.trial, job.measure
+        self.device, self.monitor = device, monitor
         self.meter = memory.Meter(device, monitor.gpu.own_bytes)
         self.numerics = step.Numerics.choose(self.trial, device)
         monitor.set_baseline()
@@ -63,24 +59,18 @@ class TrialSetup:
         self._add_optimizer()
         monitor.read_gradient_scales = self.read_gradient_scales
         self._compiles_kernels = read_attention(built.module) == FLEX_ATTENTION
-        self.eager = Arm(
-            "eager",
-            self._make_step(built.module),
-            eager=True,
-            compiles_kernels=self._compiles_kernels,
-        )
+        eager_step = self._make_step(built.module)
+        self.eager = Arm("eager", eager_step, True, compiles_kernels=self._compiles_kernels)
         self._optimizer_settings = step.describe_optimizer(self.trial, self.optimizers[0])
 
     def _add_optimizer(self) -> None:
-        scales = self.numerics.scaler
-        self.optimizers.append(
-            step.make_optimizer(self.trial, self.built.module, scales) if self._trains else None
-        )
-        scaler = (
-            torch.amp.GradScaler(self.device.type, growth_interval=step.SCALER_GROWTH_INTERVAL)
-            if scales
-            else None
-        )
+        optimizer = scaler = None
+        if self._trains:
+            optimizer = step.make_optimizer(self.trial, self.built.module, self.numerics.scaler)
+        if self.numerics.scaler:
+            interval = step.SCALER_GROWTH_INTERVAL
+            scaler = torch.amp.GradScaler(self.device.type, growth_interval=interval)
+        self.optimizers.append(optimizer)
         self._scalers.append(scaler)
 
     def _make_step(
@@ -158,15 +148,12 @@ class TrialSetup:
         """The settings that are equal in both arms, with the values that they have on this
         device.
         """
+        set_by_model = [f"{name}={value}" for name, value in self._set_by_model.items()]
+        autocast = self.numerics.autocast
         return {
             **self.monitor.torch_flags,
-            "set_by_model": ", ".join(
-                f"{name}={value}" for name, value in self._set_by_model.items()
-            )
-            or None,
-            "autocast": str(self.numerics.autocast).removeprefix("torch.")
-            if self.numerics.autocast
-            else None,
+            "set_by_model": ", ".join(set_by_model) or None,
+            "autocast": str(autocast).removeprefix("torch.") if autocast else None,
             "grad_scaler": self.numerics.scaler,
             "dropout": self.trial.model.dropout,
             "text": self.built.text,

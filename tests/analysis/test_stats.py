@@ -105,25 +105,23 @@ def test_mean_within_takes_a_group_of_one_without_learning_from_it() -> None:
 
 def test_prediction_of_one_more_value_by_hand() -> None:
     # Mean 2, variance 1: one more lies within 4.302653 * sqrt(1 + 1/3) = 4.968275 of the mean.
-    logs = [1.0, 2.0, 3.0]
-    interval = stats.weighted_new_model(logs, logs).interval()
+    values = [math.exp(log) for log in (1.0, 2.0, 3.0)]
+    interval = stats.predict_new_model(values).interval()
     assert interval is not None
     assert math.log(interval.low) == pytest.approx(2 - 4.968275, abs=1e-6)
     assert math.log(interval.high) == pytest.approx(2 + 4.968275, abs=1e-6)
 
 
-def test_a_new_model_is_predicted_from_the_weighted_value_of_each() -> None:
-    # Model values 0.75 * 2 + 0.25 * 2 = 2 and 0.75 * 8 + 0.25 * 8 = 8: logs ln 2 and ln 8, mean ln
-    # 4, s = sqrt(2) ln 2.
-    logs = [math.log(2), math.log(8)]
-    estimate = stats.weighted_new_model(logs, logs)
+def test_a_new_model_is_predicted_from_the_logs_of_values() -> None:
+    # logs ln 2 and ln 8, mean ln 4, s = sqrt(2) ln 2
+    estimate = stats.predict_new_model([2.0, 8.0])
     assert estimate.ratio == pytest.approx(4)
     assert estimate.variance == pytest.approx(2 * math.log(2) ** 2 * 1.5)
     assert estimate.degrees == 1
 
 
 def test_one_model_says_nothing_of_the_next() -> None:
-    assert stats.weighted_new_model([0.4], [0.1]).interval() is None
+    assert stats.predict_new_model([1.4]).interval() is None
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,8 @@ def run(trial: Trial, measure: Measure = MEASURE) -> tuple[Outcome, list[str]]:
 def flags(trial: Trial, outcome: Outcome) -> set[str]:
     """The flags that the runner would give; those that tell of a noisy test machine left out."""
     assert outcome.process is not None
-    record = Record(trial.id, "s", trial.label, outcome.status, trial, processes=(outcome.process,))
+    record = Record(
+        trial.id, "s", trial.label, outcome.status, trial=trial, processes=(outcome.process,)
+    )
     noise = {"unsteady", "host_busy", "compile_contended", "single_process"}
     return set(find_flags(record, derive(record), MEASURE)) - noise

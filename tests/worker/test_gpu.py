@@ -89,7 +89,7 @@ def test_skipped_cuda_graph_is_listed_and_flagged() -> None:
     assert outcome.status == "ok", outcome.message
     assert outcome.diagnostics is not None
     assert outcome.diagnostics.cudagraph_skips
-    record = Record(trial.id, "s", trial.label, "ok", trial, diagnostics=outcome.diagnostics)
+    record = Record(trial.id, "s", trial.label, "ok", trial=trial, diagnostics=outcome.diagnostics)
     assert "cudagraphs_skipped" in find_flags(record, derive(record), MEASURE)
 
 

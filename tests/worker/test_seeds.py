@@ -131,9 +131,7 @@ def judge(
     rounding: Run | None = None,
     reliable: Run | None = None,
 ) -> SeedVerdict:
-    test = SeedTest(full)
-    for seed in range(DIRECTION_STEPS):
-        test.add_direction(eager(seed))
+    test = SeedTest(full, map(eager, range(DIRECTION_STEPS)))
     if rounding is not None:
         test.add_rounding(rounding(DIRECTION_STEPS - 1))
     for seed in range(100, 100 + STEPS):
@@ -357,10 +355,8 @@ def build_masked(other_mask: bool) -> tuple[nn.Module, Run]:
 
 @pytest.mark.parametrize("other_mask", [False, True])
 def test_the_slope_shows_gradients_of_another_mask(other_mask: bool):
-    test = SeedTest(full=True)
     module, eager = build_masked(False)
-    for seed in range(DIRECTION_STEPS):
-        test.add_direction(eager(seed))
+    test = SeedTest(True, map(eager, range(DIRECTION_STEPS)))
     take_arm(test, test.add_eager, module, eager, 100)
     take_arm(test, test.add_compiled, *build_masked(other_mask), 200)
     verdict = test.verdict()
@@ -382,9 +378,7 @@ def take_arm(
 
 def test_parameters_in_half_precision_are_not_displaced():
     module = nn.Linear(500, 1, bias=False).to(torch.bfloat16)
-    test = SeedTest(full=False)
-    for seed in range(DIRECTION_STEPS):
-        test.add_direction(draw_step(seed))
+    test = SeedTest(False, map(draw_step, range(DIRECTION_STEPS)))
     test.add_eager(draw_step(100))
     before = module.weight.detach().clone()
     assert not test.displace(module)

@@ -158,7 +158,7 @@ def test_lite_writes_no_kernels_and_is_compiled_all_the_same() -> None:
     assert (outcome.diagnostics.graphs, outcome.diagnostics.kernels) == (1, 0)
     assert outcome.process is not None
     assert outcome.process.code_fingerprint is not None
-    record = Record(trial.id, "s", trial.label, "ok", trial, processes=(outcome.process,))
+    record = Record(trial.id, "s", trial.label, "ok", trial=trial, processes=(outcome.process,))
     assert "no_kernels" in find_flags(
         replace(record, diagnostics=outcome.diagnostics), derive(record), MEASURE
     )

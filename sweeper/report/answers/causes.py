@@ -14,7 +14,7 @@ from sweeper.analysis.meanings import CAUSES
 from sweeper.core.backends import CONTROLS
 from sweeper.core.libraries import SCRIPT
 from sweeper.loading.entries import Entry
-from sweeper.report.columns.formats import count, figure, join_lines, percent, prefix, ratio
+from sweeper.report.columns.formats import count, figure, join, join_lines, percent, prefix, ratio
 
 from .decision import GRAPH_MODES
 from .gains import MIN_GAIN
@@ -53,13 +53,26 @@ class Cause:
             return ""
         return f"{figure(self.lost_s * 1e3)} ms per step ({percent(self.lost_fraction or 0.0)})"
 
+    @property
+    def extent(self) -> str:
+        """What a trial loses and how often the cause was seen; empty where neither is known."""
+        if self.count is None:
+            return self.loss
+        return join((self.loss, count(self.count, "time")), ", ")
+
     def describe(self) -> str:
-        """E.g. `, 10.3 ms per step (43 %): the device waits for the host`, behind its name."""
-        times = ""
-        if self.count is not None:
-            times = f", {count(self.count, 'time')}"
-        cost = prefix(", ", self.loss)
-        return f"{cost}{times}: {join_lines(self.detail)}"
+        """E.g. `10.3 ms per step (43 %): the device waits for the host`."""
+        detail = join_lines(self.detail)
+        if self.extent:
+            return f"{self.extent}: {detail}"
+        return detail
+
+    def describe_behind_name(self) -> str:
+        """Describe it with what separates the text from the cause's name."""
+        separator = ": "
+        if self.extent:
+            separator = ", "
+        return f"{separator}{self.describe()}"
 
 
 def find_causes(entries: Iterable[Entry]) -> list[Cause]:
@@ -122,7 +135,7 @@ def explain(entry: Entry, causes: Sequence[Cause]) -> list[str]:
     for cause in causes:
         totals[cause.name] += cause.count or 0
         if cause.name not in HAVE_PLACES:
-            lines.append(f"{cause.name}{cause.describe()}")
+            lines.append(f"{cause.name}{cause.describe_behind_name()}")
     for name, noun in HAVE_PLACES.items():
         if totals[name]:
             lines.append(f"{count(totals[name], noun)}, see below")

@@ -66,9 +66,9 @@ class Group:
 
     @cached_property
     def weighted_new_model(self) -> Estimate | None:
-        logs = [(amp.log, fp32.log) for amp, fp32 in WEIGHTED.select(self)]
-        if logs:
-            return stats.weighted_new_model(*zip(*logs, strict=True))
+        values = [stats.weighted(amp.ratio, fp32.ratio) for amp, fp32 in WEIGHTED.select(self)]
+        if values:
+            return stats.predict_new_model(values)
         return None
 
     @property
@@ -91,8 +91,9 @@ def _weigh(pairs: Sequence[tuple[float, float]]) -> float | None:
     """Weigh the mean over AMP and the mean over fp32."""
     if not pairs:
         return None
-    amp, fp32 = zip(*pairs, strict=True)
-    return stats.weighted(stats.geomean(amp), stats.geomean(fp32))
+    in_amp = stats.geomean([amp for amp, _ in pairs])
+    in_fp32 = stats.geomean([fp32 for _, fp32 in pairs])
+    return stats.weighted(in_amp, in_fp32)
 
 
 @dataclass(frozen=True)
@@ -111,17 +112,24 @@ class Mean:
         """List the speedups of each of the models, in the order of `weights`."""
         selected = []
         for point in group.points:
-            results = filter(None, map(point.verified.get, self.weights))
-            speedups = list(filter(None, map(self.speedup, results)))
+            speedups = []
+            for weight in self.weights:
+                if weight in point.verified:
+                    speedup = self.speedup(point.verified[weight])
+                    if speedup:
+                        speedups.append(speedup)
             if len(speedups) == len(self.weights):
                 selected.append(speedups)
         return selected
 
     def estimate(self, group: Group) -> Estimate | None:
-        by_weight = zip(*self.select(group), strict=True)
-        means = list(map(stats.geomean_of_these_models, by_weight))
-        if not means:
+        selected = self.select(group)
+        if not selected:
             return None
+        means = []
+        for place in range(len(self.weights)):
+            of_weight = [speedups[place] for speedups in selected]
+            means.append(stats.geomean_of_these_models(of_weight))
         if len(means) == 1:
             return means[0]
         return stats.weighted_of_these_models(*means)

@@ -128,14 +128,14 @@ class LadderAnswer:
         return max(compiled, key=_gain, default=None)
 
     @property
-    def without(self) -> float | None:
+    def eager_gain(self) -> float | None:
         """How many times as fast as eager as built the strongest eager is."""
         if self.strongest and self.strongest.speedup:
             return self.strongest.speedup.ratio
         return None
 
     @property
-    def by_it(self) -> float | None:
+    def compile_gain(self) -> float | None:
         """How many times as fast as the strongest eager the best compiled rung is."""
         if self.best:
             return _gain(self.best)
@@ -144,12 +144,12 @@ class LadderAnswer:
     @property
     def adds(self) -> bool:
         """Whether torch.compile gains anything beyond the strongest eager."""
-        return (self.by_it or 0.0) > 1 + MIN_GAIN
+        return (self.compile_gain or 0.0) > 1 + MIN_GAIN
 
     @property
     def is_whole(self) -> bool:
         """Whether it can say what torch.compile gains."""
-        return bool(self.without and self.by_it)
+        return bool(self.eager_gain and self.compile_gain)
 
     @cached_property
     def doubts(self) -> dict[str, list[str]]:
@@ -179,9 +179,11 @@ class LadderAnswer:
         """
         assert self.strongest
         assert self.best
-        by_it = f"{ratio(self.by_it)}x with {self.best.title}"
-        added = f"another {by_it}" if self.adds else f"torch.compile adds nothing to that ({by_it})"
-        gains = f"gains {ratio(self.without)}x without torch.compile ({self.strongest.title})"
+        compiled = f"{ratio(self.compile_gain)}x with {self.best.title}"
+        added = f"torch.compile adds nothing to that ({compiled})"
+        if self.adds:
+            added = f"another {compiled}"
+        gains = f"gains {ratio(self.eager_gain)}x without torch.compile ({self.strongest.title})"
         flags = dict.fromkeys(chain.from_iterable(self.doubts.values()))
         return join((f"{gains}, and {added}", prefix("flagged ", ", ".join(flags))))
 
@@ -190,7 +192,7 @@ class LadderAnswer:
         if self.strongest is None:
             return "not every way to run eager was tried, so none is called the strongest"
         strongest = f"the strongest eager is {self.strongest.title}"
-        if self.without and self.strongest is not self.built:
+        if self.eager_gain and self.strongest is not self.built:
             gain = estimated(self.strongest.speedup)
             strongest += f", {gain} times as fast as eager as built"
         if self.best is None:
@@ -241,20 +243,22 @@ def conclude(answers: Sequence[LadderAnswer]) -> list[str]:
     if len(whole) <= MAX_SENTENCES:
         axes = find_ladder_axes(answers)
         return [f"over eager as built, {answer.name(axes)} {answer.describe()}" for answer in whole]
-    without, by_it, sure = [], [], 0
-    for answer in whole:
-        if answer.is_verified:
-            without.append(answer.without or 1.0)
-            by_it.append(answer.by_it or 1.0)
-            sure += not answer.doubts
-    if not without:
+    verified = [answer for answer in whole if answer.is_verified]
+    if not verified:
         return [f"over eager as built, none of {len(whole)} ladders is verified"]
+    eager_gains, compile_gains = [], []
+    for answer in verified:
+        assert answer.eager_gain
+        assert answer.compile_gain
+        eager_gains.append(answer.eager_gain)
+        compile_gains.append(answer.compile_gain)
+    sure = sum(not answer.doubts for answer in verified)
     rest = ""
-    if len(without) < len(whole):
-        rest = f"; {len(whole) - len(without)} more not verified"
-    gain, added = geometric_mean(without), geometric_mean(by_it)
+    if len(verified) < len(whole):
+        rest = f"; {len(whole) - len(verified)} more not verified"
+    gain, added = geometric_mean(eager_gains), geometric_mean(compile_gains)
     return [
-        f"over eager as built, {count(len(without), 'ladder')} gain {ratio(gain)}x without "
+        f"over eager as built, {count(len(verified), 'ladder')} gain {ratio(gain)}x without "
         f"torch.compile, and another {ratio(added)}x with it (geometric means over the best rungs; "
         f"{sure or 'none'} of them without doubt{rest})"
     ]

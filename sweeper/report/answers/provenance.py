@@ -1,4 +1,7 @@
-"""Where the numbers come from: dates, devices, versions and settings, at the head of a report."""
+"""Where the numbers come from: dates, devices, versions and settings, at the head of a report.
+
+Which packages a record has versions of is decided in `sweeper.worker.monitoring.environment`.
+"""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence

@@ -93,12 +93,16 @@ def interval_columns(name: str, read: Callable[[T], Interval | None]) -> list[Co
     return [lift(low, read), lift(high, read)]
 
 
+def estimate_column(name: str, read: Callable[[T], Estimate | None], **shown: Any) -> Column[T]:
+    """Make the column of a ratio, which people see with its interval; `shown` says how."""
+    ratio = Column[Estimate](name, lambda found: found.ratio, float, text=formats.estimated)
+    return replace(lift(ratio, read), **shown)
+
+
 def estimate_columns(
     name: str, read: Callable[[T], Estimate | None], **shown: Any
 ) -> list[Column[T]]:
-    """Make the columns of a ratio and of the ends of its interval; `shown` says how people see the
-    three in one.
-    """
+    """Make the columns of a ratio and of the ends of its interval, which people see in one."""
 
     def bounds(item: T) -> Interval | None:
         found = read(item)
@@ -106,10 +110,7 @@ def estimate_columns(
             return found.interval()
         return None
 
-    ratio = lift(
-        Column[Estimate](name, lambda found: found.ratio, float, text=formats.estimated), read
-    )
-    return [replace(ratio, **shown), *interval_columns(name, bounds)]
+    return [estimate_column(name, read, **shown), *interval_columns(name, bounds)]
 
 
 def show_row(columns: Iterable[Column[T]], item: T) -> list[str]:

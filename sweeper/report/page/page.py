@@ -87,12 +87,14 @@ def _render(
     assert "</script" not in plotly.lower()
     findings = report.findings
     trials, failed = len(findings.entries), len(findings.failed)
-    sweeps = report.provenance.sweeps
-    title = f"{sweeps}: speedups of torch.compile" if sweeps else "Speedups of torch.compile"
+    title = "Speedups of torch.compile"
+    if report.provenance.sweeps:
+        title = "speedups of torch.compile"
     cards, rest = make_cards(findings, published)
     amp = f" AMP: {findings.amp}." if findings.amp else ""
     page = template.render(
         policy=_policy(plotly, script),
+        sweeps=report.provenance.sweeps,
         title=title,
         css=_read("page.css"),
         count=f"{trials:,} trials, {trials - failed:,} ok",
@@ -112,7 +114,7 @@ def _render(
         notes=list(map(printable, report.notes)),
         problems=list(map(printable, report.problems)),
     )
-    # What is megabytes long takes the places of comments: jinja2 would hold several copies of it.
+    # Large texts replace comments after rendering, since jinja2 would hold several copies of them.
     large = {
         "figure-data": figure_data,
         "table-data": table_data,

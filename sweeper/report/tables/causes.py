@@ -64,7 +64,7 @@ class CausesTable(TableSpec[Cause]):
         return item.entry
 
     def line(self, item: Cause) -> tuple[str, str]:
-        return item.name, item.describe()
+        return item.name, item.describe_behind_name()
 
     def for_page(self) -> TableSpec[list[Cause]]:
         return CauseGroupsTable()
@@ -126,7 +126,7 @@ class CauseGroupsTable(TableSpec[list[Cause]]):
         axes = find_varying([cause.entry for cause in item], TRIAL_AXES)
         parts = []
         for cause in item[:MAX_TRIALS]:
-            parts.append((name_trial(cause.entry, axes), cause.describe().lstrip(":, ")))
+            parts.append((name_trial(cause.entry, axes), cause.describe()))
         hidden = len(item) - MAX_TRIALS
         if hidden > 0:
             parts.append(("and more", f"{hidden} in causes.csv"))

@@ -31,18 +31,6 @@ class FailedTrial:
     def message(self) -> str | None:
         return join_lines(self.entry.record.message or "") or None
 
-    @property
-    def first_line(self) -> str:
-        """The first line of the message, as people see it."""
-        lines = (self.entry.record.message or "").splitlines()
-        return show(next(iter(lines), ""))
-
-    @property
-    def log(self) -> str | None:
-        if not self.entry.record.log:
-            return None
-        return (self.entry.folder / self.entry.record.log).as_posix()
-
 
 COLUMNS: tuple[Column[FailedTrial], ...] = (
     *trial_columns(NAMES),
@@ -56,9 +44,9 @@ COLUMNS: tuple[Column[FailedTrial], ...] = (
     ),
     Column("phase", lambda failed: failed.entry.record.phase, title="phase", is_name=True),
     Column("message", lambda failed: failed.message, title="message", media=(MARKDOWN, TERMINAL)),
-    Column("", lambda failed: failed.first_line, title="message", media=(PAGE,)),
+    Column("", lambda failed: failed.entry.record.first_line, title="message", media=(PAGE,)),
     # Rows of the page open to the end of the log, and to all of the message.
-    Column("log", lambda failed: failed.log, title="log", media=(MARKDOWN, TERMINAL)),
+    Column("log", lambda failed: failed.entry.log, title="log", media=(MARKDOWN, TERMINAL)),
     Column("in_pass_rate", lambda failed: failed.in_pass_rate, bool),
 )
 

@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import replace
 
 from sweeper.analysis.stats import Interval
 from sweeper.report.answers.findings import Findings
@@ -39,6 +38,7 @@ from sweeper.report.columns.column import (
     PAGE,
     TERMINAL,
     Column,
+    estimate_column,
     estimate_columns,
     interval_columns,
     lift,
@@ -86,17 +86,18 @@ def _mean_columns(name: str, mean: Mean) -> list[Column[Group]]:
             return f"{found} ({mean.count(group)})"
         return ""
 
-    columns = estimate_columns(
-        name,
-        mean.estimate,
-        title=mean.title,
-        text=lambda group: show_mean(mean, group),
-        media=(PAGE, MARKDOWN),
-    )
     return [
         Column(f"models_{name.removeprefix('geomean_')}", mean.count, int),
-        *columns,
-        replace(columns[0], name="", text=show_in_terminal, media=(TERMINAL,)),
+        *estimate_columns(
+            name,
+            mean.estimate,
+            title=mean.title,
+            text=lambda group: show_mean(mean, group),
+            media=(PAGE, MARKDOWN),
+        ),
+        estimate_column(
+            "", mean.estimate, title=mean.title, text=show_in_terminal, media=(TERMINAL,)
+        ),
     ]
 
 
@@ -120,13 +121,13 @@ COLUMNS: tuple[Column[Group], ...] = (
     *_mean_columns("weighted", WEIGHTED),
     *interval_columns("weighted_new_model", _predict_new_model),
     Column("", show_new_model, title="a new model", media=(PAGE,)),
-    *estimate_columns(
+    estimate_column(
         "",
         DEVICE.estimate,
         title=DEVICE.title,
         text=lambda group: show_mean(DEVICE, group),
         media=(PAGE,),
-    )[:1],
+    ),
     Column("weighted_failures_as_one", lambda group: group.weighted_failures_as_one, float),
     Column(
         "weighted_clipped",

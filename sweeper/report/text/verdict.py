@@ -194,9 +194,5 @@ def _describe_failures(findings: Findings) -> tuple[str, str, str]:
     failed = f"{len(findings.failed)} of {trials} failed: {named}"
     ordered = sort_trials(findings.failed)
     first = min(ordered, key=lambda entry: entry.record.status in NOT_RUN)
-    message, log = "", ""
-    if first.record.message:
-        message = shorten(show(first.record.message.splitlines()[0]), MAX_MESSAGE_CHARACTERS)
-    if first.record.log:
-        log = (first.folder / first.record.log).as_posix()
-    return failed, join((name_trial(first, findings.axes), message), ": "), show(log)
+    message = shorten(show(first.record.first_line), MAX_MESSAGE_CHARACTERS)
+    return failed, join((name_trial(first, findings.axes), message), ": "), show(first.log)

@@ -124,7 +124,7 @@ class AccuracyCheck:
         self._reference: Reference | None = None
         self._seeds: SeedTest | None = None
         # of what is compared and restored; the host, once that had to be
-        self._place: torch.device | None = None
+        self._place = setup.device
         # eager's step of the first case, compared with itself
         self._repeated: TensorSums | None = None
         self._seed_offset = 0  # of the last step that had a seed of its own
@@ -141,8 +141,8 @@ class AccuracyCheck:
         Raises MismatchError when the compiled step gives other tensors than the reference, and
         whatever it raises.
         """
-        if self._place != HOST:
-            self._place = self._setup.device if _fits_on_device(self._setup.device) else HOST
+        if not _fits_on_device(self._place):
+            self._place = HOST
         try:
             self._states.place(self._place)
             return self._judge_all(enter)
@@ -153,7 +153,7 @@ class AccuracyCheck:
 
     def _judge_all(self, enter: Enter) -> Accuracy:
         with enter("reference"):
-            random = try_reading(partial(self._run_or_retry_on_host, self._draws_random))
+            random = self._try(self._draws_random)
         if isinstance(random, Missing):
             return Accuracy(None, None, f"no eager step on the unseen batch: {random.reason}")
         found = self._judge_seeds(enter) if random else self._judge_cases(enter)
@@ -176,13 +176,12 @@ class AccuracyCheck:
         )
 
     def _depends_on_seed(self, case: Case) -> bool:
-        kept = StepTensors(Keep(self._place or HOST).copy(self._capture(self._setup.eager, case)))
+        kept = self._keep_eager(case)
         try:
-            return rule.differs(
-                rule.compare(self._capture(self._setup.eager, case, 1), kept), self._tolerance()
-            )
+            comparison = rule.compare(self._capture(self._setup.eager, case, 1), kept)
         except rule.DifferentTensorsError:  # a layer that a seed leaves out has no gradients
             return True
+        return rule.differs(comparison, self._tolerance())
 
     def _judge_cases(self, enter: Enter) -> Accuracy:
         built = self._setup.built
@@ -190,19 +189,16 @@ class AccuracyCheck:
         verdicts = [self._judge_case(Case(BUILT, built.unseen, name), enter)]
         first = verdicts[0].accuracy
         if first.nondeterministic:
-            hooked = (
-                f"; modules with hooks: {', '.join(names)}"
-                if (names := list_hooked(built.module))
-                else ""
-            )
-            return replace(first, unverified=f"{first.unverified}{hooked}")
-        moved, unknown = None, None
-        if first.passed is not False:
-            found, moved, unknown = self._judge_timed_batches(
-                lambda case: self._judge_case(case, enter)
-            )
-            verdicts += found
-        return replace(combine(verdicts, unknown), moved=moved)
+            reason = str(first.unverified)
+            if names := list_hooked(built.module):
+                reason += f"; modules with hooks: {', '.join(names)}"
+            return replace(first, unverified=reason)
+        if first.passed is False:
+            return combine(verdicts, None)
+        found, moved, unknown = self._judge_timed_batches(
+            lambda case: self._judge_case(case, enter)
+        )
+        return replace(combine(verdicts + found, unknown), moved=moved)
 
     def _judge_seeds(self, enter: Enter) -> Accuracy:
         """Judge a step that draws random numbers on every timed batch, by a test over seeds."""
@@ -222,22 +218,16 @@ class AccuracyCheck:
         reliable format.
         """
         verdict = self._test_seeds(case, enter)
-        return (
-            self._test_seeds(case, enter, closer=True)
-            if verdict.accuracy.passed is False
-            else verdict
-        )
+        if verdict.accuracy.passed is False:
+            verdict = self._test_seeds(case, enter, closer=True)
+        return _name_case(verdict, case)
 
     def _test_seeds(self, case: Case, enter: Enter, closer: bool = False) -> CaseVerdict:
         """Make the test over seeds; one that cannot be made leaves the case unverified."""
         with enter("reference"):
-            test = try_reading(
-                partial(self._run_or_retry_on_host, partial(self._take_eager_seeds, case))
-            )
+            test = self._try(self._take_eager_seeds, case)
         if isinstance(test, Missing):
-            return _name_case(
-                CaseVerdict(Accuracy(None, None, f"no test over seeds: {test.reason}")), case
-            )
+            return CaseVerdict(Accuracy(None, None, f"no test over seeds: {test.reason}"))
         self._seeds = test
         with enter("checking"):
             try:
@@ -246,42 +236,36 @@ class AccuracyCheck:
                 raise MismatchError(f"the compiled step gives other tensors: {error}") from error
             found = test.verdict()
             if closer and found.passed is False:
-                taken = try_reading(
-                    partial(
-                        self._run_or_retry_on_host, partial(self._take_reliable_seeds, case, test)
-                    )
-                )
+                taken = self._try(self._take_reliable_seeds, case, test)
                 if isinstance(taken, Missing):
                     reason = (
                         "steps differ, and no step in a longer number format shows which are "
                         f"right: {taken.reason}"
                     )
-                    return _name_case(CaseVerdict(Accuracy(None, None, reason)), case)
+                    return CaseVerdict(Accuracy(None, None, reason))
                 found = test.verdict()
-        worst = found.worst
         accuracy = Accuracy(
             reference=None,
             passed=found.passed,
             unverified=found.unverified,
             tensors=test.num_tensors,
             unjudged=found.unjudged,
-            worst=worst.name if worst else None,
             elements=test.num_elements,
-            statistic=PerArm(worst.eager, worst.compiled)
-            if worst and math.isfinite(worst.compiled)
-            else None,
         )
-        return _name_case(CaseVerdict(accuracy, worst.excess if worst else 0.0), case)
+        worst = found.worst
+        if worst is None:
+            return CaseVerdict(accuracy)
+        accuracy = replace(accuracy, worst=worst.name)
+        if math.isfinite(worst.compiled):
+            accuracy = replace(accuracy, statistic=PerArm(worst.eager, worst.compiled))
+        return CaseVerdict(accuracy, worst.excess)
 
     def _take_eager_seeds(self, case: Case) -> SeedTest:
         """Take all eager steps of a test over seeds."""
-        test = SeedTest(self._tolerance() == "full", self._place or HOST)
-        eager, relative = (
-            self._setup.eager,
-            rule.perturbation(self._setup.trial.precision, self._tolerance()),
-        )
-        for _ in range(DIRECTION_STEPS):
-            test.add_direction(self._capture(eager, case, self._next_seed()))
+        eager, tolerance = self._setup.eager, self._tolerance()
+        steps = (self._capture(eager, case, self._next_seed()) for _ in range(DIRECTION_STEPS))
+        test = SeedTest(tolerance == "full", steps, self._place)
+        relative = rule.perturbation(self._setup.trial.precision, tolerance)
         test.add_rounding(self._capture(eager, case, self._seed_offset, relative))
         self._take_seeds(eager, case, test, test.add_eager)
         return test
@@ -293,7 +277,7 @@ class AccuracyCheck:
             seed = setup.measure.seed + self._next_seed()
             self._states.restore(setup.optimizers, seed, case.state)
             step = run_reference(
-                setup.built, case.batch, setup.trial, seed, dtype, Keep(self._place or HOST)
+                setup.built, case.batch, setup.trial, seed, dtype, Keep(self._place)
             )
             test.add_reliable(step.tensors.items())
 
@@ -306,7 +290,7 @@ class AccuracyCheck:
         setup = self._setup
         for _ in range(STEPS):
             seed = self._next_seed()
-            add(self._run_or_retry_on_host(partial(self._capture, arm, case, seed)))
+            add(self._run_or_retry_on_host(self._capture, arm, case, seed))
             if setup.trial.workload != "train" or not case.slopes:
                 continue
             self._states.restore(setup.optimizers, setup.measure.seed + seed, case.state)
@@ -356,9 +340,8 @@ class AccuracyCheck:
         with enter("reference"):
             reasons = self._take_reference(case)
         if self._reference is None:
-            return _name_case(
-                CaseVerdict(Accuracy(None, None, f"no reference, {'; '.join(reasons)}")), case
-            )
+            reason = f"no reference, {'; '.join(reasons)}"
+            return _name_case(CaseVerdict(Accuracy(None, None, reason)), case)
         with enter("checking"):
             verdict = self._judge_step(case)
             if verdict.accuracy.passed is False:
@@ -374,45 +357,40 @@ class AccuracyCheck:
         best: Reference | None = None
         self._reference = None
         for dtype in FORMATS:
-            taken = try_reading(
-                partial(self._run_or_retry_on_host, partial(self._compare_eager, case, dtype))
-            )
+            taken = self._try(self._compare_eager, case, dtype)
             if isinstance(taken, Missing):
-                reasons.append(
-                    f"in {str(dtype).removeprefix('torch.')}: {taken.reason.splitlines()[0]}"
-                )
-            elif best is None or not taken.bounds.far_off:
+                number_format = str(dtype).removeprefix("torch.")
+                reasons.append(f"in {number_format}: {taken.reason.splitlines()[0]}")
+            elif not taken.bounds.far_off:
                 best = taken
-            if best is not None and not best.bounds.far_off:
                 break
+            else:
+                best = best or taken
             torch.cuda.empty_cache()
         self._reference = best
         return reasons
 
     def _compare_eager(self, case: Case, dtype: torch.dtype) -> Reference:
         """Take the reference in a number format, and set bounds by eager's distance from it."""
-        setup, seed, place, tolerance = (
-            self._setup,
-            self._setup.measure.seed,
-            self._place or HOST,
-            self._tolerance(),
-        )
+        setup, tolerance, seed = self._setup, self._tolerance(), self._setup.measure.seed
         self._states.restore(setup.optimizers, seed, case.state)
-        keep = Keep(place, torch.float32 if tolerance == "reduced" else torch.float64)
+        keep = Keep(self._place, torch.float32 if tolerance == "reduced" else torch.float64)
         reference = run_reference(setup.built, case.batch, setup.trial, seed, dtype, keep)
         if self._repeated is not None:
             first = rule.compare(self._capture(setup.eager, case), reference, self._stages)
         else:
-            kept = StepTensors(Keep(place).copy(self._capture(setup.eager, case)))
+            kept = self._keep_eager(case)
             first = rule.compare(kept.tensors.items(), reference, self._stages)
             self._repeated = rule.compare(self._capture(setup.eager, case), kept)
-        return Reference(
-            reference, (first,), rule.set_bounds(reference, (first,), self._repeated, tolerance)
-        )
+        bounds = rule.set_bounds(reference, (first,), self._repeated, tolerance)
+        return Reference(reference, (first,), bounds)
+
+    def _keep_eager(self, case: Case) -> StepTensors:
+        return StepTensors(Keep(self._place).copy(self._capture(self._setup.eager, case)))
 
     def _look_closer(self, case: Case) -> None:
         """Set the bounds anew, by more eager steps."""
-        taken = try_reading(partial(self._run_or_retry_on_host, partial(self._perturb_eager, case)))
+        taken = self._try(self._perturb_eager, case)
         if not isinstance(taken, Missing):
             self._reference = taken
 
@@ -427,15 +405,12 @@ class AccuracyCheck:
             for index in range(1, 1 + rule.PERTURBED_STEPS)
         ]
         comparisons = (reference.comparisons[0], *perturbed)
-        return replace(
-            reference,
-            comparisons=comparisons,
-            bounds=rule.set_bounds(reference.step, comparisons, None, tolerance),
-        )
+        bounds = rule.set_bounds(reference.step, comparisons, None, tolerance)
+        return Reference(reference.step, comparisons, bounds)
 
     def _judge_step(self, case: Case) -> CaseVerdict:
         assert self._reference is not None
-        named = self._run_or_retry_on_host(lambda: self._capture(self._setup.compiled, case))
+        named = self._run_or_retry_on_host(self._capture, self._setup.compiled, case)
         verdict = try_reading(lambda: self._judge_tensors(named))
         if isinstance(verdict, Missing):
             kind = self._reference.bounds.kind
@@ -443,7 +418,6 @@ class AccuracyCheck:
         return verdict
 
     def _judge_tensors(self, named: Named) -> CaseVerdict:
-        assert self._reference is not None
         try:
             return self._compare_with_reference(named)
         except rule.DifferentTensorsError as error:
@@ -460,18 +434,24 @@ class AccuracyCheck:
             rule.compare(named, self._reference.step, self._stages), self._reference.bounds
         )
 
-    def _run_or_retry_on_host(self, work: Callable[[], T]) -> T:
+    def _try(self, work: Callable[..., T], *arguments: object) -> T | Missing:
+        """Do `work`, on the host where the device has too little memory; what goes wrong in it
+        becomes a reason.
+        """
+        return try_reading(partial(self._run_or_retry_on_host, work, *arguments))
+
+    def _run_or_retry_on_host(self, work: Callable[..., T], *arguments: object) -> T:
         """Do `work`; if the device runs out of memory, move the check's tensors to the host and do
         it again.
         """
         if self._place != HOST:
             try:
-                return work()
+                return work(*arguments)
             except Exception as error:  # what it had in memory is free only after this clause
                 if not is_out_of_memory(error):
                     raise
             self._clear_device()
-        return work()
+        return work(*arguments)
 
     def _clear_device(self) -> None:
         self._place = HOST
@@ -493,14 +473,18 @@ class AccuracyCheck:
         """
         setup = self._setup
         self._states.restore(setup.optimizers, setup.measure.seed + seed_offset, case.state)
-        batch, module, run = copy_batch(case.batch), setup.built.module, setup.bench.run_on
+        batch, module = copy_batch(case.batch), setup.built.module
         if perturbation:
             batch = perturb(module, batch, perturbation)
             # what the step draws is what it draws without
             seed_generators(setup.measure.seed + seed_offset)
         changes = Changes(module, batch, setup.compiled_optimizer(arm))
         given = capture_step(
-            lambda: run(arm, batch), setup.capture, module, setup.trial, setup.gradient_factor()
+            partial(setup.bench.run_on, arm, batch),
+            setup.capture,
+            module,
+            setup.trial,
+            setup.gradient_factor(),
         )
         return [*given, *changes.name()]
 
@@ -524,13 +508,14 @@ def combine(verdicts: list[CaseVerdict], unknown: str | None) -> Accuracy:
     known.
     """
     worst = max(verdicts, key=lambda verdict: (verdict.accuracy.passed is False, verdict.share))
-    reasons = (
-        verdict.accuracy.unverified for verdict in verdicts if verdict.accuracy.passed is None
-    )
-    unverified = next(reasons, unknown) if worst.accuracy.passed is not False else None
+    passed, unverified = worst.accuracy.passed, None
+    if passed is not False:
+        reasons = (one.accuracy.unverified for one in verdicts if one.accuracy.passed is None)
+        unverified = next(reasons, unknown)
+        passed = None if unverified else True
     return replace(
         worst.accuracy,
-        passed=False if worst.accuracy.passed is False else None if unverified else True,
+        passed=passed,
         unverified=unverified,
         nondeterministic=any(verdict.accuracy.nondeterministic for verdict in verdicts),
         elements=sum(verdict.accuracy.elements or 0 for verdict in verdicts),

@@ -83,16 +83,12 @@ def _sum_variances(products: torch.Tensor, arms: torch.Tensor) -> torch.Tensor:
 
 def find_largest(statistics: torch.Tensor) -> torch.Tensor:
     """The largest statistic that each split has in any test, [splits]."""
-    return (
-        statistics.max(dim=1).values
-        if statistics.shape[1]
-        else statistics.new_zeros(len(statistics))
-    )
+    if not statistics.shape[1]:
+        return statistics.new_zeros(len(statistics))
+    return statistics.amax(1)
 
 
 def rank(statistics: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
     """The p-value of each test, corrected for the number of tests: [tests]."""
     real = statistics[0] * (1 - TIE)
-    return (
-        torch.stack([(largest >= value).double().mean() for value in real]) if len(real) else real
-    )
+    return (largest[:, None] >= real).double().mean(0)

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from sweeper.worker.measurement.capture import GRADIENT, LOSS, Named, to_reals
 
-from .rule import CHUNK, pair_up
+from .rule import CHUNK, pair_up, split
 
 BLOCKS = 64
 # elements at a time: 512 KiB in fp64 stay in the cache, and sums take a fifth of the time
@@ -55,7 +55,12 @@ class Direction:
 
     def __init__(self, means: Mapping[str, torch.Tensor]) -> None:
         self._means = dict(means)
-        self.sizes = {name: _measure_size(mean) for name, mean in means.items()}
+        self.sizes: dict[str, Size] = {}
+        self.gradients: dict[str, Size] = {}
+        for name, mean in means.items():
+            self.sizes[name] = _measure_size(mean)
+            if name.startswith(GRADIENT):
+                self.gradients[name] = self.sizes[name]
 
     def reduce(self, step: Named) -> dict[str, Reduced]:
         """Reduce a step.
@@ -81,13 +86,14 @@ class Direction:
         square = 0.0
         for x, y in _split(step, other):
             square += float((x - y).nan_to_num(0.0, 0.0, 0.0).square().sum())
-        size, mean = self.sizes[name], self._means[name]
-        zeros = (
-            sum(_count_zeros(x, m, size.least) for x, m in _split(side, mean))
-            for side in (step, other)
-        )
-        one, two = (compute_log_odds(torch.as_tensor(count), size.counted) for count in zeros)
-        return StepDistance(square, float((one - two).abs()))
+        odds = self._compute_log_odds(name, step) - self._compute_log_odds(name, other)
+        return StepDistance(square, float(odds.abs()))
+
+    def _compute_log_odds(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        size, zeros = self.sizes[name], torch.tensor(0)
+        for x, m in _split(tensor, self._means[name]):
+            zeros = zeros + _count_zeros(x, m, size.least)
+        return compute_log_odds(zeros, size.counted)
 
     @property
     def loss(self) -> float:
@@ -100,16 +106,17 @@ class Direction:
 
         False where the parameters' number format would swallow it.
         """
-        moved = {
-            name: p for name, p in module.named_parameters() if f"{GRADIENT}{name}" in self._means
-        }
-        if any(torch.finfo(parameter.dtype).eps > MAX_EPS for parameter in moved.values()):
-            return False
+        moved = []
+        for name, parameter in module.named_parameters():
+            if f"{GRADIENT}{name}" in self._means:
+                if torch.finfo(parameter.dtype).eps > MAX_EPS:
+                    return False
+                moved.append((parameter, self._means[f"{GRADIENT}{name}"]))
         with torch.no_grad():
-            for name, parameter in moved.items():
-                assert parameter.grad is not None, f"the gradient of {name} is gone"
-                target, grad = (to_reals(tensor) for tensor in (parameter, parameter.grad))
-                mean = self._means[f"{GRADIENT}{name}"].to(target.device, target.dtype)
+            for parameter, mean in moved:
+                assert parameter.grad is not None, "a gradient is gone"
+                target, grad = to_reals(parameter), to_reals(parameter.grad)
+                mean = mean.to(target.device, target.dtype)
                 target.add_((grad / factor - mean).nan_to_num(0.0, 0.0, 0.0), alpha=alpha)
         return True
 
@@ -146,7 +153,7 @@ def _sum_up(tensor: torch.Tensor, mean: torch.Tensor, size: Size) -> torch.Tenso
         sums[BLOCKS + 1] += _count_zeros(x, m, size.least)
         if size.has_infinity:
             finite = torch.isfinite(m)
-            x, m = (torch.where(finite, side, 0.0) for side in (x, m))
+            x, m = torch.where(finite, x, 0.0), torch.where(finite, m, 0.0)
         sums[:BLOCKS] += pad(x * m, (0, -len(x) % BLOCKS)).view(-1, BLOCKS).sum(0)
         difference = x - m
         sums[BLOCKS] += torch.dot(difference, difference)
@@ -160,9 +167,7 @@ def _read(sums: torch.Tensor) -> Reduced:
 
 def _split(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Chunks of two tensors in fp64, where the first one lies."""
-    elements = CHUNK if one.device.type != "cpu" else CPU_CHUNK
-    for x, y in zip(*(torch.split(side.flatten(), elements) for side in (one, other)), strict=True):
-        yield x.double(), y.to(one.device).double()
+    return split(one, other, CHUNK if one.device.type != "cpu" else CPU_CHUNK)
 
 
 def _count_zeros(x: torch.Tensor, m: torch.Tensor, least: float) -> torch.Tensor:

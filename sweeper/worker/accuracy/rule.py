@@ -30,8 +30,10 @@ one moves gradients a thousand times further than rounding does.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain, starmap
 from typing import NamedTuple
 
 import torch
@@ -92,15 +94,18 @@ class Sums(NamedTuple):
 
     @property
     def error(self) -> float:
-        return _root_mean(self.differences, self.elements)
+        return self._root_mean(self.differences)
 
     @property
     def reference_size(self) -> float:
-        return _root_mean(self.reference, self.elements)
+        return self._root_mean(self.reference)
 
     @property
     def step_size(self) -> float:
-        return _root_mean(self.step, self.elements)
+        return self._root_mean(self.step)
+
+    def _root_mean(self, total: float) -> float:
+        return math.sqrt(total / max(self.elements, 1))
 
     @property
     def projection(self) -> float:
@@ -111,7 +116,6 @@ class Sums(NamedTuple):
 
 
 TensorSums = Mapping[str, Sums]  # by the name of the tensor
-Stages = Mapping[str, str]  # the stage of each parameter, by name
 
 
 def name_stages(module: torch.nn.Module) -> dict[str, str]:
@@ -120,41 +124,45 @@ def name_stages(module: torch.nn.Module) -> dict[str, str]:
 
     Of a transformer these are its layers, the embedding and the head.
     """
-    lists = [
-        (name, child)
-        for name, child in module.named_modules()
-        if isinstance(child, (torch.nn.ModuleList, torch.nn.Sequential))
-    ]
-    longest = max(lists, key=lambda item: len(item[1]), default=None)
-    inside = f"{longest[0]}." if longest else ""
-
-    def stage(name: str) -> str:
+    inside, length = "", -1
+    for name, child in module.named_modules():
+        if isinstance(child, (torch.nn.ModuleList, torch.nn.Sequential)) and len(child) > length:
+            inside, length = f"{name}.", len(child)
+    stages = {}
+    for name, _ in module.named_parameters():
         prefix = inside if name.startswith(inside) else ""
-        return prefix + name.removeprefix(prefix).partition(".")[0]
+        stages[name] = prefix + name.removeprefix(prefix).partition(".")[0]
+    return stages
 
-    return {name: stage(name) for name, _ in module.named_parameters()}
 
-
-def compare(step: Named, reference: StepTensors, stages: Stages | None = None) -> TensorSums:
-    """Compare two steps, tensor by tensor; the gradients of a stage together, and all gradients,
+def compare(step: Named, reference: StepTensors, stages: Mapping[str, str] = {}) -> TensorSums:
+    """Compare two steps, tensor by tensor; all gradients together, and those of each of `stages`,
     have names as well.
 
-    Raises DifferentTensorsError when the steps did not give the same tensors.
+    `stages` has the stage of each parameter. Raises DifferentTensorsError when the steps did not
+    give the same tensors.
     """
     comparison: dict[str, Sums] = {}
+    by_stage: dict[str, list[Sums]] = defaultdict(list)
     for name, tensor, other in pair_up(step, reference.tensors, "the reference"):
-        chunks = zip(*(torch.split(side.flatten(), CHUNK) for side in (tensor, other)), strict=True)
-        comparison[name] = _add(_compare_chunk(*pair) for pair in chunks)
-    by_stage: dict[str, list[Sums]] = {}
-    for name, sums in comparison.items():
+        comparison[name] = _add(starmap(_compare_chunk, split(tensor, other, CHUNK)))
         if name.startswith(GRADIENT):
-            by_stage.setdefault((stages or {}).get(name.removeprefix(GRADIENT), ""), []).append(
-                sums
-            )
+            by_stage[stages.get(name.removeprefix(GRADIENT), "")].append(comparison[name])
+    for stage, parts in by_stage.items():
+        if stage:
+            comparison[f"{STAGE}{stage}"] = _add(parts)
     if by_stage:
-        comparison |= {f"{STAGE}{stage}": _add(parts) for stage, parts in by_stage.items() if stage}
-        comparison[ALL_GRADIENTS] = _add(sums for parts in by_stage.values() for sums in parts)
+        comparison[ALL_GRADIENTS] = _add(chain(*by_stage.values()))
     return comparison
+
+
+def split(
+    one: torch.Tensor, other: torch.Tensor, size: int
+) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Chunks of two tensors, of `size` elements, in fp64, where the first one lies."""
+    chunks = torch.split(one.flatten(), size), torch.split(other.flatten(), size)
+    for x, y in zip(*chunks, strict=True):
+        yield x.double(), y.to(one.device).double()
 
 
 def pair_up(
@@ -181,37 +189,28 @@ def pair_up(
 
 
 def _compare_chunk(step: torch.Tensor, reference: torch.Tensor) -> Sums:
-    reference, step = reference.to(step.device).double(), step.double()
     finite = reference.abs() < HUGE
     # An infinity that is meant, of a mask, is in both; NaN equals nothing.
     alike = finite | ((reference.sign() == step.sign()) & (step.abs() >= HUGE))
-    step, reference = (torch.where(finite, side, 0.0) for side in (step, reference))
-    sums = [
+    step, reference = torch.where(finite, step, 0.0), torch.where(finite, reference, 0.0)
+    parts = [
         (step - reference).square(),
         reference.square(),
         step.square(),
         step * reference,
         finite,
+        ~finite,
         ~alike,
     ]
-    *parts, elements, unlike = torch.stack(
-        [part.sum(dtype=torch.float64) for part in sums]
-    ).tolist()
-    differences, references, steps, products = parts
-    infinite = reference.numel() - int(elements)
-    return Sums(
-        math.inf if unlike else differences, references, steps, products, int(elements), infinite
-    )
+    sums = torch.stack([part.sum(dtype=torch.float64) for part in parts])
+    differences, references, steps, products, elements, infinite, unlike = sums.tolist()
+    if unlike:
+        differences = math.inf
+    return Sums(differences, references, steps, products, int(elements), int(infinite))
 
 
 def _add(parts: Iterable[Sums]) -> Sums:
     return Sums(*map(sum, zip(Sums(), *parts, strict=True)))
-
-
-def _root_mean(total: float, count: int) -> float:
-    if not count:
-        return 0.0 if total == 0 else math.inf
-    return math.sqrt(total / count)
 
 
 def choose_tolerance(trial: Trial, module: torch.nn.Module) -> str:
@@ -251,13 +250,19 @@ class Span:
         beyond = max(self.low - projection, projection - self.high)
         return math.inf if math.isnan(beyond) else max(beyond, 0.0) / self.margin
 
+    def nearest(self, compiled: float) -> PerArm:
+        """Both arms' projections, of eager's the nearest one."""
+        if not math.isfinite(compiled):
+            return PerArm(self.high)
+        return PerArm(min(max(compiled, self.low), self.high), compiled)
+
 
 @dataclass(frozen=True)
 class Bounds:
     """What the compiled step may be, by the name of the tensor, and what eager is."""
 
     kind: str
-    errors: Mapping[str, float]
+    errors: Mapping[str, float]  # of eager, of all tensors whose size is judged where it is finite
     bounds: Mapping[str, float]
     least_sizes: Mapping[str, float]  # where zeros would be within the bounds
     projections: Mapping[str, Span]
@@ -278,49 +283,31 @@ def set_bounds(
     `repeated` compares eager with itself: it counts as nondeterministic when its loss, an output, a
     change or the concatenated gradient moves by more than the tolerance.
     """
-    first = comparisons[0]
-    judged = [
-        name
-        for name in first
-        if not name.startswith(STAGE) and not _follows_noise(name, comparisons)
-    ]
-    errors = {
-        name: max((item[name].error for item in comparisons), key=_nan_last) for name in judged
-    }
-    sizes = _sizes_of_kinds(first)
-    floors = {name: _floor(name, first, tolerance, reference.sizes, sizes) for name in judged}
-    again = repeated or {}
-    judged_again = [name for name in again if name in floors and not name.startswith(GRADIENT)]
+    eager = _EagerSteps(comparisons, reference.sizes, tolerance)
+    errors, bounds, least_sizes, spans = {}, {}, {}, {}
+    for name, sums in eager.first.items():
+        if eager.follows_noise(name):
+            continue
+        if not name.startswith(STAGE):
+            errors[name] = eager.find_error(name)
+            if math.isfinite(errors[name]):
+                bounds[name] = eager.bound_error(name)
+                if eager.passes_zeros(name):
+                    least_sizes[name] = sums.step_size / MAX_TIMES
+        span = eager.span_projections(name)
+        if span is not None:
+            spans[name] = span
     moved = any(
-        not again[name].error <= floors[name]
-        for name in judged_again
-        if math.isfinite(errors[name])
+        not sums.error <= eager.find_floor(name)
+        for name, sums in (repeated or {}).items()
+        if name in bounds and not name.startswith(GRADIENT)
     )
-    bounds = {
-        name: max(MAX_TIMES * error, floors[name])
-        for name, error in errors.items()
-        if math.isfinite(error)
-    }
-    least = {
-        name: first[name].step_size / MAX_TIMES
-        for name in bounds
-        if _passes_zeros(name, first, bounds[name])
-    }
     far_off = _explain_far_off(comparisons)
-    unverified = (
-        "eager differs from itself when it is run twice"
-        if moved
-        else _explain_infinite(first, errors) or _explain_nothing_compared(first) or far_off
-    )
-    flips = {
-        name: _share_of_flips(name, first, bounds) for name in first if _is_update(name, first)
-    }
-    for name in bounds.keys() & flips.keys():
-        allowed = min(2 * math.sqrt(flips[name]), MAX_UPDATE) * first[name].reference_size
-        bounds[name] = max(bounds[name], allowed)
-    projections = dict(_span_projections(comparisons, MARGIN[tolerance], flips, sizes))
+    unverified = _explain_infinite(eager.first, errors) or far_off
+    if moved:
+        unverified = "eager differs from itself when it is run twice"
     return Bounds(
-        reference.kind, errors, bounds, least, projections, moved, bool(far_off), unverified
+        reference.kind, errors, bounds, least_sizes, spans, moved, bool(far_off), unverified
     )
 
 
@@ -328,155 +315,156 @@ def differs(comparison: TensorSums, tolerance: str) -> bool:
     """Whether two steps that were compared differ by more than the tolerance, in anything but a
     single gradient.
     """
-    judged = (sums for name, sums in comparison.items() if not name.startswith((GRADIENT, STAGE)))
-    return any(not sums.error <= TOLERANCE[tolerance] * sums.reference_size for sums in judged)
-
-
-def _nan_last(value: float) -> float:
-    return math.inf if math.isnan(value) else value
-
-
-def _floor(
-    name: str,
-    eager: TensorSums,
-    tolerance: str,
-    sizes: Mapping[str, float],
-    sizes_of_kinds: Mapping[str, float],
-) -> float:
-    """What is allowed however exact eager is.
-
-    A tensor that is tiny beside the others of its kind, or beside what it changes, is measured
-    against those. One that is smaller than eager's own error is noise: a bias before batch
-    normalisation, the mean of what has none.
-    """
-    size, least = eager[name].reference_size, TOLERANCE[tolerance]
-    if _is_update(name, eager):
-        return UPDATE * size
-    kind = next((kind for kind in sizes_of_kinds if name.startswith(kind)), None)
-    others = sizes_of_kinds[kind] if kind else 0.0
-    floor = least * max(size, FLOOR * max(others, sizes.get(name, 0.0)))
-    least_size = LEAST_SIZE * others if kind == CHANGE_OF_BUFFER else 0.0
-    return (
-        max(floor, NOISE[tolerance] * others)
-        if size < max(eager[name].error, least_size)
-        else floor
+    return any(
+        not sums.error <= TOLERANCE[tolerance] * sums.reference_size
+        for name, sums in comparison.items()
+        if not name.startswith((GRADIENT, STAGE))
     )
 
 
-def _sizes_of_kinds(eager: TensorSums) -> dict[str, float]:
-    """The root mean squares of the reference over all gradients, and over all changes of
-    buffers.
-    """
-    buffers = _add(sums for name, sums in eager.items() if name.startswith(CHANGE_OF_BUFFER))
-    return {
-        GRADIENT: eager.get(ALL_GRADIENTS, Sums()).reference_size,
-        CHANGE_OF_BUFFER: buffers.reference_size,
-    }
+class _EagerSteps:
+    """Steps of eager, compared with the reference, and what they allow to a tensor."""
 
+    def __init__(
+        self, comparisons: Sequence[TensorSums], sizes: Mapping[str, float], tolerance: str
+    ) -> None:
+        self.first = comparisons[0]
+        self._comparisons = comparisons
+        self._sizes_before = sizes
+        self._tolerance = tolerance
+        # root mean squares of the reference over all gradients, and over all changes of buffers
+        self._gradients = self.first.get(ALL_GRADIENTS, Sums()).reference_size
+        buffers = [sums for name, sums in self.first.items() if name.startswith(CHANGE_OF_BUFFER)]
+        self._buffers = _add(buffers).reference_size
+        self._least_gradient = LEAST_SIZE * self._gradients
 
-def _find_gradient(name: str, names: TensorSums) -> str | None:
-    """The gradient that a parameter's update, or the optimizer's state for it, follows from; None
-    for other tensors.
-    """
-    _, _, parameter = name.partition(" of ")
-    gradient = f"{GRADIENT}{parameter}"
-    return gradient if gradient in names and gradient != name else None
+    def find_error(self, name: str) -> float:
+        """The largest error of a step; infinite where one is not finite."""
+        errors = [item[name].error for item in self._comparisons]
+        return max(errors) if all(map(math.isfinite, errors)) else math.inf
 
+    def _find_gradient(self, name: str) -> str | None:
+        """The gradient that a parameter's update, or the optimizer's state for it, follows from;
+        None for other tensors.
+        """
+        gradient = GRADIENT + name.partition(" of ")[2]
+        return gradient if gradient in self.first and gradient != name else None
 
-def _is_update(name: str, names: TensorSums) -> bool:
-    return name.startswith(CHANGE) and _find_gradient(name, names) is not None
+    def _is_update(self, name: str) -> bool:
+        return name.startswith(CHANGE) and self._find_gradient(name) is not None
 
+    def follows_noise(self, name: str) -> bool:
+        """Whether an update or a state follows from a gradient that is noise: Adam makes updates of
+        any length of it.
+        """
+        gradient = self._find_gradient(name)
+        if gradient is None:
+            return False
+        errors = [item[gradient].error for item in self._comparisons]
+        noise = max(self._least_gradient, *errors)
+        return not self.first[gradient].reference_size > noise
 
-def _follows_noise(name: str, comparisons: Sequence[TensorSums]) -> bool:
-    """Whether an update or a state follows from a gradient that is noise: Adam makes updates of any
-    length of it.
-    """
-    first = comparisons[0]
-    if (gradient := _find_gradient(name, first)) is None:
-        return False
-    least = LEAST_SIZE * first[ALL_GRADIENTS].reference_size
-    return not first[gradient].reference_size > max(
-        least, *(item[gradient].error for item in comparisons)
-    )
+    def _find_noise(self, name: str) -> float:
+        """The size up to which a tensor is noise: a bias before batch normalisation, the mean of
+        what has none.
+        """
+        error = self.first[name].error
+        if name.startswith(CHANGE_OF_BUFFER):
+            return max(error, LEAST_SIZE * self._buffers)
+        return error
 
+    def find_floor(self, name: str) -> float:
+        """What is allowed however exact eager is.
 
-def _passes_zeros(name: str, eager: TensorSums, bound: float) -> bool:
-    """Whether zeros would pass for a gradient that is more than noise beside the others.
+        A tensor that is noise, that is tiny beside the others of its kind, or beside what it
+        changes, is measured against those.
+        """
+        size, others = self.first[name].reference_size, 0.0
+        if self._is_update(name):
+            return UPDATE * size
+        if name.startswith(GRADIENT):
+            others = self._gradients
+        elif name.startswith(CHANGE_OF_BUFFER):
+            others = self._buffers
+        least = max(size, FLOOR * max(others, self._sizes_before.get(name, 0.0)))
+        floor = TOLERANCE[self._tolerance] * least
+        if size < self._find_noise(name):
+            floor = max(floor, NOISE[self._tolerance] * others)
+        return floor
 
-    Outputs as far off as they are long are nothing to judge by at all; a loss has nothing that
-    would say what is noise.
-    """
-    if not name.startswith((GRADIENT, ALL_GRADIENTS)):
-        return False
-    return bound >= eager[name].reference_size > LEAST_SIZE * eager[ALL_GRADIENTS].reference_size
+    def _bound_size(self, name: str) -> float:
+        return max(MAX_TIMES * self.find_error(name), self.find_floor(name))
 
+    def bound_error(self, name: str) -> float:
+        """The largest error that is allowed to a tensor of which eager is finite."""
+        bound = self._bound_size(name)
+        if self._is_update(name):
+            turned = min(2 * math.sqrt(self._share_of_flips(name)), MAX_UPDATE)
+            bound = max(bound, turned * self.first[name].reference_size)
+        return bound
 
-def _share_of_flips(name: str, eager: TensorSums, bounds: Mapping[str, float]) -> float:
-    """Of an update, roughly the share of numbers whose gradient may have another sign, within what
-    is allowed to it.
+    def _share_of_flips(self, update: str) -> float:
+        """Of an update, roughly the share of numbers whose gradient may have another sign, within
+        what is allowed to it.
 
-    Each of these turns an update of Adam around: an error of twice its size, and twice as much off
-    its direction. More than all of them are as good as all.
-    """
-    gradient = _find_gradient(name, eager) or name
-    return _divide(bounds.get(gradient, math.inf), eager[gradient].reference_size)
+        Each of these turns an update of Adam around: an error of twice its size, and twice as much
+        off its direction. More than all of them are as good as all.
+        """
+        gradient = self._find_gradient(update) or update
+        return _divide(self._bound_size(gradient), self.first[gradient].reference_size)
 
+    def passes_zeros(self, name: str) -> bool:
+        """Whether zeros would pass for a gradient that is more than noise beside the others.
 
-def _span_projections(
-    comparisons: Sequence[TensorSums],
-    least_margin: float,
-    flips: Mapping[str, float],
-    sizes_of_kinds: Mapping[str, float],
-) -> Iterator[tuple[str, Span]]:
-    """Where the projections of eager lie, for gradients that are more than noise and for other
-    tensors of eager's size.
+        Outputs as far off as they are long are nothing to judge by at all; a loss has nothing that
+        would say what is noise.
+        """
+        if not name.startswith((GRADIENT, ALL_GRADIENTS)):
+            return False
+        return self._bound_size(name) >= self.first[name].reference_size > self._least_gradient
 
-    A loss is one number, for which the rule of size says all.
-    """
-    first = comparisons[0]
-    of_gradients, of_buffers = (
-        LEAST_SIZE * sizes_of_kinds[kind] for kind in (GRADIENT, CHANGE_OF_BUFFER)
-    )
-    for name, sums in first.items():
-        if name == LOSS or _follows_noise(name, comparisons):
-            continue
+    def span_projections(self, name: str) -> Span | None:
+        """Where the projections of eager lie, of a gradient that is more than noise or another
+        tensor of eager's size; else None.
+
+        A loss is one number, for which the rule of size says all.
+        """
+        sums = self.first[name]
         is_gradient = name.startswith((GRADIENT, STAGE, ALL_GRADIENTS))
-        least_size = of_buffers if name.startswith(CHANGE_OF_BUFFER) else 0.0
-        if sums.reference_size > (of_gradients if is_gradient else max(sums.error, least_size)):
-            found = [item[name].projection for item in comparisons]
-            if not min(found) >= MIN_PROJECTION:
-                continue
-            error = (
-                max((item[name].error for item in comparisons), key=_nan_last) / sums.reference_size
-            )
-            if not math.isfinite(error):
-                continue
-            margin = error * max(ERROR_SHARE, FEW / math.sqrt(sums.elements))
-            if sums.elements >= MANY:
-                margin = min(margin, MAX_MARGIN)
-            least = least_margin
-            if name in flips:
-                least = min(max(UPDATE_MARGIN, 2 * flips[name]), MAX_UPDATE_MARGIN)
-            yield name, Span(min(found), max(found), max(margin, least))
+        noise = self._least_gradient if is_gradient else self._find_noise(name)
+        projections = [item[name].projection for item in self._comparisons]
+        low, high = min(projections), max(projections)
+        error = self.find_error(name)
+        says_nothing = not (sums.reference_size > noise and low >= MIN_PROJECTION)
+        if name == LOSS or says_nothing or math.isinf(error):
+            return None
+        margin = error / sums.reference_size * max(ERROR_SHARE, FEW / math.sqrt(sums.elements))
+        if sums.elements >= MANY:
+            margin = min(margin, MAX_MARGIN)
+        least = MARGIN[self._tolerance]
+        if self._is_update(name):
+            least = min(max(UPDATE_MARGIN, 2 * self._share_of_flips(name)), MAX_UPDATE_MARGIN)
+        return Span(low, high, max(margin, least))
 
 
-def _explain_infinite(eager: TensorSums, errors: Mapping[str, float]) -> str | None:
+def _explain_infinite(first: TensorSums, errors: Mapping[str, float]) -> str | None:
     """Why there is nothing to judge by where reference or eager are not finite, or None.
 
     Outputs may hold infinities that are meant; eager has the same ones then.
     """
-    names = [
-        name for name in errors if not math.isfinite(errors[name]) and not name.startswith(GRADIENT)
-    ]
-    if names:
-        return f"eager gives NaN or infinity in {', '.join(names)}"
-    names = [name for name in errors if eager[name].infinite and not name.startswith(OUTPUT)]
-    return f"the reference is not finite in {', '.join(names)}" if names else None
-
-
-def _explain_nothing_compared(eager: TensorSums) -> str | None:
-    names = [name for name, sums in eager.items() if sums.infinite and not sums.elements]
-    return f"no finite number in {', '.join(names)}" if names else None
+    of_eager, of_reference, empty = [], [], []
+    for name, sums in first.items():
+        if math.isinf(errors.get(name, 0.0)) and not name.startswith(GRADIENT):
+            of_eager.append(name)
+        if name in errors and sums.infinite and not name.startswith(OUTPUT):
+            of_reference.append(name)
+        if sums.infinite and not sums.elements:
+            empty.append(name)
+    if of_eager:
+        return f"eager gives NaN or infinity in {', '.join(of_eager)}"
+    if of_reference:
+        return f"the reference is not finite in {', '.join(of_reference)}"
+    return f"no finite number in {', '.join(empty)}" if empty else None
 
 
 def _explain_far_off(comparisons: Sequence[TensorSums]) -> str | None:
@@ -486,12 +474,12 @@ def _explain_far_off(comparisons: Sequence[TensorSums]) -> str | None:
     Where outputs are not seen, its loss is taken.
     """
     kind = OUTPUT if any(name.startswith(OUTPUT) for name in comparisons[0]) else LOSS
-    sums = [_add(item[name] for name in item if name.startswith(kind)) for item in comparisons]
-    near = all(
-        MAX_TIMES * _divide(math.sqrt(item.differences), math.sqrt(item.reference)) < 1
-        for item in sums
-    )
-    return None if near else f"eager's {kind} is too far from the reference to judge by"
+    for item in comparisons:
+        sums = _add(item[name] for name in item if name.startswith(kind))
+        error = _divide(math.sqrt(sums.differences), math.sqrt(sums.reference))
+        if not MAX_TIMES * error < 1:
+            return f"eager's {kind} is too far from the reference to judge by"
+    return None
 
 
 @dataclass(frozen=True)
@@ -513,19 +501,18 @@ def judge(comparison: TensorSums, bounds: Bounds) -> CaseVerdict:
         for name, sums in comparison.items()
         if not name.startswith((STAGE, ALL_GRADIENTS))
     )
-    not_finite = (
-        name for name in bounds.errors if comparison[name].infinite and not name.startswith(OUTPUT)
+    unjudged = sum(
+        name not in bounds.bounds or (comparison[name].infinite > 0 and not name.startswith(OUTPUT))
+        for name in bounds.errors
     )
-    unjudged = len({*not_finite, *(name for name in bounds.errors if name not in bounds.bounds)})
     if not any(comparison[name].elements for name in bounds.bounds if not name.startswith(CHANGE)):
         reason = bounds.unverified or "the step gives no finite floating-point tensor"
         return CaseVerdict(Accuracy(bounds.kind, None, reason, unjudged=unjudged))
-    shares = {name: _share_of_bounds(name, comparison[name], bounds) for name in comparison}
-    worst = max(shares, key=lambda name: shares[name])
+    shares = {name: _share_of_bounds(name, sums, bounds) for name, sums in comparison.items()}
+    worst = max(shares, key=shares.__getitem__)
     failed = shares[worst] > 1 and not bounds.nondeterministic
-    error = comparison[worst].error
-    span = bounds.projections.get(worst)
     unverified = None if failed else bounds.unverified
+    sums = comparison[worst]
     found = Accuracy(
         reference=bounds.kind,
         passed=None if unverified else not failed,
@@ -534,14 +521,15 @@ def judge(comparison: TensorSums, bounds: Bounds) -> CaseVerdict:
         tensors=len(bounds.bounds),
         unjudged=unjudged,
         worst=worst,
-        too_small=bounds.least_sizes.get(worst, 0.0) > comparison[worst].step_size,
-        compiled_error=error if math.isfinite(error) else None,
-        eager_error=bounds.errors[worst] if worst in bounds.bounds else None,
-        bound=bounds.bounds.get(worst),
+        too_small=bounds.least_sizes.get(worst, 0.0) > sums.step_size,
+        compiled_error=sums.error if math.isfinite(sums.error) else None,
         elements=elements,
-        projection=_nearest_projections(span, comparison[worst].projection) if span else None,
-        margin=span.margin if span else None,
     )
+    if worst in bounds.bounds:
+        found = replace(found, eager_error=bounds.errors[worst], bound=bounds.bounds[worst])
+    if worst in bounds.projections:
+        span = bounds.projections[worst]
+        found = replace(found, projection=span.nearest(sums.projection), margin=span.margin)
     return CaseVerdict(found, shares[worst])
 
 
@@ -559,17 +547,12 @@ def _share_of_bounds(name: str, sums: Sums, bounds: Bounds) -> float:
     return max(shares)
 
 
-def _nearest_projections(span: Span, compiled: float) -> PerArm:
-    """Both arms' projections, of eager's the nearest one."""
-    if not math.isfinite(compiled):
-        return PerArm(span.high)
-    return PerArm(min(max(compiled, span.low), span.high), compiled)
-
-
 def _divide(error: float, allowed: float) -> float:
     """The error as a share of what is allowed; infinite where one is not a number, or nothing is
     allowed.
     """
     if not math.isfinite(error) or math.isnan(allowed):
         return math.inf
-    return error / allowed if allowed else (0.0 if error == 0 else math.inf)
+    if allowed:
+        return error / allowed
+    return math.inf if error else 0.0

@@ -13,6 +13,8 @@ they may lie on the device as well.
 import random
 import sys
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -27,60 +29,60 @@ BIAS_STEP = 0.02
 STATISTICS_STEP = 0.1
 
 
+@dataclass(frozen=True)
+class _Held:
+    """A parameter or buffer, and its values."""
+
+    name: str  # in its module
+    tensor: torch.Tensor
+    values: dict[str, torch.Tensor]  # by state, on the host
+    near: dict[str, torch.Tensor]  # the same ones where restoring takes no time
+
+
 class States:
     """Parameters and buffers of a module as they were when this was made, and as `move` makes
     them.
     """
 
     def __init__(self, module: torch.nn.Module, seed: int) -> None:
-        tables = [
-            table for owner in module.modules() for table in (owner._parameters, owner._buffers)
-        ]
-        self._tables = [(table, dict(table)) for table in tables]
-        named = (
-            (name, tensor)
-            for table in tables
-            for name, tensor in table.items()
-            if tensor is not None
-        )
-        named = ((name, tensor) for name, tensor in named if not is_expanded(tensor))
-        unique = {id(tensor): (name, tensor) for name, tensor in named}
-        self._names = [name for name, _ in unique.values()]
-        self._tensors = [tensor for _, tensor in unique.values()]
         self._seed = seed
-        built = [tensor.detach().to("cpu", copy=True) for tensor in self._tensors]
-        self._values = {BUILT: built, MOVED: built}
-        self._nearest = self._values
-        self.is_dead = any(
-            isinstance(tensor, torch.nn.Parameter) and is_small_constant(value)
-            for tensor, value in zip(self._tensors, built, strict=True)
-        )
+        self._place = torch.device("cpu")
+        self._tables: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.is_dead = False
+        held: dict[int, _Held] = {}
+        for owner in module.modules():
+            for table in (owner._parameters, owner._buffers):
+                self._tables.append((table, dict(table)))
+                for name, tensor in table.items():
+                    if tensor is None or is_expanded(tensor):
+                        continue
+                    value = tensor.detach().to("cpu", copy=True)
+                    values = {BUILT: value, MOVED: value}
+                    held[id(tensor)] = _Held(name, tensor, values, dict(values))
+                    if isinstance(tensor, torch.nn.Parameter) and is_small_constant(value):
+                        self.is_dead = True
+        self._held = list(held.values())
 
     def move(self, share: float) -> None:
         """Make the second state, by a share of the way; the same each time."""
         generator = torch.Generator().manual_seed(self._seed)
-        triples = zip(self._names, self._tensors, self._values[BUILT], strict=True)
-        self._values[MOVED] = [
-            move_tensor(name, tensor, value, share, generator) for name, tensor, value in triples
-        ]
-        self.place(self._nearest_device())
+        for held in self._held:
+            value = held.values[BUILT]
+            held.values[MOVED] = move_tensor(held.name, held.tensor, value, share, generator)
+        self.place(self._place)
 
     def place(self, device: torch.device) -> None:
         """Have the values on a device as well, from which restoring takes no time; on the CPU: on
         the host alone.
         """
-        pairs = zip(self._values[BUILT], self._nearest[BUILT], strict=True)
-        near = {id(value): copy for value, copy in pairs if copy.device.type == device.type}
-        self._nearest = self._values  # the memory of the last moved ones is free first
-        for value in (value for values in self._values.values() for value in values):
-            if id(value) not in near:
-                near[id(value)] = value.to(device)
-        self._nearest = {
-            state: [near[id(value)] for value in values] for state, values in self._values.items()
-        }
-
-    def _nearest_device(self) -> torch.device:
-        return self._nearest[BUILT][0].device if self._tensors else torch.device("cpu")
+        for held in self._held:  # the memory of the last moved ones is free first
+            held.near[MOVED] = held.values[MOVED]
+        for held in self._held:
+            built, moved = held.values[BUILT], held.values[MOVED]
+            if held.near[BUILT].device.type != device.type:
+                held.near[BUILT] = built.to(device)
+            held.near[MOVED] = held.near[BUILT] if moved is built else moved.to(device)
+        self._place = device
 
     def restore(
         self, optimizers: Iterable[torch.optim.Optimizer | None], seed: int, state: str = BUILT
@@ -92,27 +94,23 @@ class States:
         Adam's moments, its count of steps and the momentum of SGD begin.
         """
         for table, tensors in self._tables:
-            table.update(tensors)  # type: ignore[arg-type]
+            table.update(tensors)
         with torch.no_grad():
-            for tensor, value in zip(self._tensors, self._nearest[state], strict=True):
-                tensor.copy_(value)
-            states = (
-                state
-                for optimizer in optimizers
-                if optimizer is not None
-                for state in optimizer.state.values()
-            )
-            for value in (value for state in states for value in state.values()):
-                if isinstance(value, torch.Tensor):
-                    value.zero_()
+            for held in self._held:
+                held.tensor.copy_(held.near[state])
+            for optimizer in filter(None, optimizers):
+                for values in optimizer.state.values():
+                    for value in values.values():
+                        if isinstance(value, torch.Tensor):
+                            value.zero_()
         seed_generators(seed)
 
 
 def is_expanded(tensor: torch.Tensor) -> bool:
     """Whether elements share their memory; torch refuses every write to such a tensor."""
-    sizes = (
-        zip(tensor.stride(), tensor.shape, strict=True) if tensor.layout == torch.strided else ()
-    )
+    if tensor.layout != torch.strided:
+        return False
+    sizes = zip(tensor.stride(), tensor.shape, strict=True)
     return any(stride == 0 and size > 1 for stride, size in sizes)
 
 
@@ -150,7 +148,9 @@ def move_tensor(
     if not isinstance(tensor, torch.nn.Parameter):
         if name == "running_mean":
             return value + share * STATISTICS_STEP * draw()
-        return value * (share * STATISTICS_STEP * draw()).exp() if name == "running_var" else value
+        if name == "running_var":
+            return value * (share * STATISTICS_STEP * draw()).exp()
+        return value
     if "bias" in name:
         return value + share * BIAS_STEP * draw()
     if not is_small_constant(value):
@@ -166,11 +166,9 @@ def perturb(module: torch.nn.Module, batch: Batch, relative: float) -> Batch:
     """
 
     def perturb_tensor(tensor: torch.Tensor) -> torch.Tensor:
-        return (
-            tensor * (1 + relative * torch.randn_like(tensor))
-            if tensor.is_floating_point()
-            else tensor
-        )
+        if not tensor.is_floating_point():
+            return tensor
+        return tensor * (1 + relative * torch.randn_like(tensor))
 
     with torch.no_grad():
         for parameter in module.parameters():

@@ -96,16 +96,19 @@ class Differences:
         if tuple(eager) != self._names:
             raise DifferentTensorsError("the module does not give the same tensors in each call")
         place = next(iter(eager.values())).device
-        values = {
-            arm: [tensors[name].detach().to(place, torch.float32) for name in self._names]
-            for arm, tensors in arms.items()
-        }
+        values = {}
+        for arm, tensors in arms.items():
+            values[arm] = [tensors[name].detach().to(place, torch.float32) for name in self._names]
         sizes = self._sizes(values[EAGER])
-        pairs = [(arm, EAGER) for arm in arms if arm not in (EAGER, LONGER)]
-        pairs += [(arm, LONGER) for arm in (COMPILED, EAGER) if LONGER in arms]
+        pairs = [(COMPILED, LONGER), (EAGER, LONGER)] if LONGER in arms else []
+        pairs += [(arm, EAGER) for arm in arms if arm not in (EAGER, LONGER)]
         for pair in pairs:
             self._add_pair(pair, values, sizes)
         self.num_samples += 1
+
+    def _find_lasting(self) -> list[int]:
+        """The places of tensors that have one shape in all samples."""
+        return [place for place, name in enumerate(self._names) if not name.startswith(OF_CALLS)]
 
     def _sizes(self, eager: list[torch.Tensor]) -> torch.Tensor:
         """The norm of each tensor; one that is tiny beside the others of its kind is measured
@@ -126,30 +129,23 @@ class Differences:
     def _add_pair(
         self, pair: tuple[str, str], values: Mapping[str, list[torch.Tensor]], sizes: torch.Tensor
     ) -> None:
-        arm, reference = (values[name] for name in pair)
+        arm, reference = values[pair[0]], values[pair[1]]
         kept = self._pairs.setdefault(pair, _Pair())
         differences = torch._foreach_sub(arm, reference)
         usable = torch.isfinite(sizes)
-        relative = (torch.stack(torch._foreach_norm(differences)) / sizes).nan_to_num(
-            nan=torch.inf, posinf=torch.inf
-        )
-        along = torch.stack(
-            [
-                torch.dot(a.flatten(), b.flatten())
-                for a, b in zip(differences, reference, strict=True)
-            ]
-        )
+        relative = torch.stack(torch._foreach_norm(differences)) / sizes
+        relative = relative.nan_to_num(nan=torch.inf, posinf=torch.inf)
+        pairs = zip(differences, reference, strict=True)
+        along = torch.stack([torch.dot(a.flatten(), b.flatten()) for a, b in pairs])
+        gains = (along / sizes.square()).nan_to_num(0.0, 0.0, 0.0)
         kept.relative.append(torch.where(usable, relative, torch.nan))
-        kept.gains.append(
-            torch.where(usable, (along / sizes.square()).nan_to_num(0.0, 0.0, 0.0), torch.nan)
-        )
-        lasting = [place for place, name in enumerate(self._names) if not name.startswith(OF_CALLS)]
+        kept.gains.append(torch.where(usable, gains, torch.nan))
+        lasting = self._find_lasting()
         if not kept.totals:
             kept.totals.extend(torch.zeros_like(differences[place]) for place in lasting)
         for total, place in zip(kept.totals, lasting, strict=True):
-            total += torch.where(
-                usable[place], (differences[place] / sizes[place]).nan_to_num(0.0, 0.0, 0.0), 0.0
-            )
+            share = (differences[place] / sizes[place]).nan_to_num(0.0, 0.0, 0.0)
+            total += torch.where(usable[place], share, 0.0)
 
     def judge(self) -> Trajectory:
         """Say whether compiled code trains the same, and which tensor's figure is the worst by its
@@ -166,10 +162,8 @@ class Differences:
         enough = figures[COMPILED, EAGER].counts >= MIN_TRAJECTORY
         if not enough.any():
             return Trajectory(self.num_samples, None, "eager gives no finite numbers")
-        shares = torch.stack(
-            [torch.where(enough, values / limits, torch.nan) for values, _, limits, _ in found]
-        )
-        shares = shares.nan_to_num(nan=-1.0, posinf=torch.inf)
+        shares = torch.stack([values / limits for values, _, limits, _ in found])
+        shares = torch.where(enough, shares, -1.0).nan_to_num(nan=-1.0, posinf=torch.inf)
         worst_of_kinds = shares.amax(1)
         # the first kind says most: a difference in half of the steps
         beyond = (worst_of_kinds > 1).nonzero()
@@ -193,55 +187,57 @@ class Differences:
         """Of each tensor the figure, what it is measured by, its limit, and whether they are
         against `longer`.
         """
-        times = TIMES_BESIDE_LONGER if (COMPILED, LONGER) in figures else TIMES
-        times, least = times * RARE.get(kind, 1.0), LEAST[self._tolerance][kind]
+        is_beside = (COMPILED, LONGER) in figures
+        times = RARE.get(kind, 1.0) * (TIMES_BESIDE_LONGER if is_beside else TIMES)
+        least = LEAST[self._tolerance][kind]
         compiled = figures[COMPILED, EAGER]
-        value = torch.where(compiled.sure[kind], compiled.values[kind], 0.0)
+        value = compiled.values[kind]
+        if kind in compiled.sure:
+            value = torch.where(compiled.sure[kind], value, 0.0)
         other = torch.stack([figures[arm, EAGER].values[kind] for arm in MOVED]).amax(0)
-        limit, excused = (times * other).clamp_min(least), torch.zeros_like(other, dtype=torch.bool)
-        if (COMPILED, LONGER) in figures:
-            further = figures[COMPILED, LONGER].values[kind], figures[EAGER, LONGER].values[kind]
-            excused = further[0] / (NEARER * further[1]).clamp_min(least) < value / limit
-            value, other = (
-                torch.where(excused, further[0], value),
-                torch.where(excused, further[1], other),
-            )
-            limit = torch.where(excused, (NEARER * further[1]).clamp_min(least), limit)
-        return value, other, limit, excused
+        limit = (times * other).clamp_min(least)
+        if not is_beside:
+            return value, other, limit, torch.zeros_like(other)
+        far, eager_far = figures[COMPILED, LONGER].values[kind], figures[EAGER, LONGER].values[kind]
+        far_limit = (NEARER * eager_far).clamp_min(least)
+        excused = far / far_limit < value / limit
+        return (
+            torch.where(excused, far, value),
+            torch.where(excused, eager_far, other),
+            torch.where(excused, far_limit, limit),
+            excused,
+        )
 
     def _read(self, pair: _Pair) -> _Figures:
-        relative, gains = (torch.stack(rows).double().cpu() for rows in (pair.relative, pair.gains))
+        relative = torch.stack(pair.relative).double().cpu()
+        gains = torch.stack(pair.gains).double().cpu()
         usable = ~torch.isnan(relative)
-        counts = usable.sum(0).clamp_min(1)
+        counts = usable.sum(0)
+        divisors = counts.clamp_min(1)
         squares = torch.where(usable, relative, 0.0).square().sum(0)
         drift = torch.zeros(len(self._names), dtype=torch.float64)
-        lasting = [place for place, name in enumerate(self._names) if not name.startswith(OF_CALLS)]
-        if lasting:
+        if lasting := self._find_lasting():
             drift[lasting] = torch.stack(torch._foreach_norm(pair.totals)).double().cpu()
-        gain = torch.where(usable, gains, 0.0).sum(0).abs()
-        spread = torch.where(usable, gains, 0.0).square().sum(0).sqrt()
-        always = torch.ones(len(self._names), dtype=torch.bool)
+        gains = torch.where(usable, gains, 0.0)
+        gain, spread = gains.sum(0).abs(), gains.square().sum(0).sqrt()
         return _Figures(
-            usable.sum(0),
+            counts,
             {
                 TYPICAL: relative.nanmedian(0).values,
                 OFTEN: torch.nanquantile(relative, 0.95, dim=0),
                 WORST: torch.where(usable, relative, -1.0).amax(0),
-                DRIFT: drift / counts,
-                GAIN: gain / counts,
+                DRIFT: drift / divisors,
+                GAIN: gain / divisors,
             },
-            {
-                TYPICAL: always,
-                OFTEN: always,
-                WORST: always,
-                DRIFT: drift > SURE * squares.sqrt(),
-                GAIN: gain > SURE * spread,
-            },
+            {DRIFT: drift > SURE * squares.sqrt(), GAIN: gain > SURE * spread},
         )
 
 
 def _kind(name: str) -> str:
-    return next((kind for kind in (*OF_CALLS, GRADIENT) if name.startswith(kind)), "")
+    for kind in (*OF_CALLS, GRADIENT):
+        if name.startswith(kind):
+            return kind
+    return ""
 
 
 def _finite(value: float) -> float | None:

@@ -9,6 +9,7 @@ import hashlib
 import json
 import os
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -40,27 +41,30 @@ CACHE = {
 def read_fingerprints() -> dict[str, Any]:
     """Read the fingerprints, and what the cache gave so far, as fields of a `Process`."""
     cache = {name: int(counters["inductor"][key]) for name, key in CACHE.items()}
-    fingerprints = {
+    if not any(cache.values()):
+        cache = {}
+    return {
+        "compile_cache": cache,
         "code_fingerprint": code_fingerprint(),
         "autotuning_fingerprint": autotuning_fingerprint(),
     }
-    return {"compile_cache": cache if any(cache.values()) else {}, **fingerprints}
 
 
 def read_parts_s() -> dict[str, float]:
     """Read the seconds of each part of this process's compilations; the parts do not overlap."""
-    spent = {name: sum(times) for name, times in compilation_time_metrics.items()}
-    templates = sum(seconds for name, seconds in spent.items() if name.endswith(TEMPLATES))
-    frames, backend, backward, inductor = (
-        spent.get(name, 0.0) for name in (FRAMES, BACKEND, BACKWARD, INDUCTOR)
-    )
-    if not frames:
+    spent: defaultdict[str, float] = defaultdict(float)
+    templates = 0.0
+    for name, times in compilation_time_metrics.items():
+        spent[name] = sum(times)
+        if name.endswith(TEMPLATES):
+            templates += spent[name]
+    if not spent[FRAMES]:
         return {}
     return {
-        "dynamo": max(frames - backend, 0.0),
-        "aot_autograd": max(backend + backward - inductor, 0.0),
-        "inductor": max(inductor - templates, 0.0),
-        "autotuning": templates + sum(spent.get(name, 0.0) for name in KERNELS),
+        "dynamo": max(spent[FRAMES] - spent[BACKEND], 0.0),
+        "aot_autograd": max(spent[BACKEND] + spent[BACKWARD] - spent[INDUCTOR], 0.0),
+        "inductor": max(spent[INDUCTOR] - templates, 0.0),
+        "autotuning": templates + sum(spent[name] for name in KERNELS),
     }
 
 
@@ -68,12 +72,12 @@ def code_fingerprint() -> str | None:
     """Digest of the generated modules that hold a compiled graph with its kernels; None when there
     is none.
     """
-    sources = (source.splitlines() for source in _generated_sources())
-    # Comments name files of the private cache.
-    return _digest(
-        "\n".join(line for line in source if not line.lstrip().startswith("#"))
-        for source in sources
-    )
+    codes = []
+    for source in _generated_sources():
+        # Comments name files of the private cache.
+        lines = [line for line in source.splitlines() if not line.lstrip().startswith("#")]
+        codes.append("\n".join(lines))
+    return _digest(codes)
 
 
 def count_kernels() -> int | None:
@@ -81,22 +85,19 @@ def count_kernels() -> int | None:
 
     None when there is no module, and with `cpp_wrapper`, whose kernels are in C++ text.
     """
-    sources = list(_generated_sources())
-    if not sources or any("CppWrapperCodeCache" in source for source in sources):
+    source = "\n".join(_generated_sources())
+    if not source or "CppWrapperCodeCache" in source:
         return None
-    return sum(len(KERNEL_DEFINITION.findall(source)) for source in sources)
+    return len(KERNEL_DEFINITION.findall(source))
 
 
 def _generated_sources() -> Iterator[str]:
     """The text of each generated module that holds a compiled graph."""
     from torch._inductor.codecache import PyCodeCache
 
-    files = [
-        str(module.__file__)
-        for module in PyCodeCache.modules
-        if hasattr(module, "call") and module.__file__
-    ]
-    return (Path(file).read_text() for file in files)
+    for module in PyCodeCache.modules:
+        if hasattr(module, "call") and module.__file__:
+            yield Path(module.__file__).read_text()
 
 
 def autotuning_fingerprint() -> str | None:
@@ -104,15 +105,19 @@ def autotuning_fingerprint() -> str | None:
     autotuned.
     """
     folder = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
-    files = Path(folder).glob("**/*.best_config") if folder else ()
-    winners = ((file.stem, json.loads(file.read_text()).items()) for file in files)
-    choices = (
-        [name, {key: value for key, value in items if key not in NOT_A_CHOICE}]
-        for name, items in winners
-    )
-    return _digest(json.dumps(choice, sort_keys=True) for choice in choices)
+    if not folder:
+        return None
+    choices = []
+    for file in Path(folder).glob("**/*.best_config"):
+        winner = json.loads(file.read_text())
+        for key in NOT_A_CHOICE:
+            winner.pop(key, None)
+        choices.append(json.dumps([file.stem, winner], sort_keys=True))
+    return _digest(choices)
 
 
 def _digest(parts: Iterable[str]) -> str | None:
     text = "\0".join(sorted(parts))
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS] if text else None
+    if not text:
+        return None
+    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]

@@ -5,10 +5,7 @@ A name in torch's list proves nothing: its package may be missing or not fit thi
 OpenVINO goes on in native PyTorch or Inductor where it fails.
 """
 
-from __future__ import annotations
-
 import importlib
-import importlib.util
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -25,6 +22,15 @@ from sweeper.worker.failures import UnavailableError, describe_error
 
 Compiler = Callable[..., Any]
 FOR_DEBUGGING = ("_TESTING_ONLY", "_minifier_backend")
+OPTIONS = {  # with which a backend is called
+    # Without AOTAutograd, OpenVINO leaves symbols in Dynamo's shapes, and torch 2.13 fails to make
+    # guards of them.
+    "openvino": {"aot_autograd": True},
+    # torch_tensorrt/dynamo/backend/backends.py: it would give the graph back where an engine cannot
+    # be built.
+    "tensorrt": {"pass_through_build_failures": True},
+    "torch_tensorrt": {"pass_through_build_failures": True},
+}
 OPENVINO_LOG = "openvino.frontend.pytorch.torchdynamo"
 MODE_SINCE = {"lite": "2.10"}  # https://github.com/pytorch/pytorch/pull/167115
 GAVE_UP = ("OpenVINO execution failed", "Failed in OpenVINO execution")  # at level DEBUG
@@ -67,41 +73,31 @@ def _require_needs(name: str, needs: Needs, workload: str, device: str) -> None:
         )
     if needs.module is None:
         return
-    if not _is_there(needs.module):
-        raise UnavailableError(f"backend {name} is not installed: {needs.advice}")
     try:
         importlib.import_module(needs.module)
     # a package made for another torch raises anything, or leaves
     except (Exception, SystemExit) as error:
+        package = needs.module.partition(".")[0]
+        if isinstance(error, ModuleNotFoundError) and error.name in (package, needs.module):
+            raise UnavailableError(f"backend {name} is not installed: {needs.advice}") from error
         first = describe_error(error).splitlines()[0]
         raise UnavailableError(
             f"backend {name}: {needs.module} cannot be imported here: {first}"
         ) from error
 
 
-def _is_there(module: str) -> bool:
-    """Whether a module can be found. Its packages are imported on the way; one that cannot be is
-    there all the same.
-    """
-    package, _, rest = module.partition(".")
-    if importlib.util.find_spec(package) is None:
-        return False
-    try:
-        return not rest or importlib.util.find_spec(module) is not None
-    except (Exception, SystemExit):  # noqa: BLE001  # importing it once more says what is wrong
-        return True
-
-
 def find_compiler(name: str) -> Compiler:
     """Find the backend's function, called as Dynamo calls it; `require` has been asked before."""
-    return OWN[name]() if name in OWN else lookup_backend(name)
-
-
-def _thunder() -> Compiler:
-    """Thunder registers no name; its class says that it is a backend:
-    thunder/dynamo/compiler.py.
-    """
-    return importlib.import_module("thunder.dynamo").ThunderCompiler()  # type: ignore[no-any-return]
+    if name == "ts":
+        return _script
+    if name == "aot_ts":
+        return aot_autograd(fw_compiler=_compile_script)
+    if name == "thunder":
+        # It registers no name; its class says that it is a backend: thunder/dynamo/compiler.py.
+        return importlib.import_module("thunder.dynamo").ThunderCompiler()  # type: ignore[no-any-return]
+    if name in OPTIONS:
+        return partial(lookup_backend(name), options=OPTIONS[name])  # type: ignore[call-arg]
+    return lookup_backend(name)
 
 
 def _script(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
@@ -117,32 +113,10 @@ def _copy_plain(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
     return torch.fx.GraphModule(graph, graph.graph)
 
 
-def _configure(name: str, **options: object) -> Compiler:
-    """The backend with options."""
-    return partial(lookup_backend(name), options=options)  # type: ignore[call-arg]
-
-
-OWN: dict[str, Callable[[], Compiler]] = {
-    # Without AOTAutograd, OpenVINO leaves symbols in Dynamo's shapes, and torch 2.13 fails to make
-    # guards of them.
-    "openvino": lambda: _configure("openvino", aot_autograd=True),
-    # torch_tensorrt/dynamo/backend/backends.py: it would give the graph back where an engine cannot
-    # be built.
-    "tensorrt": lambda: _configure("tensorrt", pass_through_build_failures=True),
-    "torch_tensorrt": lambda: _configure("torch_tensorrt", pass_through_build_failures=True),
-    "thunder": _thunder,
-    "ts": lambda: _script,
-    "aot_ts": lambda: aot_autograd(fw_compiler=_compile_script),
-}
-
-
 class FallbackLog(logging.Handler):
-    """Collects what OpenVINO tells its log alone: the parts of a model that it could not run."""
-
-    @staticmethod
-    def listen_to(name: str) -> FallbackLog | None:
-        """A collector for a backend that goes on without itself; None for the others."""
-        return FallbackLog() if name == "openvino" else None
+    """Collects what OpenVINO, which goes on without itself, tells its log alone: the parts of a
+    model that it could not run.
+    """
 
     def __init__(self) -> None:
         super().__init__(logging.DEBUG)
@@ -155,7 +129,9 @@ class FallbackLog(logging.Handler):
 
     def explain(self) -> str | None:
         """What the backend says of the first part that it could not run, or None."""
-        return f"the backend goes on without itself: {self.reasons[0]}" if self.reasons else None
+        if not self.reasons:
+            return None
+        return f"the backend goes on without itself: {self.reasons[0]}"
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno >= logging.WARNING and logging.lastResort is not None:

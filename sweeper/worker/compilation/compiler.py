@@ -35,6 +35,7 @@ from .flat_module import FlatModule, Structure
 from .graphed import GraphedModule
 
 Function = Callable[..., Any]
+LISTS = (torch.nn.ModuleList, torch.nn.Sequential)
 
 
 def compile_arguments(trial: Trial) -> dict[str, Any]:
@@ -47,7 +48,9 @@ def compile_arguments(trial: Trial) -> dict[str, Any]:
         "dynamic": chosen.dynamic,
         "fullgraph": chosen.fullgraph,
     }
-    options = {**chosen.options, **({PRECISION_CASTS: True} if chosen.precision_casts else {})}
+    options = dict(chosen.options)
+    if chosen.precision_casts:
+        options[PRECISION_CASTS] = True
     if options:
         arguments["options"] = {**torch._inductor.list_mode_options(trial.mode), **options}
     elif trial.mode != "default":
@@ -65,11 +68,9 @@ def compile_function(function: Function, trial: Trial, counters: CompileCounters
         # the plan has left out every scope but the model's
         assert isinstance(function, torch.nn.Module)
         counters.expects_graphs = False
-        return (
-            GraphedModule(function)
-            if trial.backend == GRAPHED
-            else LegacyModule(function, trial.backend)
-        )
+        if trial.backend == GRAPHED:
+            return GraphedModule(function)
+        return LegacyModule(function, trial.backend)
     counters.scope = trial.compile.scope
     if trial.compile.memory_budget is not None:
         set_memory_budget(trial.compile.memory_budget)
@@ -131,13 +132,11 @@ def find_repeated(module: torch.nn.Module) -> list[torch.nn.Module]:
     """
 
     def walk(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
-        children = [child for child in module.children() if any(True for _ in child.children())]
-        is_list = isinstance(module, (torch.nn.ModuleList, torch.nn.Sequential))
-        counts = Counter(type(child) for child in children if is_list)
+        children = [child for child in module.children() if list(child.children())]
+        counts = Counter(map(type, children))
         for child in children:
-            if counts[type(child)] > 1 and not isinstance(
-                child, (torch.nn.ModuleList, torch.nn.Sequential)
-            ):
+            is_repeated = isinstance(module, LISTS) and counts[type(child)] > 1
+            if is_repeated and not isinstance(child, LISTS):
                 yield child
             else:
                 yield from walk(child)

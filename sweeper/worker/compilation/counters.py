@@ -3,7 +3,8 @@ were skipped.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from traceback import FrameSummary
 from typing import Any
 
 import torch
@@ -79,19 +80,20 @@ class CompileCounters:
         self._inductor = name == "inductor"
         if self._inductor or name in CONTROLS:
             return name
-        self._fallback_log = FallbackLog.listen_to(name)
+        if name == "openvino":
+            self._fallback_log = FallbackLog()
         self._backend = WrappedBackend(find_compiler(name))
         return self._backend
 
     def reset_run_counts(self) -> None:
         """Compiling is over: what the backend does with its graphs from now on is what is timed."""
         if self._backend:
-            self._backend.reset_counts()
+            self._backend.forget_runs()
 
     @property
     def graphs_run_eager(self) -> int:
         """Graphs that the backend has run as they were given to it, since `reset_run_counts`."""
-        return sum(map(bool, self._backend.runs_as_given)) if self._backend else 0
+        return len(self._backend.ran_as_given) if self._backend else 0
 
     def explain_not_compiled(self) -> str | None:
         """Why the timed steps are not the compiled model, or None."""
@@ -101,8 +103,11 @@ class CompileCounters:
             return NO_GRAPH.get(
                 self.scope, "no graph of the model reached the backend: everything ran eager"
             )
-        called = sum(map(bool, self._backend.calls)) if self._backend else 0
-        if called and self.graphs_run_eager >= called:
+        if (
+            self._backend
+            and self._backend.called
+            and self._backend.called <= self._backend.ran_as_given
+        ):
             return "the backend runs every graph as it was given: everything ran eager"
         if self._fallback_log and (reason := self._fallback_log.explain()):
             return reason
@@ -120,18 +125,20 @@ class CompileCounters:
         self, settings: Mapping[str, Json], parameters: Mapping[str, int] | None = None
     ) -> Diagnostics:
         # Compilations of a frame beyond its first here; an id is `frame/compilation`.
-        recompiles = len(self._compile_ids) - len(
-            {compile_id.rpartition("/")[0] for compile_id in self._compile_ids}
-        )
-        breaks, skips = tuple(_graph_breaks()), _cudagraph_skips()
-        # that Dynamo captured and handed to the backend
-        graphs = int(counters["stats"]["unique_graphs"])
+        frames = {compile_id.rpartition("/")[0] for compile_id in self._compile_ids}
         kernels = count_kernels() if self._inductor else None
         if kernels is not None:
             kernels -= self._kernels_before
-        eager = self.graphs_run_eager
         return Diagnostics(
-            graphs, breaks, recompiles, skips, settings, eager, parameters or {}, kernels
+            # that Dynamo captured and handed to the backend
+            int(counters["stats"]["unique_graphs"]),
+            tuple(_graph_breaks()),
+            len(self._compile_ids) - len(frames),
+            _cudagraph_skips(),
+            settings,
+            self.graphs_run_eager,
+            parameters or {},
+            kernels,
         )
 
 
@@ -145,28 +152,27 @@ def _graph_breaks() -> Iterator[GraphBreak]:
         (_first_line(item.reason), _innermost_place(item.user_stack))
         for item in graph_break_reasons
     )
-    unplaced = sorted(counters["graph_break"].items())
-    breaks = [
-        GraphBreak(reason, where, count)
-        for (reason, where), count in sorted(placed.items(), key=str)
-    ]
-    breaks = breaks or [GraphBreak(_first_line(text), None, count) for text, count in unplaced]
+    breaks = [GraphBreak(*at, count) for at, count in sorted(placed.items(), key=str)]
+    if not breaks:
+        unplaced = sorted(counters["graph_break"].items())
+        breaks = [GraphBreak(_first_line(text), None, count) for text, count in unplaced]
     yield from breaks
     skipped = counters["frames"]["total"] - counters["frames"]["ok"]
     if skipped > 0:
         known = {item.reason for item in breaks}
         reasons = [
-            line for text in counters["unimplemented"] if (line := _first_line(text)) not in known
+            line for line in map(_first_line, counters["unimplemented"]) if line not in known
         ]
         yield GraphBreak(
             f"a whole frame runs eager: {'; '.join(reasons) or NO_REASON}", None, skipped
         )
 
 
-def _innermost_place(stack: object) -> str | None:
+def _innermost_place(stack: Sequence[FrameSummary]) -> str | None:
     """`file:line` of the innermost frame of the user's code."""
-    frames = list(stack) if isinstance(stack, (list, tuple)) else []
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else None
+    if not stack:
+        return None
+    return f"{stack[-1].filename}:{stack[-1].lineno}"
 
 
 def _first_line(text: str) -> str:
@@ -178,5 +184,6 @@ def _cudagraph_skips() -> tuple[str, ...]:
     reasons = {str(reason)[:REASON_LENGTH] for reason in found if reason}
     skipped = counters["inductor"]["cudagraph_skips"]
     if skipped and not reasons:
-        return (f"{skipped} {'graph' if skipped == 1 else 'graphs'}, {NO_REASON}",)
+        noun = "graph" if skipped == 1 else "graphs"
+        return (f"{skipped} {noun}, {NO_REASON}",)
     return tuple(sorted(reasons))

@@ -129,8 +129,8 @@ def renew_gradient_nodes(module: torch.nn.Module) -> None:
     would wait for a stream of the recording and back, once for each parameter. Data of another type
     make torch drop the node (`VariableHooks::set_data`).
     """
-    for parameter in module.parameters() if torch.is_grad_enabled() else ():
-        if parameter.requires_grad:
+    for parameter in module.parameters():
+        if parameter.requires_grad and torch.is_grad_enabled():
             data = parameter.data
             other = torch.float32 if data.dtype == torch.float64 else torch.float64
             parameter.data = torch.empty(0, dtype=other, device=data.device)

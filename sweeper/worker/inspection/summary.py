@@ -84,17 +84,21 @@ def _count(number: int, noun: str) -> str:
 
 def _describe_break(item: GraphBreak) -> str:
     """A graph break with the line of the user's code."""
-    where = f"`{_shorten_place(item.where)}`" if item.where else "no place given"
+    text = f"`{_shorten_place(item.where)}`" if item.where else "no place given"
     line = source_line(item.where)
-    source = f": `{line}`" if line else ""
-    times = f" ({item.count} times)" if item.count > 1 else ""
-    return f"{where}{source}{times}: {item.reason}"
+    if line:
+        text += f": `{line}`"
+    if item.count > 1:
+        text += f" ({item.count} times)"
+    return f"{text}: {item.reason}"
 
 
 def source_line(where: str | None) -> str | None:
     """The text of `file:line`; None where there is no such line."""
     file, _, number = (where or "").rpartition(":")
-    return linecache.getline(file, int(number)).strip() or None if number.isdigit() else None
+    if not number.isdigit():
+        return None
+    return linecache.getline(file, int(number)).strip() or None
 
 
 def _shorten_guard(reasons: str) -> str:
@@ -106,14 +110,16 @@ def _shorten_guard(reasons: str) -> str:
 def _list(title: str, lines: Sequence[str], most: int) -> str:
     if not lines:
         return ""
-    hidden = len(lines) - most
-    shown = [*lines[:most], *([f"and {hidden} others"] if hidden > 0 else [])]
-    return f"## {title}\n\n" + "\n".join(f"- {line}" for line in shown)
+    shown = [f"- {line}" for line in lines[:most]]
+    if len(lines) > most:
+        shown.append(f"- and {len(lines) - most} others")
+    return f"## {title}\n\n" + "\n".join(shown)
 
 
 def _shorten_place(place: str) -> str:
     """A place without the folders that packages are installed in, or that we are in."""
     place = INSTALLED.sub("", place)
-    roots = (f"{root}{os.sep}" for root in (Path.cwd(), *sys.path) if str(root))
-    root = next((root for root in roots if place.startswith(root)), "")
-    return place.removeprefix(root)
+    for root in (Path.cwd(), *sys.path):
+        if str(root) and place.startswith(f"{root}{os.sep}"):
+            return place.removeprefix(f"{root}{os.sep}")
+    return place

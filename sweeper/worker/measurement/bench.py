@@ -16,7 +16,8 @@ import itertools
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from statistics import median, quantiles
@@ -103,11 +104,9 @@ class Bench(ABC):
         """
 
     @abstractmethod
-    def steps_s(
-        self, arm: Arm, steps: int, stance: str = "default", until_idle: bool = True
-    ) -> Steps[list[float]]:
+    def steps_s(self, arm: Arm, steps: int, until_idle: bool = True) -> Steps[list[float]]:
         """Wall seconds of each step, from an idle device until it is idle again, or until the call
-        returns.
+        returns; none of them is to compile.
         """
 
     def before_round(self, steps: int) -> Iterable[None]:  # noqa: ARG002  # nothing disturbs a model's steps
@@ -139,12 +138,12 @@ class Bench(ABC):
         yield from self.run(arm, STEPS_BEFORE_BLOCK)
         step_s = (yield from self._shortest_s(arm, self.num_sizes, 2)) / self.num_sizes
         steps = self.round_up(MIN_READING_S / step_s)
-        readings = [(yield from self.block_s(arm, steps)) / steps]
-        while self.clock() < deadline:
-            readings.append((yield from self.block_s(arm, steps)) / steps)
-            if len(readings) >= 3 and spread(readings[-3:]) <= MAX_WARM_UP_SPREAD[self.device.type]:
-                return median(readings[-3:]), True
-        return median(readings[-3:]), False
+        last = deque[float](maxlen=3)
+        while True:
+            last.append((yield from self.block_s(arm, steps)) / steps)
+            flat = len(last) == 3 and spread(last) <= MAX_WARM_UP_SPREAD[self.device.type]
+            if flat or self.clock() >= deadline:
+                return median(last), flat
 
     def steps_per_block(self, faster: Arm, step_s: float, measure: Measure) -> Steps[int]:
         """K: long enough for the faster arm, then doubled until the step time no longer depends on
@@ -211,12 +210,10 @@ class ModelBench(Bench):
         with arm.stance("default"):
             return arm.run(batch)
 
-    def steps_s(
-        self, arm: Arm, steps: int, stance: str = "default", until_idle: bool = True
-    ) -> Steps[list[float]]:
+    def steps_s(self, arm: Arm, steps: int, until_idle: bool = True) -> Steps[list[float]]:
         yield from ()  # no step is left for a loop
         times = []
-        with arm.stance(stance):
+        with arm.stance("fail_on_recompile"):
             for _ in range(steps):
                 batch = next(self._batches)
                 self.synchronize()
@@ -325,7 +322,7 @@ def _measure_round(
                 yield from bench.run(arm, STEPS_BEFORE_BLOCK, stance)
                 monitor.start_block()
                 if by_step:
-                    times[arm.name] = yield from bench.steps_s(arm, steps, stance)
+                    times[arm.name] = yield from bench.steps_s(arm, steps)
                 else:
                     times[arm.name] = [(yield from bench.block_s(arm, steps, stance))]
         except RuntimeError as error:
@@ -360,6 +357,6 @@ def latency(steps_s: list[float]) -> Latency:
     return Latency(hundredths[49], hundredths[89], hundredths[98], len(steps_s))
 
 
-def spread(values: list[float]) -> float:
+def spread(values: Sequence[float]) -> float:
     """Return max / min - 1."""
     return max(values) / min(values) - 1

@@ -84,10 +84,11 @@ class Keep:
         """Copy tensors, converted where they are: on the way to the host a longer format takes
         longer.
         """
-        converted = (
-            (name, tensor, tensor.to(self.dtype or tensor.dtype)) for name, tensor in named
-        )
-        return {name: new.to(self.place, copy=new is tensor) for name, tensor, new in converted}
+        copies = {}
+        for name, tensor in named:
+            converted = tensor.to(self.dtype or tensor.dtype)
+            copies[name] = converted.to(self.place, copy=converted is tensor)
+        return copies
 
 
 class Changes:
@@ -107,27 +108,24 @@ class Changes:
         """
         for name, tensor in self._name_tensors():
             yield f"{CHANGE}{name}", to_reals(_subtract(tensor.detach(), self._before.get(name)))
-        names = {id(parameter): name for name, parameter in self._module.named_parameters()}
-        for parameter, state in (
-            self._optimizer.state.items() if self._optimizer is not None else ()
-        ):
-            tensors = (
-                (key, value) for key, value in state.items() if isinstance(value, torch.Tensor)
-            )
-            yield from (
-                (f"{key} of {names[id(parameter)]}", to_reals(value)) for key, value in tensors
-            )
+        if self._optimizer is None:
+            return
+        for name, parameter in self._module.named_parameters():
+            for key, value in self._optimizer.state.get(parameter, {}).items():
+                if isinstance(value, torch.Tensor):
+                    yield f"{key} of {name}", to_reals(value)
 
     def sizes(self) -> dict[str, float]:
         """Root mean squares of what may change, before the step."""
         return {f"{CHANGE}{name}": _size(tensor) for name, tensor in self._before.items()}
 
     def _name_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
-        yield from ((f"buffer {name}", tensor) for name, tensor in self._module.named_buffers())
+        for name, tensor in self._module.named_buffers():
+            yield f"buffer {name}", tensor
         inputs = find_tensors([self._batch.args, self._batch.kwargs, self._batch.target])
-        yield from (
-            (f"input {index}", tensor) for index, tensor in enumerate(inputs) if is_plain(tensor)
-        )
+        for index, tensor in enumerate(inputs):
+            if is_plain(tensor):
+                yield f"input {index}", tensor
         if self._optimizer is not None:
             yield from self._module.named_parameters()
 
@@ -238,11 +236,10 @@ def capture_step(
     if trial.workload != "train":
         return list(_name_outputs(returned))
     assert isinstance(returned, torch.Tensor)
-    gradients = (
-        (name, tensor / factor if factor != 1.0 else tensor)
-        for name, tensor in _name_gradients(module)
-    )
-    return [(LOSS, returned), *output, *gradients]
+    named = [(LOSS, returned), *output]
+    for name, tensor in _name_gradients(module):
+        named.append((name, tensor / factor if factor != 1.0 else tensor))
+    return named
 
 
 def _name_outputs(output: object) -> Iterator[tuple[str, torch.Tensor]]:
@@ -256,12 +253,9 @@ def _name_outputs(output: object) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _name_gradients(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    gradients = ((name, parameter.grad) for name, parameter in module.named_parameters())
-    return (
-        (f"{GRADIENT}{name}", to_reals(grad.detach()))
-        for name, grad in gradients
-        if grad is not None
-    )
+    for name, parameter in module.named_parameters():
+        if parameter.grad is not None:
+            yield f"{GRADIENT}{name}", to_reals(parameter.grad.detach())
 
 
 def to_reals(tensor: torch.Tensor) -> torch.Tensor:

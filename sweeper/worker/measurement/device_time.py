@@ -151,21 +151,13 @@ def step_time(
     queued_s = [gap.length_s for item in passes for gap in item.gaps if gap.queued]
     known = len(queued_s) >= MIN_QUEUED_GAPS
     gap_s = own_gap_s(queued_s) if known else calibrate()
-    device_s = add_gaps_s(passes, gap_s) / _count_steps(num_sizes)
+    passes_s = [item.busy_s + sum(min(gap.length_s, gap_s) for gap in item.gaps) for item in passes]
+    device_s = median(passes_s) / _count_steps(num_sizes)
     if device_s > BEYOND_WALL * step_s:
         raise UnknownError(
             f"the device needs {device_s * 1e3:.3f} ms for a step of {step_s * 1e3:.3f} ms"
         )
     return StepTime(device_s, gap_s, "steps" if known else "calibration")
-
-
-def add_gaps_s(passes: Sequence[Pass], gap_s: float) -> float:
-    """Return the seconds of a pass, busy or in gaps of which each counts up to `gap_s`: the median
-    over passes.
-    """
-    return median(
-        item.busy_s + sum(min(gap.length_s, gap_s) for gap in item.gaps) for item in passes
-    )
 
 
 def own_gap_s(queued_s: Sequence[float]) -> float:
@@ -194,7 +186,9 @@ def calibrate_gap_s() -> float:
             numbers.add_(1)
 
     launch()  # the first launch of a kernel loads it
-    work, _ = trace(launch)
+    with recording() as read:
+        launch()
+    work, _ = read_work(read())
     _, gaps = find_gaps(work)
     if len(gaps) < MIN_QUEUED_GAPS:
         raise UnknownError(
@@ -233,15 +227,6 @@ def _profile_pass(bench: Bench, arm: Arm) -> Steps[Pass]:
     return Pass(busy_s, len(work), gaps, attention)
 
 
-def trace(run: Callable[[], object]) -> tuple[list[Work], set[str]]:
-    """Run something under the profiler, and return what the device did with the names of
-    kernels.
-    """
-    with recording() as read:
-        run()
-    return read_work(read())
-
-
 @contextmanager
 def recording() -> Iterator[Callable[[], Sequence[Any]]]:
     """Record what the device does meanwhile; what this gives returns torch's `_KinetoEvent`s
@@ -253,12 +238,12 @@ def recording() -> Iterator[Callable[[], Sequence[Any]]]:
         torch.cuda.synchronize()
 
 
-def select_work(events: Iterable[Any]) -> list[Any]:
-    """Select what ran on the device: kernels, copies and memsets."""
+def select_work(events: Iterable[Any], device: DeviceType = DeviceType.CUDA) -> list[Any]:
+    """Select what ran on the device, kernels, copies and memsets; or on another one."""
     return [
         event
         for event in events
-        if event.device_type() == DeviceType.CUDA and not event.is_user_annotation()
+        if event.device_type() == device and not event.is_user_annotation()
     ]
 
 
@@ -271,14 +256,9 @@ def read_work(events: Sequence[Any]) -> tuple[list[Work], set[str]]:
     cudaGraphLaunch, cudaMemcpyAsync, ...).
     """
     on_device = select_work(events)
-    calls = (
-        event
-        for event in events
-        if event.device_type() == DeviceType.CPU and not event.is_user_annotation()
-    )
     launched_ns = {
         call.correlation_id(): call.end_ns()
-        for call in calls
+        for call in select_work(events, DeviceType.CPU)
         if call.correlation_id() > 0 and call.name().startswith("cu")
     }
     work = [

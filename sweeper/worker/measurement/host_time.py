@@ -17,13 +17,7 @@ import torch
 
 from sweeper.worker.failures import Missing
 
-from .bench import (
-    STEPS_BEFORE_BLOCK,
-    Arm,
-    Bench,
-    Steps,
-    without_collector,
-)
+from .bench import STEPS_BEFORE_BLOCK, Arm, Bench, Steps, without_collector
 from .device_time import recording, select_work
 
 TIMED_S = 1.0  # of steps per arm, within these numbers of steps of each size
@@ -56,9 +50,7 @@ def time_arms(
         steps = _count_steps(wall_s[arm.name], bench.num_sizes)
         with without_collector():
             yield from bench.run(arm, bench.round_up(STEPS_BEFORE_BLOCK), "fail_on_recompile")
-            times_s[arm.name] += yield from bench.steps_s(
-                arm, steps, "fail_on_recompile", until_idle=False
-            )
+            times_s[arm.name] += yield from bench.steps_s(arm, steps, until_idle=False)
     return {arm: host_per_step(times, bench.num_sizes) for arm, times in times_s.items()}
 
 
@@ -141,9 +133,9 @@ def count_launches(bench: Bench, arm: Arm) -> Steps[int]:
     """Count the launches of the longest step; all kernels of a CUDA graph have the correlation id
     of its one launch.
     """
-    counts = []
+    most = 0
     for _ in range(bench.num_sizes):
         with recording() as read:
             yield from bench.run(arm, 1)
-        counts.append(len({event.correlation_id() for event in select_work(read())}))
-    return max(counts)
+        most = max(most, len({event.correlation_id() for event in select_work(read())}))
+    return most

@@ -49,20 +49,16 @@ class Numerics:
         has_bfloat16 = device.type != "cuda" or torch.cuda.is_bf16_supported(
             including_emulation=False
         )
-        name = (
-            ("bfloat16" if has_bfloat16 else "float16")
-            if precision.autocast == "auto"
-            else precision.autocast
-        )
+        name = precision.autocast
+        if name == "auto":
+            name = "bfloat16" if has_bfloat16 else "float16"
         scaler = precision.grad_scaler and name == "float16" and trial.workload == "train"
         return Numerics(device, getattr(torch, name), scaler)
 
     def context(self) -> AbstractContextManager[object]:
-        return (
-            nullcontext()
-            if self.autocast is None
-            else torch.autocast(self.device.type, dtype=self.autocast)
-        )
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.autocast)
 
 
 def make_optimizer(trial: Trial, module: torch.nn.Module, scaler: bool) -> Optimizer | None:
@@ -75,14 +71,13 @@ def make_optimizer(trial: Trial, module: torch.nn.Module, scaler: bool) -> Optim
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if trial.optimizer == "none" or not parameters:
         return None
-    chosen: dict[str, Any] = (
-        {} if trial.optimizer_impl == "default" else {trial.optimizer_impl: True}
-    )
+    implementation = trial.optimizer_impl
+    if implementation == "default" and scaler and trial.optimizer != "sgd":
+        implementation = "fused"
+    chosen: dict[str, Any] = {} if implementation == "default" else {implementation: True}
     if trial.optimizer == "sgd":
         return torch.optim.SGD(parameters, lr=1e-3, momentum=0.9, **chosen)
     adam = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[trial.optimizer]
-    if scaler and not chosen:
-        chosen = {"fused": True}
     return adam(parameters, lr=LEARNING_RATE, **chosen)  # type: ignore[no-any-return]
 
 

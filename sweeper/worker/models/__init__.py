@@ -39,7 +39,6 @@ from .formats import (
 )
 from .texts import count_tokens
 
-Build = Callable[[Trial, torch.device], "Built"]
 # What constructors and forwards raise for settings that they cannot have.
 WHILE_BUILDING = (
     TypeError,
@@ -145,7 +144,9 @@ def build(trial: Trial, seed: int, device: torch.device) -> Built:
         cast_module(module, dtype)
         built = built.map_batches(lambda tensor: cast_tensor(tensor, dtype))
     require_format(module, dtype)
-    return replace(built, module=convert_to_float8(module)) if trial.precision.float8 else built
+    if trial.precision.float8:
+        return replace(built, module=convert_to_float8(module))
+    return built
 
 
 def use_channels_last(built: Built) -> Built:
@@ -173,10 +174,9 @@ def read_memory_format(module: torch.nn.Module) -> str:
 
 def tokens_per_step(built: Built) -> float | None:
     """Tokens of a batch without padding, on average; None for models that read something else."""
-    counts = [
-        tokens for batch in built.batches if (tokens := count_tokens(batch.kwargs)) is not None
-    ]
-    return fmean(counts) if counts else None
+    if "input_ids" not in built.unseen.kwargs:
+        return None
+    return fmean(count_tokens(batch.kwargs) for batch in built.batches)
 
 
 def read_attention(module: torch.nn.Module) -> str | None:
@@ -188,23 +188,19 @@ def read_attention(module: torch.nn.Module) -> str | None:
 
 
 def build_classifier(
-    module: torch.nn.Module,
-    model: Model,
-    image_size: int,
-    classes: int,
-    batch_size: int,
-    device: torch.device,
+    module: torch.nn.Module, trial: Trial, image_size: int, classes: int, device: torch.device
 ) -> Built:
     """A model of classes with random images float32 [batch, 3, size, size] and labels int64
     [batch].
 
     `image_size` is the model's own, which `model.image_size` overrides.
     """
-    size = model.image_size or image_size
+    size = trial.model.image_size or image_size
 
     def make_images() -> Batch:
-        pixels = torch.randn(batch_size, 3, size, size, device=device)
-        return Batch(args=(pixels,), target=torch.randint(classes, (batch_size,), device=device))
+        pixels = torch.randn(trial.batch_size, 3, size, size, device=device)
+        labels = torch.randint(classes, (trial.batch_size,), device=device)
+        return Batch(args=(pixels,), target=labels)
 
     return Built(module, (make_images(), make_images()), make_images(), cross_entropy)
 
@@ -220,18 +216,18 @@ def build_from_batches(
     (`batches.may_change`).
     """
     first, *others = (put_on_device(batch, device) for batch in given)
-    if len(given) > 2:
+    if len(others) > 1:
         unseen, origin = others.pop(), "given"
     else:
         unseen, origin = map_tensors(first, mix_samples), "mixed"
-    timed = (first, *others) if others else (first, map_tensors(first, roll_samples))
-    origin = "timed" if are_equal(first, unseen) else origin
-    return Built(module.to(device), timed, unseen, loss, len(timed) if others else 1, origin)
+    if are_equal(first, unseen):
+        origin = "timed"
+    num_sizes = 1 + len(others)
+    timed = (first, *(others or [map_tensors(first, roll_samples)]))
+    return Built(module.to(device), timed, unseen, loss, num_sizes, origin)
 
 
-def try_classifier(
-    make_module: Callable[[Model], torch.nn.Module], build: Build, trial: Trial
-) -> Examined:
+def try_classifier(make_module: Callable[[Model], torch.nn.Module], trial: Trial) -> Examined:
     """Find out whether a model of images takes the user's arguments and image size, if there are
     any.
 
@@ -246,11 +242,10 @@ def try_classifier(
             problems.append(
                 f"model.name={model.name} with model.arguments {dict(model.arguments)}: {error}"
             )
-    failure = _failure_on_meta(build, trial, model) if model.image_size else None
-    if (
-        failure is not None
-        and _failure_on_meta(build, trial, replace(model, image_size=None)) is None
-    ):
+    if not model.image_size:
+        return Examined(problems)
+    failure = _failure_on_meta(trial, model.image_size)
+    if failure and not _failure_on_meta(trial, None):
         reason = (str(failure).strip().splitlines() or ["it is built for other sizes"])[0]
         problems.append(
             f"model.image_size={model.image_size}: {model.library}'s {model.name} cannot take it: "
@@ -259,12 +254,11 @@ def try_classifier(
     return Examined(problems)
 
 
-def _failure_on_meta(build: Build, trial: Trial, model: Model) -> Exception | None:
+def _failure_on_meta(trial: Trial, image_size: int | None) -> Exception | None:
+    model = replace(trial.model, pretrained=False, image_size=image_size)
+    small = replace(trial, batch_size=2, model=model)
     try:
-        built = build(
-            replace(trial, batch_size=2, model=replace(model, pretrained=False)),
-            torch.device("meta"),
-        )
+        built = builder(model.library).build(small, torch.device("meta"))
         built.module(*built.unseen.args)
     except WHILE_BUILDING as error:
         return error

@@ -10,6 +10,7 @@ import torch
 
 MIXED = 0.1  # the next sample's share in a derived batch
 Loss = Callable[[Any, "Batch"], torch.Tensor]
+Change = Callable[[torch.Tensor], torch.Tensor]
 OWN, OUTPUT_LOSS, MEAN = "the factory's loss_fn", "output.loss", "mean of outputs"
 
 
@@ -54,16 +55,15 @@ def _find_floats(output: Any) -> list[torch.Tensor]:
     tensors = [item for item in find_tensors(output) if item.is_floating_point()]
     if not tensors:
         raise ValueError("the model's output holds no floating-point tensor; give a loss_fn")
-    return [
-        item.float() if item.dtype in (torch.float16, torch.bfloat16) else item for item in tensors
-    ]
+    return [item.to(torch.promote_types(item.dtype, torch.float32)) for item in tensors]
 
 
 def _weigh(values: torch.Tensor) -> torch.Tensor:
-    for dim in {0, values.dim() - 1} if values.dim() else ():
-        values = (values.movedim(dim, -1) * _make_weights(values.shape[dim]).to(values)).movedim(
-            -1, dim
-        )
+    if values.dim() == 0:
+        return values
+    for dim in {0, values.dim() - 1}:
+        weights = _make_weights(values.shape[dim]).to(values)
+        values = (values.movedim(dim, -1) * weights).movedim(-1, dim)
     return values
 
 
@@ -96,10 +96,12 @@ class OwnLossOrMean:
         self._mean = mean
 
     def __call__(self, output: Any, batch: Batch) -> torch.Tensor:
-        loss = find_loss(output)
+        loss, kind = find_loss(output), OUTPUT_LOSS
+        if loss is None:
+            loss, kind = self._mean(output, batch), MEAN
         if self.kind is None:
-            self.kind = MEAN if loss is None else OUTPUT_LOSS
-        return self._mean(output, batch) if loss is None else loss
+            self.kind = kind
+        return loss
 
 
 def name_loss(loss: Loss) -> str | None:
@@ -177,31 +179,31 @@ def mix_samples(tensor: torch.Tensor) -> torch.Tensor:
     return _change_values(tensor, mix)
 
 
-def _change_values(
-    tensor: torch.Tensor, change: Callable[[torch.Tensor], torch.Tensor]
-) -> torch.Tensor:
-    values = tensor.detach()
-    new = copy_tensor(values)
+def _change_values(tensor: torch.Tensor, change: Change) -> torch.Tensor:
+    new, values = copy_tensor(tensor), tensor.detach()
     if may_change(values):
-        new.copy_(change(values))
-    return new.requires_grad_(tensor.requires_grad)
+        new.detach().copy_(change(values))
+    return new
 
 
 def copy_batch(batch: Batch) -> Batch:
     """A batch with tensors of its own, for a step that may write to them."""
-    return map_tensors(
-        batch, lambda tensor: copy_tensor(tensor).requires_grad_(tensor.requires_grad)
-    )
+    return map_tensors(batch, copy_tensor)
 
 
 def copy_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy that lies in memory as the tensor does, a slice too: code is compiled for strides."""
+    """A copy that lies in memory as the tensor does, a slice too: code is compiled for strides.
+
+    It asks for a gradient if the tensor does.
+    """
     values = tensor.detach()
-    if not is_plain(values) or any(stride == 0 for stride in values.stride()):
-        return values.clone()
-    return torch.empty_strided(
-        values.shape, values.stride(), dtype=values.dtype, device=values.device
-    ).copy_(values)
+    if is_plain(values) and 0 not in values.stride():
+        copy = torch.empty_strided(
+            values.shape, values.stride(), dtype=values.dtype, device=values.device
+        ).copy_(values)
+    else:
+        copy = values.clone()
+    return copy.requires_grad_(tensor.requires_grad)
 
 
 def are_equal(one: Batch, other: Batch) -> bool:
@@ -230,12 +232,16 @@ def make_batch(inputs: Any) -> Batch | None:
     """A batch from one tensor, or a tuple, list or mapping with a tensor in it; None from anything
     else.
     """
-    parts = inputs if isinstance(inputs, (Mapping, tuple, list)) else (inputs,)
-    batch = Batch(kwargs=dict(parts)) if isinstance(parts, Mapping) else Batch(tuple(parts))
-    has_tensor = any(
-        isinstance(item, torch.Tensor) for item in (*batch.args, *batch.kwargs.values())
-    )
-    return batch if has_tensor else None
+    if isinstance(inputs, Mapping):
+        batch = Batch(kwargs=dict(inputs))
+    elif isinstance(inputs, (tuple, list)):
+        batch = Batch(tuple(inputs))
+    else:
+        batch = Batch((inputs,))
+    for item in (*batch.args, *batch.kwargs.values()):
+        if isinstance(item, torch.Tensor):
+            return batch
+    return None
 
 
 def cast_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -244,49 +250,43 @@ def cast_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """
     if tensor.is_complex():
         return tensor.to(dtype.to_complex())
-    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+    if tensor.is_floating_point():
+        return tensor.to(dtype)
+    return tensor
 
 
-def map_tensors(batch: Batch, change: Callable[[torch.Tensor], torch.Tensor]) -> Batch:
+def map_tensors(batch: Batch, change: Change) -> Batch:
     """The batch with `change` made to every tensor in it."""
     parts = (batch.args, dict(batch.kwargs), batch.target)
     return Batch(*torch.utils._pytree.tree_map_only(torch.Tensor, change, parts))
 
 
-def _cut_batch(tensor: torch.Tensor, full: int, size: int) -> torch.Tensor:
-    return tensor[:size].contiguous() if tensor.dim() and tensor.shape[0] == full else tensor
+# the dimensions of [batch, ...], tokens [batch, sequence], images [batch, channels, height, width]
+CUT_DIMS = {"batch_size": (0,), "sequence_length": (1,), "image_size": (-2, -1)}
 
 
-def _cut_sequence(tensor: torch.Tensor, full: int, size: int) -> torch.Tensor:
-    return tensor[:, :size].contiguous() if tensor.dim() > 1 and tensor.shape[1] == full else tensor
-
-
-def _cut_image(tensor: torch.Tensor, full: int, size: int) -> torch.Tensor:
-    return (
-        tensor[..., :size, :size].contiguous()
-        if tuple(tensor.shape[-2:]) == (full, full)
-        else tensor
-    )
-
-
-# [batch, ...], tokens [batch, sequence], images [batch, channels, height, width]
-CUTS = {"batch_size": _cut_batch, "sequence_length": _cut_sequence, "image_size": _cut_image}
+def _cut(tensor: torch.Tensor, dims: tuple[int, ...], full: int, size: int) -> torch.Tensor:
+    """Cut dimensions to a size; a tensor that lacks them, or has another size there, stays."""
+    for dim in dims:
+        if not -tensor.dim() <= dim < tensor.dim() or tensor.shape[dim] != full:
+            return tensor
+    for dim in dims:
+        tensor = tensor.narrow(dim, 0, size)
+    return tensor.contiguous()
 
 
 def cut_batches(batches: Iterable[Batch], kind: str, sizes: Sequence[int]) -> tuple[Batch, ...]:
     """Cut batches of each size in turn out of those of the largest. Raises ValueError where nothing
     has that size.
     """
-    cut, full = CUTS[kind], max(sizes)
-    found = [
-        map_tensors(batch, partial(cut, full=full, size=size))
-        for batch in batches
-        for size in sizes
-    ]
-    shapes = {
-        tuple(tensor.shape for tensor in find_tensors([batch.args, batch.kwargs]))
-        for batch in found
-    }
+    dims, full = CUT_DIMS[kind], max(sizes)
+    found, shapes = [], set()
+    for batch in batches:
+        for size in sizes:
+            cut = map_tensors(batch, partial(_cut, dims=dims, full=full, size=size))
+            found.append(cut)
+            tensors = find_tensors([cut.args, cut.kwargs])
+            shapes.add(tuple(tensor.shape for tensor in tensors))
     if len(shapes) < len(set(sizes)):
         raise ValueError(
             f"vary.{kind}: the inputs of this model have no {kind.replace('_', ' ')} of {full} "

@@ -64,8 +64,10 @@ def examine(trial: Trial) -> Examined:
         loss = _describe_loss(*take_apart(returned, name))
     except ValueError as error:
         return Examined([str(error)])
-    is_own = not name.startswith("sweeper.")  # those are of conf/
-    return Examined(loss=loss if is_own and trial.workload == "train" else None)
+    # factories of sweeper are those of conf/
+    if trial.workload != "train" or name.startswith("sweeper."):
+        return Examined()
+    return Examined(loss=loss)
 
 
 def _describe_loss(module: torch.nn.Module, batches: list[Batch], loss: Loss) -> str:
@@ -112,30 +114,25 @@ def take_apart(returned: Any, name: str) -> tuple[torch.nn.Module, list[Batch], 
     Raises ValueError for anything but `SHAPE`, and for batches that differ in more than their
     values.
     """
+    demand = f"model.factory={name}: it must return {SHAPE}"
     if (
         not isinstance(returned, tuple)
         or len(returned) not in (2, 3)
         or not isinstance(returned[0], torch.nn.Module)
     ):
-        raise ValueError(
-            f"model.factory={name}: it must return {SHAPE}; it returned {_describe(returned)}"
-        )
+        raise ValueError(f"{demand}; it returned {_describe(returned)}")
     module, inputs, *rest = returned
     batches = []
     for item in inputs if _are_batches(inputs) else [inputs]:
         if (batch := make_batch(item)) is None:
-            raise ValueError(
-                f"model.factory={name}: it must return {SHAPE}; its inputs are {_describe(item)}"
-            )
+            raise ValueError(f"{demand}; its inputs are {_describe(item)}")
         batches.append(batch)
     _require_equal_shapes(batches, name)
-    loss_fn = rest[0] if rest else None
-    if loss_fn is None:
+    if not rest or rest[0] is None:
         return module, batches, OwnLossOrMean()
+    loss_fn = rest[0]
     if not callable(loss_fn):
-        raise ValueError(
-            f"model.factory={name}: it must return {SHAPE}; its loss_fn is {_describe(loss_fn)}"
-        )
+        raise ValueError(f"{demand}; its loss_fn is {_describe(loss_fn)}")
     return module, batches, lambda output, _batch: loss_fn(output)
 
 

@@ -18,8 +18,6 @@ from sweeper.worker.failures import UnavailableError
 
 from .batches import Batch
 
-MakeCache = Callable[[], Any]  # gives a `transformers.StaticCache`
-
 
 class CachedDecoder(torch.nn.Module):
     """A decoder with a static cache of its own; `forward` gives logits, [batch, 1, vocabulary], of
@@ -31,15 +29,20 @@ class CachedDecoder(torch.nn.Module):
     """
 
     def __init__(
-        self, decoder: torch.nn.Module, make_cache: MakeCache, trial: Trial, device: torch.device
+        self,
+        decoder: torch.nn.Module,
+        make_cache: Callable[[], Any],  # gives a `transformers.StaticCache`
+        trial: Trial,
+        device: torch.device,
     ) -> None:
         super().__init__()
         self.decoder = decoder
         self.config: Any = decoder.config
         self._make_cache, self._batch_size, self._device = make_cache, trial.batch_size, device
         self._position = trial.decode_position or 0
-        takes_last = "logits_to_keep" in inspect.signature(decoder.forward).parameters
-        self._options = {"use_cache": True, **({"logits_to_keep": 1} if takes_last else {})}
+        self._options: dict[str, object] = {"use_cache": True}
+        if "logits_to_keep" in inspect.signature(decoder.forward).parameters:
+            self._options["logits_to_keep"] = 1
         self._cache: Any = None
         self._counters: list[torch.Tensor] = []  # whole numbers that a step moves on, of all layers
         self._levels: list[torch.Tensor] = []  # their values before a step
@@ -53,13 +56,8 @@ class CachedDecoder(torch.nn.Module):
     def draw_tokens(self, length: int) -> Batch:
         """Random tokens, int64 [batch, length]."""
         vocabulary = self.config.get_text_config().vocab_size
-        return Batch(
-            kwargs={
-                "input_ids": torch.randint(
-                    vocabulary, (self._batch_size, length), device=self._device
-                )
-            }
-        )
+        tokens = torch.randint(vocabulary, (self._batch_size, length), device=self._device)
+        return Batch(kwargs={"input_ids": tokens})
 
     def fill(self) -> None:
         """Make the cache and fill it with a random prompt as long as the position, in the caller's
@@ -109,25 +107,25 @@ class CachedDecoder(torch.nn.Module):
         A layer has them as attributes or, with states of linear attention, in dicts that are its
         attributes.
         """
-        places = {
-            "": vars(layer),
-            **{f"{key}_": value for key, value in vars(layer).items() if type(value) is dict},
-        }
-        tensors = {
-            f"{prefix}{key}_{suffix}": value
-            for prefix, place in places.items()
-            for key, value in place.items()
-            if isinstance(value, torch.Tensor)
-        }
+        places = [("", vars(layer))]
+        places += [(f"{key}_", value) for key, value in vars(layer).items() if type(value) is dict]
+        tensors: dict[str, torch.Tensor] = {}
+        flags = []
+        for prefix, place in places:
+            numbers = {}
+            for key, value in place.items():
+                if isinstance(value, torch.Tensor):
+                    tensors[f"{prefix}{key}_{suffix}"] = value
+                elif type(value) in (bool, int):
+                    numbers[key] = value
+            flags.append((place, numbers))
         if not any(tensor.is_floating_point() for tensor in tensors.values()):
             return
+        self._flags += flags
         for name, tensor in tensors.items():
             self.register_buffer(name, tensor)
-        self._counters += [tensor for tensor in tensors.values() if not tensor.is_floating_point()]
-        for place in places.values():
-            self._flags.append(
-                (place, {key: value for key, value in place.items() if type(value) in (bool, int)})
-            )
+            if not tensor.is_floating_point():
+                self._counters.append(tensor)
 
     def set_back(self) -> None:
         """Set the counters back to the fill level, in place and by one kernel; the rows stay as

@@ -24,7 +24,7 @@ def silence_dropout(module: torch.nn.Module) -> None:
     for child in module.modules():
         if _is_dropout(child):
             _silence(child, RATES)
-        _silence_rates(child, seen)
+        silence_rates(child, seen)
 
 
 def _is_dropout(module: torch.nn.Module) -> bool:
@@ -32,8 +32,10 @@ def _is_dropout(module: torch.nn.Module) -> bool:
     return isinstance(module, _DropoutNd) or any(part in name for part in DROPOUT_CLASSES)
 
 
-def _silence_rates(holder: object, seen: set[int]) -> None:
-    """Silence a module or configuration, and the configurations in its attributes."""
+def silence_rates(holder: object, seen: set[int]) -> None:
+    """Silence a module or configuration, and the configurations in its attributes, unless their
+    ids are in `seen`.
+    """
     if id(holder) in seen:
         return
     seen.add(id(holder))
@@ -48,7 +50,7 @@ def _silence_rates(holder: object, seen: set[int]) -> None:
         _silence(holder, filter(_names_dropout, dir(holder)))
     for value in list(values.values()):
         if _is_configuration(value):
-            _silence_rates(value, seen)
+            silence_rates(value, seen)
 
 
 def _silence(holder: object, names: Iterable[str]) -> None:

@@ -18,7 +18,7 @@ STAGES = (16, 32, 64)
 CLASSES, IMAGE_SIZE = 10, 32  # of CIFAR-10
 
 
-class Pointwise(torch.nn.Module):
+class Pointwise(nn.Module):
     """sin(a) + cos(b), which eager runs as one kernel per operation and a compiler as one kernel.
 
     `phase` is added to b and starts at 0, so that there is something to train.
@@ -26,21 +26,20 @@ class Pointwise(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.phase = torch.nn.Parameter(torch.zeros(LENGTH))
+        self.phase = nn.Parameter(torch.zeros(LENGTH))
 
     def forward(self, a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         return torch.sin(a) + torch.cos(b + self.phase)
 
 
-def pointwise(
-    batch_size: int, device: torch.device
-) -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+def pointwise(batch_size: int, device: torch.device) -> tuple[nn.Module, tuple[torch.Tensor, ...]]:
     """Inputs a and b: float32 [batch, LENGTH]."""
-    a, b = (torch.randn(batch_size, LENGTH, device=device) for _ in range(2))
+    a = torch.randn(batch_size, LENGTH, device=device)
+    b = torch.randn(batch_size, LENGTH, device=device)
     return Pointwise().to(device), (a, b)
 
 
-class ControlFlow(torch.nn.Module):
+class ControlFlow(nn.Module):
     """The sign of the result depends on the data: the first sample's sum.
 
     `torch.compile` breaks the graph there and is right; with `fullgraph` it refuses, as symbolic
@@ -49,7 +48,7 @@ class ControlFlow(torch.nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.linear = torch.nn.Linear(WIDTH, WIDTH)
+        self.linear = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.tanh(self.linear(x))
@@ -58,9 +57,7 @@ class ControlFlow(torch.nn.Module):
         return y
 
 
-def control_flow(
-    batch_size: int, device: torch.device
-) -> tuple[torch.nn.Module, tuple[torch.Tensor]]:
+def control_flow(batch_size: int, device: torch.device) -> tuple[nn.Module, tuple[torch.Tensor]]:
     """Input x: float32 [batch, WIDTH]; its first sample is slightly positive, its last one far
     below zero.
 
@@ -82,12 +79,12 @@ class ResidualBlock(nn.Module):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         stride = 1 if inputs == outputs else 2
-        first, second = (
-            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
-            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
-        )
         self.body = nn.Sequential(
-            first, nn.BatchNorm2d(outputs), nn.ReLU(), second, nn.BatchNorm2d(outputs)
+            nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False),
+            nn.BatchNorm2d(outputs),
+            nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False),
+            nn.BatchNorm2d(outputs),
         )
         projection = nn.Sequential(
             nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
@@ -112,8 +109,5 @@ def resnet8(
     head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(STAGES[-1], CLASSES))
     images = torch.randn(batch_size, 3, IMAGE_SIZE, IMAGE_SIZE, device=device)
     labels = torch.randint(CLASSES, (batch_size,), device=device)
-    return (
-        nn.Sequential(stem, *blocks, head).to(device),
-        (images,),
-        lambda y: nn.functional.cross_entropy(y, labels),
-    )
+    model = nn.Sequential(stem, *blocks, head).to(device)
+    return model, (images,), lambda y: nn.functional.cross_entropy(y, labels)

@@ -4,6 +4,7 @@ and casting them.
 
 import importlib.util
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -41,14 +42,15 @@ class FormatWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, function: Any, _types: Any, arguments: Any = (), options: Any = None
     ) -> Any:
         output = function(*arguments, **(options or {}))
-        formats = {_name(tensor.dtype) for tensor in find_tensors(output)}
-        self.found = next((name for name in SHORT if name in formats), self.found)
+        self.found = _find_short(find_tensors(output)) or self.found
         return output
 
 
 def read_autocast(device: torch.device) -> torch.dtype | None:
     """Read the format of autocast that is on now; None where it is off."""
-    return torch.get_autocast_dtype(device.type) if torch.is_autocast_enabled(device.type) else None
+    if torch.is_autocast_enabled(device.type):
+        return torch.get_autocast_dtype(device.type)
+    return None
 
 
 def find_precision(
@@ -57,10 +59,17 @@ def find_precision(
     """The precision of a module that somebody else calls, under `autocast` or computing in a short
     format by itself.
     """
-    formats = {_name(parameter.dtype) for parameter in module.parameters()}
-    parameters = next((name for name in SHORT if name in formats), "float32")
-    inside = computed if parameters == "float32" else ""
-    return Precision(parameters, _name(autocast) if autocast else inside or None)
+    short = _find_short(module.parameters())
+    if autocast:
+        computed = _name(autocast)
+    elif short:
+        computed = ""
+    return Precision(short or "float32", computed or None)
+
+
+def _find_short(tensors: Iterable[torch.Tensor]) -> str | None:
+    formats = {_name(tensor.dtype) for tensor in tensors}
+    return next((name for name in SHORT if name in formats), None)
 
 
 def require_float8(device: torch.device) -> None:
@@ -71,13 +80,13 @@ def require_float8(device: torch.device) -> None:
         raise UnavailableError(
             "precision.float8=true needs the package torchao: pip install torchao"
         )
-    if (
-        device.type == "cuda"
-        and (found := torch.cuda.get_device_capability(device)) < FLOAT8_CAPABILITY
-    ):
-        needed, capability = (".".join(map(str, numbers)) for numbers in (FLOAT8_CAPABILITY, found))
+    if device.type != "cuda":
+        return
+    needed, found = FLOAT8_CAPABILITY, torch.cuda.get_device_capability(device)
+    if found < needed:
         raise UnavailableError(
-            f"precision.float8=true needs compute capability {needed}; this GPU has {capability}"
+            f"precision.float8=true needs compute capability {needed[0]}.{needed[1]}; "
+            f"this GPU has {found[0]}.{found[1]}"
         )
 
 
@@ -92,9 +101,9 @@ def convert_to_float8(module: torch.nn.Module) -> torch.nn.Module:
     from torchao.float8 import convert_to_float8_training
 
     def fits(layer: torch.nn.Module, _name: str) -> bool:
-        return isinstance(layer, torch.nn.Linear) and not any(
-            size % FLOAT8_MULTIPLE for size in layer.weight.shape
-        )
+        if not isinstance(layer, torch.nn.Linear):
+            return False
+        return all(size % FLOAT8_MULTIPLE == 0 for size in layer.weight.shape)
 
     if not any(fits(layer, name) for name, layer in module.named_modules()):
         raise ValueError(
@@ -110,16 +119,19 @@ def require_format(module: torch.nn.Module, dtype: torch.dtype) -> None:
 
     There are no pairs of bfloat16: there, torch takes complex64. Whole numbers are not judged.
     """
-    formats = {parameter.dtype for parameter in module.parameters()}
-    judged = {_name(item) for item in formats if item.is_floating_point or item.is_complex}
-    if judged <= {_name(dtype), _name(dtype.to_complex())}:
+    counts = {
+        name: count
+        for name, count in count_parameters(module).items()
+        if name.startswith(("float", "bfloat", "complex"))
+    }
+    wanted = _name(dtype)
+    if counts.keys() <= {wanted, _name(dtype.to_complex())}:
         return
-    counts = count_parameters(module)
-    total = sum(counts[name] for name in judged)
-    shares = ", ".join(f"{100 * counts[name] / total:.3g} % {name}" for name in sorted(judged))
+    total = sum(counts.values())
+    shares = [f"{100 * count / total:.3g} % {name}" for name, count in sorted(counts.items())]
     raise EagerError(
-        f"the parameters of the model are {shares}, those of the precision {_name(dtype)}; "
-        f"model.cast=true casts parameters, buffers and inputs to {_name(dtype)}"
+        f"the parameters of the model are {', '.join(shares)}, those of the precision {wanted}; "
+        f"model.cast=true casts parameters, buffers and inputs to {wanted}"
     )
 
 

@@ -24,7 +24,7 @@ def examine(trial: Trial) -> Examined:
     model = trial.model
     if model.pretrained and not _has_weights(model):
         return Examined([f"model.pretrained=true: timm has no weights of {model.name}"])
-    return try_classifier(_make_module, build, trial)
+    return try_classifier(_make_module, trial)
 
 
 def load(model: Model) -> None:
@@ -33,11 +33,10 @@ def load(model: Model) -> None:
 
 
 def build(trial: Trial, device: torch.device) -> Built:
-    model = trial.model
     with torch.device(device):
-        module = _make_module(model)
+        module = _make_module(trial.model)
     size = int(module.pretrained_cfg.get("input_size", (3, 224, 224))[-1])
-    return build_classifier(module, model, size, module.num_classes, trial.batch_size, device)
+    return build_classifier(module, trial, size, module.num_classes, device)
 
 
 def _make_module(model: Model) -> Any:

@@ -33,7 +33,7 @@ def examine(trial: Trial) -> Examined:
         return Examined(
             [f"model.image_size={model.image_size}: {weights} are for its own image size"]
         )
-    return try_classifier(_make_module, build, trial)
+    return try_classifier(_make_module, trial)
 
 
 def load(model: Model) -> None:
@@ -46,24 +46,21 @@ def build(trial: Trial, device: torch.device) -> Built:
     with torch.device(device):
         module = _make_module(model)
     size = IMAGE_SIZES.get(model.name, IMAGE_SIZE)
-    return build_classifier(
-        module, model, size, model.num_classes or CLASSES, trial.batch_size, device
-    )
+    return build_classifier(module, trial, size, model.num_classes or CLASSES, device)
 
 
 def _make_module(model: Model) -> Any:
-    arguments: dict[str, Any] = (
-        {} if model.pretrained else {"num_classes": model.num_classes or CLASSES}
-    )
+    arguments: dict[str, Any] = {}
+    if model.pretrained:
+        arguments["weights"] = "DEFAULT"
+    else:
+        arguments["num_classes"] = model.num_classes or CLASSES
+        if model.name in WITH_HELPERS:
+            arguments |= {"aux_logits": False, "init_weights": True}
     if model.image_size and _has_positions(model.name):
         arguments["image_size"] = model.image_size
-    if model.name in WITH_HELPERS and not model.pretrained:
-        arguments |= {"aux_logits": False, "init_weights": True}
-    weights = "DEFAULT" if model.pretrained else None
     with report_unreachable_hub(model):
-        module: Any = torchvision.models.get_model(
-            model.name, **{"weights": weights, **arguments, **model.arguments}
-        )
+        module: Any = torchvision.models.get_model(model.name, **{**arguments, **model.arguments})
     if model.pretrained and model.name == "inception_v3":
         # its weights come with the helper; googlenet drops its own
         module.aux_logits, module.AuxLogits = False, None

@@ -22,10 +22,10 @@ from sweeper.worker.failures import UnavailableError
 from . import Built, Examined, read_attention
 from .batches import Batch, OwnLossOrMean, mean_of_floats
 from .decoding import CachedDecoder, list_problems
+from .dropout import silence_rates
 from .pretrained import report_unreachable_hub
-from .texts import Shape, TextMaker, choose_form, ignore_padding, may_be_packed
+from .texts import SEQUENCE_LENGTH, TextMaker, may_be_packed
 
-SEQUENCE_LENGTH = 128
 # Of Whisper's spectrogram: its second convolution halves them, https://arxiv.org/abs/2212.04356
 FRAMES_PER_POSITION = 2
 BEFORE_5 = (
@@ -35,6 +35,7 @@ BEFORE_5 = (
 REMOVED = {"Speech2Text2ForCausalLM": BEFORE_5}  # classes that earlier releases had
 FLASH = "flash_attention_2"
 TOKEN_LABELS = ("MaskedLM", "CausalLM", "ConditionalGeneration", "LMHeadModel")
+IGNORED = -100  # the label of a place that the loss leaves out
 CLASS_LABELS = ("SequenceClassification", "ImageClassification", "AudioClassification")
 
 
@@ -54,30 +55,30 @@ def examine(trial: Trial) -> Examined:
     if _is_removed(model.name):
         return Examined()
     model_class = getattr(transformers, model.name)
-    config_class = getattr(model_class, "config_class", None)
-    config = config_class() if config_class else None
-    if config is None or _main_input(model_class, config) is None:
+    config: Any = None
+    main_input = None
+    if getattr(model_class, "config_class", None):
+        config = model_class.config_class()
+        main_input = _main_input(model_class, config)
+    if main_input is None:
         reads = "reads neither tokens nor images nor Whisper's spectrograms; no others are fed"
         return Examined([f"model.name={model.name}: {reads}"])
     known, wrong = config.to_dict(), f"{type(config).__name__} has no such setting"
-    unknown = (key for key in model.arguments if key not in known)
-    found = [f"model.arguments.{key}: {wrong}; {nearest(key, known)}" for key in unknown]
+    found = []
+    for key in model.arguments:
+        if key not in known:
+            found.append(f"model.arguments.{key}: {wrong}; {nearest(key, known)}")
     if model.image_size and not hasattr(config, "image_size"):
         found.append(f"model.image_size={model.image_size}: {wrong}")
     length, longest = model.sequence_length or SEQUENCE_LENGTH, max(trial.text.lengths, default=0)
-    reads_text = _main_input(model_class, config) == "input_ids"
-    if (
-        longest > length
-        and reads_text
-        and not may_be_packed(trial.text, model_class, trial.workload == "train")
-    ):
+    if longest > length and main_input == "input_ids" and not may_be_packed(trial, model_class):
         found.append(
             f"text.lengths: the longest text has {longest} tokens, and model.sequence_length is "
             f"{length}"
         )
-    return Examined(
-        found + (list_problems(trial, model_class, config) if trial.workload in CACHED else [])
-    )
+    if trial.workload in CACHED:
+        found += list_problems(trial, model_class, config)
+    return Examined(found)
 
 
 def load(model: Model) -> None:
@@ -90,20 +91,19 @@ def load(model: Model) -> None:
     if model.attention == FLASH:
         _require_flash_attention(model_class)
     if model.pretrained:
-        _make_module(model, _make_config(model))
+        _make_module(model)
 
 
 def build(trial: Trial, device: torch.device) -> Built:
-    model = trial.model
-    config = _make_config(model)
     with torch.device(device):
-        module = _make_module(model, config)
+        module = _make_module(trial.model)
+    module = module.to(device)
     if trial.workload in CACHED:
-        return _build_decoder(trial, module.to(device), device)
-    texts = _make_text_maker(trial, module, config, device)
-    first, second, unseen = (_make_batch(trial, module, config, texts, device) for _ in range(3))
+        return _build_decoder(trial, module, device)
+    texts = TextMaker(trial, module, device)
+    first, second, unseen = (_make_batch(trial, module, texts, device) for _ in range(3))
     text = texts.describe() if "input_ids" in first.kwargs else None
-    return Built(module.to(device), (first, second), unseen, OwnLossOrMean(), text=text)
+    return Built(module, (first, second), unseen, OwnLossOrMean(), text=text)
 
 
 def _build_decoder(trial: Trial, module: Any, device: torch.device) -> Built:
@@ -121,20 +121,18 @@ def _is_removed(name: str) -> bool:
 
 def _make_config(model: Model) -> Any:
     config_class = getattr(transformers, model.name).config_class
-    make = (
-        partial(config_class.from_pretrained, model.checkpoint)
-        if model.pretrained
-        else config_class
-    )
     with report_unreachable_hub(model):
-        config = make(**model.arguments)
+        if model.pretrained:
+            config = config_class.from_pretrained(model.checkpoint, **model.arguments)
+        else:
+            config = config_class(**model.arguments)
     if model.num_classes:
         config.num_labels = model.num_classes
     if model.image_size:
         config.image_size = model.image_size
     config.use_cache = False
     if not model.dropout:
-        _silence_dropout(config)
+        silence_rates(config, set())
     if getattr(config, "pad_token_id", None) is None:
         config.pad_token_id = 0  # sequence classification heads ask for one
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
@@ -158,8 +156,9 @@ def _require_flash_attention(model_class: Any) -> None:
         )
 
 
-def _make_module(model: Model, config: Any) -> Any:
+def _make_module(model: Model) -> Any:
     """Construct the model. Raises UnavailableError where its class refuses `model.attention`."""
+    config = _make_config(model)
     if model.attention is None:
         return _construct(model, config)
     config._attn_implementation = model.attention
@@ -181,10 +180,14 @@ def _construct(model: Model, config: Any) -> Any:
     model_class = getattr(transformers, model.name)
     if not model.pretrained:
         return model_class(config)
-    # A head for other classes begins anew.
-    options = {"dtype": torch.float32, "ignore_mismatched_sizes": model.num_classes is not None}
     with report_unreachable_hub(model), torch.device("cpu"):
-        return model_class.from_pretrained(model.checkpoint, config=config, **options)
+        return model_class.from_pretrained(
+            model.checkpoint,
+            config=config,
+            dtype=torch.float32,
+            # a head for other classes begins anew
+            ignore_mismatched_sizes=model.num_classes is not None,
+        )
 
 
 READS: Mapping[str, Callable[[Any], bool]] = {  # configurations by the main input of their models
@@ -200,36 +203,18 @@ def _main_input(model_class: Any, config: Any) -> str | None:
     else.
     """
     name: str = model_class.main_input_name
-    return name if name in READS and READS[name](config) else None
+    if name in READS and READS[name](config):
+        return name
+    return None
 
 
-def _make_text_maker(trial: Trial, module: Any, config: Any, device: torch.device) -> TextMaker:
-    length = trial.model.sequence_length or SEQUENCE_LENGTH
-    text_config = config.get_text_config()
-    vocabulary, pad_token = (
-        getattr(text_config, "vocab_size", 1),
-        getattr(text_config, "pad_token_id", None) or 0,
-    )
-    least = min(trial.vary.get("sequence_length", (length,)))
-    form = choose_form(trial.text, module, trial.workload == "train")
-    return TextMaker(
-        trial.text,
-        form,
-        Shape(trial.batch_size, length, least, vocabulary, pad_token),
-        module,
-        device,
-    )
-
-
-def _make_batch(
-    trial: Trial, module: Any, config: Any, texts: TextMaker, device: torch.device
-) -> Batch:
+def _make_batch(trial: Trial, module: Any, texts: TextMaker, device: torch.device) -> Batch:
     """Make what the model is called with, and the labels that its head wants."""
+    config = module.config
     inputs: dict[str, Any] = {}
-    main_input, takes = (
-        _main_input(type(module), config),
-        inspect.signature(type(module).forward).parameters,
-    )
+    main_input = _main_input(type(module), config)
+    takes = inspect.signature(type(module).forward).parameters
+    has_labels = trial.workload == "train" or trial.text.labels
     if main_input == "input_features":
         frames = FRAMES_PER_POSITION * config.max_source_positions
         inputs["input_features"] = torch.randn(
@@ -240,62 +225,45 @@ def _make_batch(
     else:
         inputs |= texts.make()
     if "return_loss" in takes:  # images with texts, e.g. CLIPModel
-        inputs |= {
-            "pixel_values": _make_pixels(config.vision_config, trial.batch_size, device),
-            "return_loss": True,
-        }
-    if trial.workload == "train" or trial.text.labels:
-        return Batch(
-            kwargs=inputs | _make_labels(type(module).__name__, config, inputs, texts, device)
-        )
-    inputs.pop("return_loss", None)
-    if "decoder_input_ids" in takes:
+        inputs["pixel_values"] = _make_pixels(config.vision_config, trial.batch_size, device)
+        if has_labels:
+            inputs["return_loss"] = True
+    if has_labels:
+        inputs |= _make_labels(module, inputs.get("attention_mask"), texts, device)
+    elif "decoder_input_ids" in takes:
         inputs["decoder_input_ids"] = texts.make()["input_ids"]
     return Batch(kwargs=inputs)
 
 
 def _make_labels(
-    name: str, config: Any, inputs: dict[str, Any], texts: TextMaker, device: torch.device
+    module: Any, mask: torch.Tensor | None, texts: TextMaker, device: torch.device
 ) -> dict[str, torch.Tensor]:
     """Labels of the head; those of padding are left out of the loss, and answers lie within their
     text.
     """
-    batch_size, length = texts.shape.batch_size, texts.shape.length
+    name, config = type(module).__name__, module.config
+    batch_size, length = texts.batch_size, texts.length
     if name.endswith(CLASS_LABELS):
         return {"labels": torch.randint(config.num_labels, (batch_size,), device=device)}
-    if name.endswith((*TOKEN_LABELS, "TokenClassification")):
-        labels = (
-            config.num_labels
-            if name.endswith("TokenClassification")
-            else config.get_text_config().vocab_size
-        )
-        return {
-            "labels": ignore_padding(
-                torch.randint(labels, (batch_size, length), device=device), inputs
-            )
-        }
     if name.endswith("QuestionAnswering"):
-        ends = ("start_positions", "end_positions")
-        places = {end: torch.randint(length, (batch_size,), device=device) for end in ends}
-        mask = inputs.get("attention_mask")
-        return (
-            places if mask is None else {end: place % mask.sum(1) for end, place in places.items()}
-        )
-    return {}
+        answers = {}
+        for end in ("start_positions", "end_positions"):
+            place = torch.randint(length, (batch_size,), device=device)
+            answers[end] = place if mask is None else place % mask.sum(1)
+        return answers
+    if name.endswith("TokenClassification"):
+        classes = config.num_labels
+    elif name.endswith(TOKEN_LABELS):
+        classes = config.get_text_config().vocab_size
+    else:
+        return {}
+    labels = torch.randint(classes, (batch_size, length), device=device)
+    if mask is not None:
+        labels = labels.where(mask.bool(), IGNORED)
+    return {"labels": labels}
 
 
 def _make_pixels(config: Any, batch_size: int, device: torch.device) -> torch.Tensor:
     """float32 [batch, channels, side, side]"""
     channels = getattr(config, "num_channels", 3)
     return torch.randn(batch_size, channels, config.image_size, config.image_size, device=device)
-
-
-def _silence_dropout(config: Any) -> None:
-    """Set every rate of functional dropout to 0; a configuration, or one nested in it, has a dozen
-    names for them.
-    """
-    for name, value in list(vars(config).items()):
-        if isinstance(value, transformers.PretrainedConfig):
-            _silence_dropout(value)
-        elif "drop" in name and isinstance(value, float):
-            setattr(config, name, 0.0)

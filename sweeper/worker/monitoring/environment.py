@@ -1,9 +1,10 @@
 """Where a trial ran: versions, device, processor, and the environment variables that change what
-torch does.
+torch does. It chooses the packages whose versions a record has.
 """
 
 import os
 import platform
+import shlex
 import subprocess
 import time
 import warnings
@@ -70,18 +71,16 @@ def _inductor_config() -> list[str]:
     """
     from torch._inductor import config
 
-    entries = config._config.items()  # type: ignore[attr-defined]
-    plain = {
-        name: entry.default
-        for name, entry in entries
-        if entry.justknob is None and entry.alias is None
-    }
+    changed = []
     # of settings that torch is to remove
     with warnings.catch_warnings(action="ignore", category=FutureWarning):
-        values = [
-            (name, getattr(config, name)) for name, default in plain.items() if default is not None
-        ]
-    return sorted(f"{name}={value!r}"[:200] for name, value in values if value != plain[name])
+        for name, entry in config._config.items():  # type: ignore[attr-defined]
+            if entry.justknob or entry.alias or entry.default is None:
+                continue
+            value = getattr(config, name)
+            if value != entry.default:
+                changed.append(f"{name}={value!r}"[:200])
+    return sorted(changed)
 
 
 def _commit() -> str | None:
@@ -92,19 +91,11 @@ def _commit() -> str | None:
     if not (folder / ".git").exists():
         return None
     try:
-        command = [
-            "git",
-            "-C",
-            str(folder),
-            "describe",
-            "--always",
-            "--abbrev=12",
-            "--exclude=*",
-            "--dirty=+",
-        ]
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=10
-        ).stdout.strip()
+        command = shlex.split("git describe --always --abbrev=12 --exclude=* --dirty=+")
+        described = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=True, timeout=10
+        )
+        return described.stdout.strip()
     except (OSError, subprocess.SubprocessError):  # no git, or a folder that git does not trust
         return None
 
@@ -120,8 +111,6 @@ def describe_device(device: torch.device) -> dict[str, Any]:
         "type": "cuda",
         "name": properties.name,
         "uuid": f"GPU-{properties.uuid}",
-    }
-    described |= {
         "memory_bytes": properties.total_memory,
         "capability": f"{properties.major}.{properties.minor}",
     }

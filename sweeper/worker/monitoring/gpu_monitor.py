@@ -53,32 +53,32 @@ class GpuMonitor:
         """What was read so far."""
         if self._handle is None:
             return None
-        known = [
-            names
-            for arm in ARMS
-            for item in self._readings[arm]
-            if (names := item.lowered_clocks) is not None
-        ]
-        slowdowns = tuple(
-            sorted({name for names in known for name in names}.intersection(SLOWDOWNS))
-        )
-        clock_mhz, power_w = (
-            self._medians(lambda item: item.clock_mhz),
-            self._medians(lambda item: item.power_w),
-        )
-        temperature_c = self._medians(lambda item: item.temperature_c)
         return GpuState(
-            clock_mhz, power_w, temperature_c, slowdowns if known else None, self._most_others
+            self._medians(lambda reading: reading.clock_mhz),
+            self._medians(lambda reading: reading.power_w),
+            self._medians(lambda reading: reading.temperature_c),
+            self._slowdowns(),
+            self._most_others,
         )
 
     def _medians(self, figure: Callable[[GpuReading], float | None]) -> PerArm:
-        known = {
-            arm: [value for item in self._readings[arm] if (value := figure(item)) is not None]
-            for arm in ARMS
-        }
-        return PerArm(
-            **{arm: float(median(values)) if values else None for arm, values in known.items()}
-        )
+        medians = {}
+        for arm in ARMS:
+            figures = map(figure, self._readings[arm])
+            known = [value for value in figures if value is not None]
+            if known:
+                medians[arm] = float(median(known))
+        return PerArm(**medians)
+
+    def _slowdowns(self) -> tuple[str, ...] | None:
+        known = False
+        found: set[str] = set()
+        for arm in ARMS:
+            for reading in self._readings[arm]:
+                if reading.lowered_clocks is not None:
+                    known = True
+                    found.update(reading.lowered_clocks)
+        return tuple(sorted(found.intersection(SLOWDOWNS))) if known else None
 
     def is_shared(self) -> bool:
         """Whether others were seen on the GPU so far."""
@@ -106,14 +106,14 @@ class GpuMonitor:
         samples = self._ask("nvmlDeviceGetProcessUtilization", self._last_sample_us)
         if samples is None:
             return False
-        self._last_sample_us = max(
-            (sample.timeStamp for sample in samples), default=self._last_sample_us
-        )
-        own = own_processes(self._neighbours())
-        self._knows_us |= any(sample.pid in own for sample in samples)
-        return self._knows_us and any(
-            sample.pid not in own and sample.smUtil > 0 for sample in samples
-        )
+        own, others_ran = own_processes(self._neighbours()), False
+        for sample in samples:
+            self._last_sample_us = max(self._last_sample_us, sample.timeStamp)
+            if sample.pid in own:
+                self._knows_us = True
+            elif sample.smUtil > 0:
+                others_ran = True
+        return self._knows_us and others_ran
 
     def _ask(self, function: str, *arguments: object) -> Any:
         """What a function of NVML says of the GPU; None without NVML, or where it does not know."""
@@ -132,11 +132,9 @@ def _count_others(reading: GpuReading, neighbours: frozenset[int]) -> int | None
     if reading.pids is None:
         return None
     own = own_processes(neighbours)
-    return (
-        len(reading.pids - own)
-        if reading.pids & own
-        else max(len(reading.pids) - 1 - len(neighbours), 0)
-    )
+    if reading.pids & own:
+        return len(reading.pids - own)
+    return max(len(reading.pids) - 1 - len(neighbours), 0)
 
 
 def open_nvml(device: torch.device) -> tuple[Any, Any]:

@@ -63,12 +63,11 @@ def spent_s(before: Mapping[int, Spent], now: Mapping[int, Spent]) -> float:
     What has ended was either collected, and all its time is now in its parent's, or is gone with
     what it spent.
     """
-    grown_s = sum(
-        item.seconds - before[pid].seconds if pid in before else item.seconds
-        for pid, item in now.items()
-    )
-    ended = [item for pid, item in before.items() if pid not in now]
-    return grown_s - sum(item.seconds for item in ended if item.parent in now)
+    spent = sum(item.seconds for item in now.values())
+    for pid, item in before.items():
+        if pid in now or item.parent in now:
+            spent -= item.seconds
+    return spent
 
 
 class _Reading(NamedTuple):
@@ -78,11 +77,10 @@ class _Reading(NamedTuple):
 
 
 def _take_reading() -> _Reading:
-    processes = _find_processes({os.getsid(0)})
-    own = {
-        pid: Spent(int(stat[1]), sum(map(int, stat[11:15])) / host.TICKS_PER_SECOND)
-        for pid, stat in processes
-    }
+    own = {}
+    for pid, stat in _find_processes({os.getsid(0)}):
+        ticks = sum(map(int, stat[11:15]))
+        own[pid] = Spent(int(stat[1]), ticks / host.TICKS_PER_SECOND)
     return _Reading(time.monotonic(), host.busy_s(os.sched_getaffinity(0)), own)
 
 

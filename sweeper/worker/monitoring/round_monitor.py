@@ -61,9 +61,11 @@ class RoundMonitor:
             return "the allocator ran out of memory and retried"
         if self.read_gradient_scales() != scales:
             return "the gradient scaler skipped a step"
-        return "another process used the GPU" if self.gpu.used_by_others() else None
+        if self.gpu.used_by_others():
+            return "another process used the GPU"
+        return None
 
 
 def _allocator_retries() -> int:
-    stats = torch.cuda.memory_stats() if torch.cuda.is_initialized() else {}  # type: ignore[no-untyped-call]
-    return int(stats.get("num_alloc_retries", 0))
+    # without CUDA there are no statistics
+    return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))

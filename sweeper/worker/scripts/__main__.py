@@ -40,15 +40,14 @@ from .source_lines import describe_in_script
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m sweeper.worker.scripts", description=__doc__)
-    parser.add_argument("trial", type=Path)
-    parser.add_argument("which", choices=PASSES)
-    parser.add_argument("--index", type=int, default=0)
-    parser.add_argument("--draw", type=int, default=0)
-    parser.add_argument("--cold", action="store_true")
-    parser.add_argument(
-        "--known", default="{}", help="JSON: what earlier runs have shown of the loop"
-    )
-    parser.add_argument("--answer-fd", type=int, default=1)
+    add = parser.add_argument
+    add("trial", type=Path)
+    add("which", choices=PASSES)
+    add("--index", type=int, default=0)
+    add("--draw", type=int, default=0)
+    add("--cold", action="store_true")
+    add("--known", default="{}", help="JSON: what earlier runs have shown of the loop")
+    add("--answer-fd", type=int, default=1)
     arguments = parser.parse_args()
     answer = os.fdopen(arguments.answer_fd, "w")
     os.set_inheritable(answer.fileno(), False)
@@ -135,11 +134,8 @@ def run_script(
 
 
 def _describe_exit(error: SystemExit) -> str:
-    code = error.code
-    return (
-        "the script ended with "
-        f"{f'exit code {code}' if isinstance(code, int) else f'the message: {code}'}"
-    )
+    kind = "exit code" if isinstance(error.code, int) else "the message:"
+    return f"the script ended with {kind} {error.code}"
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from sweeper.worker.compilation.compiler import Function, compile_function
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import NotCompiledError
 
-from .compile_calls import CompileCalls, Compiled
+from .compile_calls import CompileCalls
 from .loop import find_script_line, is_called_to_train
 from .source_lines import name_call, name_class
 
@@ -69,15 +69,13 @@ class SwitchableModule:
         )
 
     @staticmethod
-    def of_script(item: Compiled) -> SwitchableModule | None:
-        """Make the form of what the script has compiled, which the stance turns off; None for
-        functions.
+    def of_script(module: torch.nn.Module, result: object) -> SwitchableModule:
+        """Make the form of a module of which `torch.compile` gave the script `result`; the stance
+        turns it off.
         """
-        if item.module is None:
-            return None
-        caller = item.result if isinstance(item.result, torch.nn.Module) else item.module
+        caller = result if isinstance(result, torch.nn.Module) else module
         called: Function = caller.__dict__.get(CALLED_FIRST) or caller._call_impl
-        return SwitchableModule(item.module, called, called, caller)
+        return SwitchableModule(module, called, called, caller)
 
     def choose(self, arm: str) -> None:
         self.chosen = self.compiled if arm == "compiled" else self._eager
@@ -104,7 +102,7 @@ class CompileOnFirstCall:
     """
 
     def __init__(self, names: Sequence[str], hear: Callable[[torch.nn.Module], None]) -> None:
-        self._missing, self._seen = list(names), list[torch.nn.Module]()
+        self._missing, self._seen = list(names), set[torch.nn.Module]()
         self._hear, self._call = hear, torch.nn.Module.__call__
 
         def stand_in(module: torch.nn.Module, /, *arguments: Any, **options: Any) -> Any:
@@ -134,13 +132,9 @@ class CompileOnFirstCall:
 
     def _note(self, module: torch.nn.Module, line: str) -> None:
         name = name_call(name_class(module), line)
-        if (
-            name in self._missing
-            and is_called_to_train(module)
-            and not any(module is one for one in self._seen)
-        ):
+        if name in self._missing and module not in self._seen and is_called_to_train(module):
             self._missing.remove(name)
-            self._seen.append(module)
+            self._seen.add(module)
             self._hear(module)
 
 
@@ -168,12 +162,13 @@ class Arms:
                 f"not called for training as in the script's first run: {', '.join(missing)}"
             )
         if self.is_own:
-            last = {id(item.module): item for item in self._calls.compiled}.values()
-            self.forms = [form for form in map(SwitchableModule.of_script, last) if form]
+            last = {
+                item.module: item.result for item in self._calls.compiled if item.module is not None
+            }
+            self.forms = [SwitchableModule.of_script(*pair) for pair in last.items()]
             return
-        self.forms += [
-            SwitchableModule.compile(module, self._trial, self.counters) for module in modules
-        ]
+        for module in modules:
+            self.forms.append(SwitchableModule.compile(module, self._trial, self.counters))
         if not self.forms:
             raise NotCompiledError(
                 "no module with parameters to train is called in a step, so there is none to "
@@ -210,8 +205,7 @@ class Arms:
         """
         if not self.is_own:
             return [(form.module, form.compiled) for form in self.forms]
-        own = [(item.module, item) for item in self._calls.compiled]
-        return [(module, item) for module, item in own if module is not None]
+        return [(item.module, item) for item in self._calls.compiled if item.module is not None]
 
     def require_compiled(self) -> None:
         """Raise NotCompiledError where the compiled arm has run nothing compiled."""

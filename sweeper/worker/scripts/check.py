@@ -6,7 +6,6 @@ else of a weighted mean of its outputs. The script's loss and its optimizer are 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -20,7 +19,7 @@ from sweeper.worker.compilation.compiler import Function
 from sweeper.worker.failures import MismatchError
 from sweeper.worker.measurement.bench import Arm, ModelBench
 from sweeper.worker.measurement.capture import OutputCapture
-from sweeper.worker.measurement.step import make_training_step
+from sweeper.worker.measurement.step import Numerics, make_training_step
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch, OwnLossOrMean, copy_batch, weighted_mean_of_floats
 from sweeper.worker.models.formats import FormatWatch, find_precision, read_autocast
@@ -51,7 +50,8 @@ class ModuleSetup:
         calls: Sequence[ModuleCall],
     ):
         self.measure, self.device = job.measure, device
-        self.capture, self._autocast = OutputCapture(), calls[0].autocast
+        self.capture, autocast = OutputCapture(), calls[0].autocast
+        self._context = Numerics(device, autocast, scaler=False).context
         batches = tuple(call.batch for call in calls)
         loss = self.capture.wrap(OwnLossOrMean(weighted_mean_of_floats))
         self.built = Built(module, batches[:MAX_BATCHES], batches[-1], loss, unseen_origin="given")
@@ -62,7 +62,7 @@ class ModuleSetup:
         self.trial = replace(
             job.trial,
             workload="train",
-            precision=find_precision(module, self._autocast, self._find_format(calls[0].batch)),
+            precision=find_precision(module, autocast, self._find_format(calls[0].batch)),
             device=device.type,
             model=replace(job.trial.model, dropout=True),  # as the script has it
         )
@@ -75,15 +75,7 @@ class ModuleSetup:
         given = copy_batch(batch)
         with torch.no_grad(), self._context(), FormatWatch() as watch:  # type: ignore[no-untyped-call]
             call_eager(self.built.module, *given.args, **given.kwargs)
-        found: str = watch.found
-        return found
-
-    def _context(self) -> AbstractContextManager[object]:
-        return (
-            nullcontext()
-            if self._autocast is None
-            else torch.autocast(self.device.type, dtype=self._autocast)
-        )
+        return str(watch.found)
 
     def compiled_optimizer(self, _arm: Arm) -> None:
         """Return None: the optimizer is eager in both arms."""
@@ -117,17 +109,11 @@ def check_modules(
         if (calls := recorded[module])
     ]
     if not recorded:
-        found = [
-            Accuracy(
-                None,
-                None,
-                "the script compiles functions, and no module that could be judged by itself",
-            )
-        ]
+        why = "the script compiles functions, and no module that could be judged by itself"
+        found = [Accuracy(None, None, why)]
     elif len(found) < len(recorded):
-        found.append(
-            Accuracy(None, None, "a compiled module was not called in the steps that were recorded")
-        )
+        why = "a compiled module was not called in the steps that were recorded"
+        found.append(Accuracy(None, None, why))
     worst = min(found, key=lambda one: (one.passed is not False, one.passed is not None))
     notes.add(accuracy=worst)
     if worst.passed is False:

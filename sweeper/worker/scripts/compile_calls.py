@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
+from traceback import walk_stack
 from typing import Any
 
 import torch
@@ -14,8 +14,6 @@ import torch
 from sweeper.core.record import CompileCall
 
 from .source_lines import LIBRARIES, OWN, TORCH, name_place
-
-_THIS = Path(__file__)
 
 
 @dataclass(frozen=True)
@@ -60,11 +58,9 @@ class CompileCalls:
         if model is None:  # @torch.compile(mode=...)
             return functools.partial(self._note, **options)
         result = Compiled(model, self._compile(model, **options))
-        target = (
-            type(result.module).__name__
-            if result.module is not None
-            else getattr(model, "__name__", "")
-        )
+        target = getattr(model, "__name__", "")
+        if result.module is not None:
+            target = type(result.module).__name__
         shown = {
             key: value
             for key, value in options.items()
@@ -84,23 +80,18 @@ def _find_caller() -> tuple[str, bool] | None:
 
     The place is the script's line where there is one, also when a library acts for it.
     """
-    frame: FrameType | None = sys._getframe(1)
     library: str | None = None
-    while frame is not None:
-        file = Path(frame.f_code.co_filename)
+    for frame, line in walk_stack(sys._getframe(1)):
+        name = frame.f_code.co_filename
+        file = Path(name)
         # Lightning's
         wraps = file.name == "wrappers.py" and file.parent.name in ("fabric", "lightning_fabric")
-        if (
-            file != _THIS
-            and not str(file).startswith(TORCH)
-            and not wraps
-            and "<frozen" not in str(file)
-        ):
-            where = name_place(frame.f_code.co_filename, frame.f_lineno)
-            if OWN in file.parents:
-                return None if library is None else (library, True)
-            if not str(file).startswith(LIBRARIES):
-                return where, library is not None
-            library = library or where
-        frame = frame.f_back
+        if name == __file__ or name.startswith(TORCH) or wraps or "<frozen" in name:
+            continue
+        if OWN in file.parents:
+            break
+        where = name_place(name, line)
+        if not name.startswith(LIBRARIES):
+            return where, library is not None
+        library = library or where
     return None if library is None else (library, True)

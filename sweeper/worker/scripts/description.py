@@ -80,7 +80,10 @@ def group_sizes(sizes: Counter[int]) -> tuple[SizeCount, ...]:
 
 def choose_sizes(counts: Counter[int]) -> tuple[int, ...]:
     """The quartiles and the largest of some sizes."""
-    sizes, shares = sorted(counts.elements()), (0.25, 0.5, 0.75, 1.0) if counts else ()
+    sizes = sorted(counts.elements())
+    if not sizes:
+        return ()
+    shares = (0.25, 0.5, 0.75, 1.0)
     return tuple(sorted({sizes[math.ceil(share * len(sizes)) - 1] for share in shares}))
 
 

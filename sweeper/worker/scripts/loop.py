@@ -18,6 +18,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import astuple, dataclass
+from traceback import walk_stack
 from types import FrameType
 from typing import Any
 
@@ -66,16 +67,9 @@ class LoaderWatch:
         # that have given nothing yet
         self._fresh: weakref.WeakSet[_BaseDataLoaderIter] = weakref.WeakSet()
         self._next, self._iter = _BaseDataLoaderIter.__next__, DataLoader.__iter__
-        watch = self
-
-        def give_next(iterator: _BaseDataLoaderIter) -> Any:
-            return watch._give_next(iterator, _find_place(sys._getframe(1)))
-
-        def begin(loader: DataLoader[Any]) -> Any:
-            return watch._begin(loader)
-
-        setattr(_BaseDataLoaderIter, "__next__", give_next)  # noqa: B010
-        setattr(DataLoader, "__iter__", begin)  # noqa: B010
+        # functions, so that a loader is their first argument
+        setattr(_BaseDataLoaderIter, "__next__", lambda iterator: self._give_next(iterator))  # noqa: B010
+        setattr(DataLoader, "__iter__", lambda loader: self._begin(loader))  # noqa: B010
 
     def stop(self) -> None:
         setattr(_BaseDataLoaderIter, "__next__", self._next)  # noqa: B010
@@ -90,8 +84,8 @@ class LoaderWatch:
         self._fresh.add(iterator)
         return iterator
 
-    def _give_next(self, iterator: _BaseDataLoaderIter, place: object) -> Any:
-        key = type(iterator._dataset), place
+    def _give_next(self, iterator: _BaseDataLoaderIter) -> Any:
+        key = type(iterator._dataset), _find_place()
         is_training = self._training in (None, key)
         if self._replayed is not None and is_training:
             return next(self._replayed).take()
@@ -144,11 +138,12 @@ class LoaderWatch:
         return len(self._recorded)
 
 
-def _find_place(frame: FrameType | None) -> object:
+def _find_place() -> object:
     """The line that takes a batch, past the frames of torch."""
-    while frame is not None and frame.f_code.co_filename.startswith(TORCH):
-        frame = frame.f_back
-    return None if frame is None else (frame.f_code.co_filename, frame.f_lineno)
+    for frame, line in walk_stack(sys._getframe(3)):
+        if not frame.f_code.co_filename.startswith(TORCH):
+            return frame.f_code.co_filename, line
+    return None
 
 
 class RecordedBatch:
@@ -201,9 +196,11 @@ class ModuleWatch:
         # with the line of the script that calls them first
         self.modules: dict[torch.nn.Module, str] = {}
         self._depth = 0
-        enter = torch.nn.modules.module.register_module_forward_pre_hook(self._enter)
-        leave = torch.nn.modules.module.register_module_forward_hook(self._leave, always_call=True)
-        self._handles = enter, leave
+        hooks = torch.nn.modules.module
+        self._handles = (
+            hooks.register_module_forward_pre_hook(self._enter),
+            hooks.register_module_forward_hook(self._leave, always_call=True),
+        )
 
     def stop(self) -> None:
         """Note no more; a module that is part of another one is compiled with that."""
@@ -233,22 +230,11 @@ def is_called_to_train(module: torch.nn.Module) -> bool:
     )
 
 
-def _list_callers() -> list[FrameType]:
-    frame, found = sys._getframe(1).f_back, list[FrameType]()
-    while frame is not None:
-        found.append(frame)
-        frame = frame.f_back
-    return found
-
-
 def find_script_line() -> str:
     """`file:line` of the innermost frame that belongs to no library; "" where there is none."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        name = frame.f_code.co_filename
-        if is_users(name):
-            return name_place(name, frame.f_lineno)
-        frame = frame.f_back
+    for frame, line in walk_stack(sys._getframe(2)):
+        if is_users(frame.f_code.co_filename):
+            return name_place(frame.f_code.co_filename, line)
     return ""
 
 
@@ -283,12 +269,16 @@ class Loop:
         ]
         self._save, self._scaler_step = torch.save, torch.amp.GradScaler.step
         setattr(torch, "save", self._note_save)  # noqa: B010
-        loop = self
 
+        # a function, so that the scaler is its first argument
         def step(
-            scaler: torch.amp.GradScaler, optimizer: Optimizer, *arguments: Any, **options: Any
+            scaler: torch.amp.GradScaler, optimizer: Optimizer, *rest: Any, **options: Any
         ) -> Any:
-            return loop._step_scaled(scaler, optimizer, *arguments, **options)
+            before = (len(self._order), self.num_steps)
+            returned = self._scaler_step(scaler, optimizer, *rest, **options)
+            if before == (len(self._order), self.num_steps) and id(optimizer) == self._last:
+                self.num_skipped += 1
+            return returned
 
         setattr(torch.amp.GradScaler, "step", step)  # noqa: B010
 
@@ -353,14 +343,14 @@ class Loop:
             self._on_end(error or over)  # the phases want more steps, of which there are none
 
     def _before_step(self, *_: object) -> None:
-        if threading.get_ident() == self._thread:
+        if threading.get_ident() != self._thread:
+            return
+        caller = sys._getframe(1)
+        if self._running:
             # A step that raises has no end that torch tells of, but its frame is gone.
-            self._running = (
-                [frame for frame in self._running if frame in _list_callers()]
-                if self._running
-                else []
-            )
-            self._running.append(sys._getframe(1))
+            callers = [frame for frame, _ in walk_stack(caller)]
+            self._running = [frame for frame in self._running if frame in callers]
+        self._running.append(caller)
 
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         if threading.get_ident() != self._thread:
@@ -418,15 +408,6 @@ class Loop:
     def _note_save(self, *arguments: Any, **options: Any) -> Any:
         self.num_saved += 1
         return self._save(*arguments, **options)
-
-    def _step_scaled(
-        self, scaler: torch.amp.GradScaler, optimizer: Optimizer, *rest: Any, **options: Any
-    ) -> Any:
-        before = (len(self._order), self.num_steps)
-        returned = self._scaler_step(scaler, optimizer, *rest, **options)
-        if before == (len(self._order), self.num_steps) and id(optimizer) == self._last:
-            self.num_skipped += 1
-        return returned
 
 
 @dataclass(frozen=True)

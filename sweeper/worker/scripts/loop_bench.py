@@ -2,7 +2,6 @@
 GPU.
 """
 
-import itertools
 from collections.abc import Iterable
 
 import torch
@@ -15,7 +14,7 @@ from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
 from .arms import Arms
 from .interruptions import Interruptions
-from .loop import Loop
+from .loop import Loop, run_steps
 
 
 class LoopBench(Bench):
@@ -33,7 +32,7 @@ class LoopBench(Bench):
     def run(self, arm: Arm, steps: int, stance: str = "default") -> Iterable[None]:  # noqa: ARG002  # see above
         """Run an arm from now on; the loop has to run its steps."""
         self._arms.switch(arm.name)
-        return itertools.repeat(None, steps)
+        return run_steps(steps)
 
     def before_round(self, steps: int) -> Iterable[None]:
         """Let the script's next evaluation or saved file be over, where a round would not end
@@ -44,13 +43,7 @@ class LoopBench(Bench):
                 return
             yield
 
-    def steps_s(
-        self,
-        arm: Arm,
-        steps: int,
-        stance: str = "default",  # noqa: ARG002  # see above
-        until_idle: bool = True,
-    ) -> Steps[list[float]]:
+    def steps_s(self, arm: Arm, steps: int, until_idle: bool = True) -> Steps[list[float]]:
         self._arms.switch(arm.name)
         times = []
         for _ in range(steps):

@@ -156,13 +156,18 @@ class _Timing:
         self._setup, self._known = setup, known
         self._limit_s = min(LOOP_S, setup.measure.rounds_s or LOOP_S)
         self._patience_s = max(PATIENCE * self._limit_s, LOOP_S)
-        self._first = self._window = _Window.begin(setup)
-        self._start = self._first.start  # of what is waited for
+        self._compilations = self._restarts = 0  # for which the time began anew
+        self._begin()
+        self._first = self._window
+
+    def _begin(self) -> None:
+        """Begin with nothing seen."""
+        self._window = _Window.begin(self._setup)
+        self._start = self._window.start  # of what is waited for
         # the longest one of whole periods, or with as much as eager's
         self._whole: _Window | None = None
         self._without: _Window | None = None  # the longest one that ended before an event
         self._period = _Event.NONE  # the events between which the window lies
-        self._compilations = self._restarts = 0  # for which the time began anew
 
     def note_step(self) -> bool:
         """Note the end of a step, and say whether the time is long enough."""
@@ -172,17 +177,13 @@ class _Timing:
             and self._compilations < MAX_STARTS - 1
         ):
             self._compilations += 1
-            self._whole, self._without, self._period = None, None, _Event.NONE
-            self._window = _Window.begin(self._setup)
-            self._start = self._window.start
+            self._begin()
             return False
         seen = zip(KINDS, _count_events(self._window.seen.since(last.seen)), strict=True)
         event = next((kind for kind, count in seen if count), _Event.NONE)
-        return (
-            self._follow_eager(event, last)
-            if self._known.steps
-            else self._look_for_periods(event, last)
-        )
+        if self._known.steps:
+            return self._follow_eager(event, last)
+        return self._look_for_periods(event, last)
 
     @property
     def leaves_out(self) -> bool:
@@ -203,15 +204,21 @@ class _Timing:
         """Choose the window that counts."""
         if self._whole is not None and self._whole.steps >= MIN_STEPS:
             return self._whole
-        longest = max(filter(None, (self._without, self._window)), key=lambda window: window.steps)
+        longest = self._longest_without(self._window)
         if longest.steps >= MIN_STEPS:
             return longest
         return replace(self._first, end=self._window.end, seen=self._window.seen)
 
     def _begin_after(self, last: _Window) -> None:
         """Begin anew after an event, before which the window was `last`."""
-        self._without = max(filter(None, (self._without, last)), key=lambda window: window.steps)
+        self._without = self._longest_without(last)
         self._window = _Window.begin(self._setup)
+
+    def _longest_without(self, window: _Window) -> _Window:
+        """The longest window without an event, of which `window` is the last one."""
+        if self._without is None or self._without.steps < window.steps:
+            return window
+        return self._without
 
     def _is_long(self) -> bool:
         return self._window.steps >= MIN_STEPS and self._window.length_s >= self._limit_s
@@ -226,18 +233,14 @@ class _Timing:
                 self._window = self._window.finish(self._setup)
             self._whole = self._window
             return self._is_long()
-        is_near = (
-            self._known.interval * self._window.length_s / self._window.steps <= self._patience_s
-        )
-        waits = self._period is not _Event.NONE or (
-            is_near and self._window.steps <= self._known.interval
-        )
+        window, interval = self._window, self._known.interval
+        is_near = interval * window.length_s / window.steps <= self._patience_s
+        waits = self._period is not _Event.NONE or (is_near and window.steps <= interval)
         is_late = (
-            self._window.length_s >= self._patience_s
-            or self._window.end - self._start >= 2 * self._patience_s
+            window.length_s >= self._patience_s or window.end - self._start >= 2 * self._patience_s
         )
-        if (self._is_long() and not waits) or (is_late and self._window.steps >= MIN_STEPS):
-            self._window = self._window.finish(self._setup)
+        if (self._is_long() and not waits) or (is_late and window.steps >= MIN_STEPS):
+            self._window = window.finish(self._setup)
             return True
         return False
 

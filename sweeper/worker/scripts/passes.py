@@ -1,5 +1,5 @@
 """Leads a worker through the passes of a script, each a process of its own, and puts their results
-together.
+together: its steps in both arms, its loop in eager, its loop compiled, and its trajectory if asked.
 """
 
 import json
@@ -13,16 +13,11 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 
 from sweeper.core.protocol import ALONE, Job, Outcome, Phase, decode
-from sweeper.core.record import (
-    EAGER_PHASES,
-    Diagnostics,
-    HostState,
-    ScriptRun,
-    Trajectory,
-)
+from sweeper.core.record import EAGER_PHASES, Diagnostics, HostState, ScriptRun, Trajectory
 from sweeper.worker import failures
 from sweeper.worker.session import ProcessLog, ProcessSlot, Task
 
@@ -46,7 +41,7 @@ class ScriptError(failures.Failure):
 
 def make_task(trial: Path) -> Task:
     """Make the task of a worker whose job, in the file `trial`, is a script."""
-    return lambda job, part, notes: _run_passes(trial, job, part, notes)
+    return partial(_run_passes, trial)
 
 
 def _run_passes(trial: Path, job: Job, part: ProcessSlot, notes: ProcessLog) -> None:
@@ -54,9 +49,10 @@ def _run_passes(trial: Path, job: Job, part: ProcessSlot, notes: ProcessLog) -> 
     notes.lease.take(ALONE)
     deadline = time.monotonic() + job.measure.timeout_s - RESERVE_S
     for which in MEASURING:
-        outcome = _run_pass(trial, which, part, notes, _tell_what_is_known(notes.process.script))
-        if outcome.process is not None:
-            _take_over(outcome, which, notes)
+        script = notes.process.script
+        told = ["--known", json.dumps(asdict(LoopFacts.of(script)))] if script else []
+        outcome = _run_pass(trial, which, part, notes, told)
+        _take_over(outcome, which, notes)
         if outcome.status != "ok":
             notes.phase = outcome.phase or notes.phase
             raise ScriptError(_blame_eager(outcome) if which == EAGER_LOOP else outcome)
@@ -72,13 +68,8 @@ def _blame_eager(outcome: Outcome) -> Outcome:
     """What fails in a loop that has run nothing compiled is the script's own."""
     if outcome.status not in ("runtime_error", "crashed"):
         return outcome
-    return replace(
-        outcome, status="eager_error", message=f"in its loop in eager: {outcome.message}"
-    )
-
-
-def _tell_what_is_known(script: ScriptRun | None) -> list[str]:
-    return ["--known", json.dumps(asdict(LoopFacts.of(script)))] if script else []
+    message = f"in its loop in eager: {outcome.message}"
+    return replace(outcome, status="eager_error", message=message)
 
 
 def _follow(trial: Path, part: ProcessSlot, notes: ProcessLog, deadline: float) -> None:
@@ -86,10 +77,9 @@ def _follow(trial: Path, part: ProcessSlot, notes: ProcessLog, deadline: float) 
     before stays.
     """
     outcome = _run_pass(trial, TRAJECTORY, part, notes, deadline=deadline)
-    seen = outcome.process.script if outcome.process else None
-    trajectory = seen.trajectory if seen else None
-    if trajectory is None:
-        trajectory = Trajectory(0, None, outcome.message or outcome.status)
+    trajectory = Trajectory(0, None, outcome.message or outcome.status)
+    if outcome.process and outcome.process.script:
+        trajectory = outcome.process.script.trajectory or trajectory
     script = notes.process.script or ScriptRun()
     notes.add(script=replace(script, trajectory=trajectory))
 
@@ -97,7 +87,8 @@ def _follow(trial: Path, part: ProcessSlot, notes: ProcessLog, deadline: float) 
 def _take_over(outcome: Outcome, which: str, notes: ProcessLog) -> None:
     """Take the figures of the first pass, and of the others how long their loops took."""
     process = outcome.process
-    assert process is not None
+    if process is None:
+        return
     if which == MEASURING[0]:
         phases_s, notes.process = notes.process.phases_s, process
         notes.add(phases_s={**phases_s, **process.phases_s})
@@ -105,18 +96,21 @@ def _take_over(outcome: Outcome, which: str, notes: ProcessLog) -> None:
         notes.diagnostics = _shorten_places(outcome.diagnostics) if outcome.diagnostics else None
     elif process.host is not None:
         notes.add(host=_join(notes.process.host or HostState(), process.host))
-    if process.script is None:
-        return
-    first = notes.process.script or process.script
     seen = process.script
+    if seen is None:
+        return
+    first = notes.process.script or seen
     if seen.loop_eager is not None:
         first = replace(first, loop_eager=seen.loop_eager)
-    if seen.loop_compiled is not None:  # it has seen what the loader gives
-        of_loader = {
-            name: getattr(seen, name)
-            for name in ("loop_compiled", "shapes", "num_shapes", "sizes", "pad_to")
-        }
-        first = replace(first, **of_loader)
+    if seen.loop_compiled is not None:
+        first = replace(
+            first,
+            loop_compiled=seen.loop_compiled,
+            shapes=seen.shapes,  # it has seen what the loader gives
+            num_shapes=seen.num_shapes,
+            sizes=seen.sizes,
+            pad_to=seen.pad_to,
+        )
     notes.add(script=first)
 
 
@@ -124,12 +118,9 @@ def _join(host: HostState, of_loop: HostState) -> HostState:
     """The state of the host with the larger share that others took, of the rounds and of the
     loops.
     """
-    shares = [
-        item.busy_while_measuring
-        for item in (host, of_loop)
-        if item.busy_while_measuring is not None
-    ]
-    return replace(host, busy_while_measuring=max(shares, default=None))
+    shares = (host.busy_while_measuring, of_loop.busy_while_measuring)
+    known = [share for share in shares if share is not None]
+    return replace(host, busy_while_measuring=max(known, default=None))
 
 
 def _shorten_places(diagnostics: Diagnostics) -> Diagnostics:
@@ -157,18 +148,10 @@ def _run_pass(
     """
     print(f"run of the script: {which}", *told[:2], flush=True)  # into the log
     receive, send = os.pipe()
-    cold = ["--cold"] if part.cold else []
-    given = [
-        str(trial.resolve()),
-        which,
-        "--index",
-        str(part.index),
-        "--draw",
-        str(part.draw),
-        *cold,
-        *told,
-    ]
-    command = [sys.executable, "-m", "sweeper.worker.scripts", *given, "--answer-fd", str(send)]
+    command = [sys.executable, "-m", "sweeper.worker.scripts", str(trial.resolve()), which, *told]
+    command += [f"--index={part.index}", f"--draw={part.draw}", f"--answer-fd={send}"]
+    if part.cold:
+        command.append("--cold")
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, pass_fds=[send], start_new_session=True
     ) as process:
@@ -180,7 +163,8 @@ def _run_pass(
         try:
             outcome = _read_answer(receive, notes)
             if outcome is not None:
-                _wait(process)
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(CLEAN_UP_S)
         finally:
             limit.cancel()
             _kill(process)
@@ -217,9 +201,3 @@ def _read_answer(receive: int, notes: ProcessLog) -> Outcome | None:
                 notes.phase = message.name
                 notes.say(message)
     return None
-
-
-def _wait(process: subprocess.Popen[bytes]) -> None:
-    deadline = time.monotonic() + CLEAN_UP_S
-    while process.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.05)

@@ -74,19 +74,13 @@ def compare_steps(setup: ScriptSetup) -> Steps[None]:
 def _note_missing(setup: ScriptSetup) -> None:
     """Say of each reading that the script left no steps for why it is missing."""
     process, why = setup.notes.process, "the script ended before"
-    missing: dict[str, object] = {
-        "accuracy": Accuracy(None, None, f"{why} its modules could be judged")
-    }
-    wanted = {"energy": setup.measure.energy and process.energy_j is None}
+    setup.notes.add(accuracy=Accuracy(None, None, f"{why} its modules could be judged"))
+    wanted = {"energy": process.energy_j} if setup.measure.energy else {}
     if setup.device.type == "cuda":
-        wanted |= {
-            "device_time": process.device_time_s is None,
-            "host_time": process.host_step_s is None,
-        }
-    for name, lacks in wanted.items():
-        if lacks and getattr(process, f"{name}_missing") is None:
-            missing[f"{name}_missing"] = why
-    setup.notes.add(**missing)
+        wanted |= {"device_time": process.device_time_s, "host_time": process.host_step_s}
+    for name, figure in wanted.items():
+        if figure is None and getattr(process, f"{name}_missing") is None:
+            setup.notes.add(**{f"{name}_missing": why})
 
 
 def _start_replay(loop: Loop, per_step: float) -> int:
@@ -111,12 +105,9 @@ def _time_rounds(setup: ScriptSetup) -> Steps[None]:
             yield from time_rounds(setup, setup.notes)
     finally:
         if found := setup.monitor.memory:
-            setup.notes.add(
-                allocator_peak_bytes=PerArm(
-                    **{arm: item.allocator_peak_bytes for arm, item in found.items()}
-                ),
-                memory_bytes=PerArm(**{arm: item.in_use_bytes for arm, item in found.items()}),
-            )
+            peaks = {arm: item.allocator_peak_bytes for arm, item in found.items()}
+            in_use = {arm: item.in_use_bytes for arm, item in found.items()}
+            setup.notes.add(allocator_peak_bytes=PerArm(**peaks), memory_bytes=PerArm(**in_use))
     setup.arms.require_compiled()
 
 
@@ -124,10 +115,8 @@ def _shorten_blocks(setup: ScriptSetup) -> bool:
     """Shorten blocks until a round fits between two evaluations or saved files of the script;
     whether they are now.
     """
-    steps, most = (
-        setup.notes.process.steps_per_block,
-        setup.loop.interruptions.fit_block(STEPS_BEFORE_BLOCK),
-    )
+    steps = setup.notes.process.steps_per_block
+    most = setup.loop.interruptions.fit_block(STEPS_BEFORE_BLOCK)
     if steps is None or most is None:
         return False
     most -= most % setup.bench.num_sizes
@@ -142,15 +131,11 @@ def _least_steps(setup: ScriptSetup) -> int:
 
 
 def _explain_interval(setup: ScriptSetup) -> str:
-    interval, least = (
-        setup.loop.interruptions.interval,
-        2 * (STEPS_BEFORE_BLOCK + _least_steps(setup)),
-    )
-    return (
-        f", every {interval} steps; a round takes {least} or more"
-        if interval and interval <= least
-        else ""
-    )
+    interval = setup.loop.interruptions.interval
+    least = 2 * (STEPS_BEFORE_BLOCK + _least_steps(setup))
+    if not interval or interval > least:
+        return ""
+    return f", every {interval} steps; a round takes {least} or more"
 
 
 def run_loop(setup: ScriptSetup, arm: str, known: LoopFacts = NOTHING) -> Steps[None]:
@@ -159,20 +144,15 @@ def run_loop(setup: ScriptSetup, arm: str, known: LoopFacts = NOTHING) -> Steps[
     """
     setup.loop.loader.keep_none()
     if arm == "compiled":
-        _compile_from_the_start(setup, known)
+        # Each known module is compiled at its first call, as `model.compile()` before the loop
+        # does: eager steps before that may change how long later ones take, by what they leave
+        # behind in the process.
+        setup.loop.modules.stop()  # its hooks would break graphs
+        setup.arms.switch("compiled")
+        if not known.compiles_itself:
+            tell = partial(setup.notes.announce, "compiling")
+            setup.arms.compile_at_first_calls(known.modules, tell)
     return _run_loop(setup, arm, known)
-
-
-def _compile_from_the_start(setup: ScriptSetup, known: LoopFacts) -> None:
-    """Compile each known module at its first call, as `model.compile()` before the loop does.
-
-    Eager steps before that may change how long later ones take, by what they leave behind in the
-    process.
-    """
-    setup.loop.modules.stop()  # its hooks would break graphs
-    setup.arms.switch("compiled")
-    if not known.compiles_itself:
-        setup.arms.compile_at_first_calls(known.modules, partial(setup.notes.announce, "compiling"))
 
 
 def _run_loop(setup: ScriptSetup, arm: str, known: LoopFacts) -> Steps[None]:

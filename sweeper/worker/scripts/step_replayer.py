@@ -8,8 +8,8 @@ what a module keeps in Python objects of its own.
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -47,7 +47,7 @@ class State:
         ]
         self._modes = [(part, part.training) for part in parts]
         self._gradients = [(item, item.requires_grad) for item in module.parameters()]
-        self._values = values
+        self.values = values
 
     def restore(self) -> None:
         for table, tensors in self._tables:
@@ -57,12 +57,10 @@ class State:
         for parameter, trained in self._gradients:
             parameter.requires_grad_(trained)
         with torch.no_grad():
-            for tensor in (tensor for _, tensors in self._tables for tensor in tensors.values()):
-                if id(tensor) in self._values:
-                    tensor.copy_(self._values[id(tensor)])  # type: ignore[union-attr]
-
-    def value_of(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        return self._values.get(id(tensor))
+            for _, tensors in self._tables:
+                for tensor in tensors.values():
+                    if id(tensor) in self.values:
+                        tensor.copy_(self.values[id(tensor)])  # type: ignore[union-attr]
 
 
 @dataclass(frozen=True)
@@ -75,6 +73,14 @@ class RecordedCall:
     generators: GeneratorStates
     gradients: dict[int, torch.Tensor] = field(default_factory=dict)  # of outputs, by their place
     hooks: list[Any] = field(default_factory=list)
+
+    def add_gradient(self, place: int, gradient: torch.Tensor | None) -> None:
+        if gradient is None:  # of an output beside those that the loss is made of
+            return
+        before = self.gradients.get(place)
+        self.gradients[place] = (
+            gradient.detach().clone() if before is None else before + gradient.detach()
+        )
 
 
 class StepReplayer:
@@ -109,7 +115,7 @@ class StepReplayer:
             output = torch.utils._pytree.tree_map_only(torch.Tensor, torch.clone, output)
         for place, tensor in enumerate(find_tensors(output)):
             if tensor.requires_grad:
-                call.hooks.append(tensor.register_hook(_make_hook(call.gradients, place)))  # type: ignore[no-untyped-call]
+                call.hooks.append(tensor.register_hook(partial(call.add_gradient, place)))  # type: ignore[no-untyped-call]
         self._calls.append(call)
         return output
 
@@ -117,12 +123,13 @@ class StepReplayer:
         """Whether another call may be noted; one that nobody has asked for gradients, as in an
         evaluation, goes.
         """
-        if len(self._calls) >= MAX_CALLS:
-            unused = next((call for call in self._calls if not call.gradients), None)
-            if unused is None:
-                return False
-            self._forget(unused)
-        return True
+        if len(self._calls) < MAX_CALLS:
+            return True
+        for call in self._calls:
+            if not call.gradients:
+                self._forget(call)
+                return True
+        return False
 
     def _forget(self, call: RecordedCall) -> None:
         self._calls.remove(call)
@@ -149,21 +156,30 @@ class StepReplayer:
         self._weights, self._versions = {}, []
 
     def _compare_all(self, calls: Sequence[RecordedCall]) -> None:
-        with self._kept():
+        """Compare calls, and put back afterwards what the script goes on with."""
+        tensors = [*self._module.parameters(), *self._module.buffers()]
+        state, generators = State(self._module, _copy_values(tensors)), read_states(self._device)
+        StepReplayer.is_comparing = True
+        try:
             for call in calls:
                 if not self.unknown:
                     self._compare(call)
+        finally:
+            StepReplayer.is_comparing = False
+            state.restore()
+            write_states(generators, self._device)
+            torch.clear_autocast_cache()
 
     def _compare(self, call: RecordedCall) -> None:
         watch = FormatWatch() if self._computed is None else nullcontext()  # type: ignore[no-untyped-call]
         with watch:
-            eager = self._run(call, self._call_eager)
+            eager = self._run(call, EAGER)
         if isinstance(watch, FormatWatch):
             self._computed = watch.found
         if not any(name.startswith((GRADIENT, INPUT)) for name in eager):
             return
         after = read_states(self._device)
-        arms = {EAGER: eager, COMPILED: self._run(call, self._compiled, is_compiled=True)}
+        arms = {EAGER: eager, COMPILED: self._run(call, COMPILED)}
         is_random, is_first = after != call.generators, not self._differences
         if (
             is_random
@@ -176,9 +192,9 @@ class StepReplayer:
         trial = replace(self._trial, precision=precision, device=self._device.type)
         tolerance = rule.choose_tolerance(trial, self._module)
         relative = rule.perturbation(precision, tolerance)
-        arms |= {name: self._run(call, self._call_eager, relative=relative) for name in MOVED}
+        arms |= {name: self._run(call, name, relative) for name in MOVED}
         if call.autocast is not None and self._longer is not False:
-            longer = self._run(call, self._call_eager, in_full=True)
+            longer = self._run(call, LONGER)
             self._longer = self._longer or not is_random or _are_near(longer, eager)
             arms |= {LONGER: longer} if self._longer else {}
         names = tuple(eager)
@@ -197,16 +213,9 @@ class StepReplayer:
         with torch.compiler.set_stance("force_eager"):
             return call_eager(self._module, *arguments, **options)
 
-    def _run(
-        self,
-        call: RecordedCall,
-        function: Function,
-        is_compiled: bool = False,
-        relative: float = 0.0,
-        in_full: bool = False,
-    ) -> Named:
-        """Run a call: outputs, gradients of parameters and inputs, and changes of buffers, by
-        name.
+    def _run(self, call: RecordedCall, arm: str, relative: float = 0.0) -> Named:
+        """Run a call in an arm, moved by noise of a `relative` size: outputs, gradients of
+        parameters and inputs, and changes of buffers, by name.
         """
         call.state.restore()
         leaves = copy_batch(call.batch)
@@ -215,9 +224,11 @@ class StepReplayer:
             self._num_noises += 1
             leaves = _keep_gradients(perturb(self._module, leaves, relative), leaves)
         write_states(call.generators, self._device)
-        if is_compiled:
+        function: Function = self._call_eager
+        if arm == COMPILED:
+            function = self._compiled
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        dtype = None if in_full else call.autocast
+        dtype = None if arm == LONGER else call.autocast
         torch.clear_autocast_cache()  # of weights that were other ones
         with torch.enable_grad():
             # A module may write to its inputs, which no leaf that wants a gradient allows.
@@ -231,7 +242,7 @@ class StepReplayer:
             if tensor.is_floating_point() or tensor.is_complex():
                 named[f"{OUTPUT} {place + 1}"] = tensor.detach()
         for name, buffer in self._module.named_buffers():
-            before = call.state.value_of(buffer)
+            before = call.state.values.get(id(buffer))
             if buffer.is_floating_point() and before is not None:
                 named[f"{CHANGE}buffer {name}"] = torch.where(
                     buffer == before, 0.0, buffer - before
@@ -273,20 +284,6 @@ class StepReplayer:
             f"{INPUT} {number}": _read_gradient(item) for number, item in enumerate(inputs, 1)
         }
 
-    @contextmanager
-    def _kept(self) -> Iterator[None]:
-        """Put back afterwards what the script goes on with."""
-        tensors = [*self._module.parameters(), *self._module.buffers()]
-        state, generators = State(self._module, _copy_values(tensors)), read_states(self._device)
-        StepReplayer.is_comparing = True
-        try:
-            yield
-        finally:
-            StepReplayer.is_comparing = False
-            state.restore()
-            write_states(generators, self._device)
-            torch.clear_autocast_cache()
-
 
 def combine(replayers: Sequence[tuple[str, StepReplayer]], steps: int) -> Trajectory:
     """The trajectory of a loop by those of its modules, which have names: the worst of them."""
@@ -316,20 +313,6 @@ def _are_near(one: Named, other: Named) -> bool:
         and bool((a - b).float().norm() <= MAX_DISTANCE * b.float().norm())
         for a, b in pairs
     )
-
-
-def _make_hook(
-    gradients: dict[int, torch.Tensor], place: int
-) -> Callable[[torch.Tensor | None], None]:
-    def note(gradient: torch.Tensor | None) -> None:
-        if gradient is None:  # of an output beside those that the loss is made of
-            return
-        before = gradients.get(place)
-        gradients[place] = (
-            gradient.detach().clone() if before is None else before + gradient.detach()
-        )
-
-    return note
 
 
 def _read_gradient(tensor: torch.Tensor) -> torch.Tensor:

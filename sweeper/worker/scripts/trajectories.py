@@ -36,18 +36,13 @@ def compare_trajectory(setup: ScriptSetup) -> Steps[None]:
         replayer = StepReplayer(form.module, form.compiled, setup.trial, setup.device)
         replayers.append((name_module(setup, form.caller), replayer))
         form.chosen = replayer
-    before = setup.loop.num_steps
+    before, steps = setup.loop.num_steps, setup.trial.model.arguments["trajectory"]
+    assert isinstance(steps, int)
     # what there is of the steps is judged
     with setup.notes.enter("checking"), suppress(ScriptOverError):
-        while setup.loop.num_steps - before < _count_steps(setup):
+        while setup.loop.num_steps - before < steps:
             yield
             for _, replayer in replayers:
                 replayer.compare()
     setup.arms.require_compiled()
     setup.trajectory = combine(replayers, setup.loop.num_steps - before)
-
-
-def _count_steps(setup: ScriptSetup) -> int:
-    steps = setup.trial.model.arguments["trajectory"]
-    assert isinstance(steps, int)
-    return steps

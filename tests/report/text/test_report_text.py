@@ -479,7 +479,7 @@ def test_a_host_bound_trial_of_few_processes_shows_its_range(tmp_path: Path) -> 
     assert "| vgg16 | amp | default | 2.00 \\[2.00, 2.00\\] |  |  | 20.0 |" in text
     assert "(low to high) is the range of the processes of a host-bound trial" in text
     assert "| speedup | device | host-bound |" in text
-    assert "device is the same ratio of the time that the GPU itself needs" in text
+    assert "device is eager / compiled device step time" in text
     assert "single process" not in text
 
 

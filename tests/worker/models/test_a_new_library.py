@@ -50,7 +50,7 @@ def load(model):
 def build(trial, device):
     side = trial.model.image_size or 8
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * side * side, 5)).to(device)
-    return build_classifier(module, trial.model, 8, 5, trial.batch_size, device)
+    return build_classifier(module, trial, 8, 5, device)
 """
 # Suites of other people's benchmarks that are called like libraries.
 NAMES_OF_SUITES = "report/published.py"

@@ -195,7 +195,9 @@ def test_models_of_images_have_no_form_of_text() -> None:
         "intermediate_size": 32,
         "image_size": 32,
     }
-    assert build_text("ViTForImageClassification", vit, Text("auto")).text is None
+    built = build_text("ViTForImageClassification", vit, Text("auto"))
+    assert built.text is None
+    assert tokens_per_step(built) is None
 
 
 def test_only_a_mask_of_tokens_counts() -> None:
@@ -204,4 +206,3 @@ def test_only_a_mask_of_tokens_counts() -> None:
     assert count_tokens({"input_ids": tokens, "attention_mask": scores}) == 8
     assert count_tokens({"input_ids": tokens, "attention_mask": torch.zeros(2, 4)}) == 8
     assert count_tokens({"input_ids": tokens, "attention_mask": tokens.bool().tril()}) == 3
-    assert count_tokens({"x": tokens}) is None

@@ -23,7 +23,7 @@ from sweeper.report.answers.scripts import ScriptAnswer, conclude
 
 def make_entry(trial: Trial, outcome: Outcome) -> Entry:
     processes = (outcome.process,) if outcome.process else ()
-    record = Record(trial.id, "s", trial.label, outcome.status, trial, processes=processes)
+    record = Record(trial.id, "s", trial.label, outcome.status, trial=trial, processes=processes)
     record = replace(record, diagnostics=outcome.diagnostics)
     return Entry(record, derive(record), Path("t"), trial.variant)
 
