@@ -207,7 +207,8 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Answer:
     if crossing:
         ends = f"between {ratio(nearest.gain.low)} and {ratio(nearest.gain.high)}"
         lies = f"{nearest.name} {show_gain(nearest)} lies {ends}"
-        return replace(answer, why_not=f"{lies}, and pays from {ratio(nearest.turn(steps))}x on")
+        why = f"{lies}, and pays from {ratio(nearest.turn(steps))}x on"
+        return replace(answer, why_not=why, why_unsure=nearest.why_unsure(steps))
     unsure = [reason for one in kept for reason in one.why_unsure(steps)]
     return replace(
         answer,
@@ -278,12 +279,13 @@ def _differ(one: Candidate, other: Candidate) -> bool:
 
 
 def _say_why_to_stay(nearest: Candidate, steps: int | None) -> str:
-    gain = f"{nearest.name} {show_gain(nearest)}"
     if steps is not None and nearest.turn(steps) > nearest.turn(None):
         needed = nearest.break_even_steps
         after = "never" if needed is None else f"after {math.ceil(needed):,} steps"
-        return f"{gain}, pays back {after}, and the job has {steps:,}"
-    return f"{gain}, which is less than {ratio(nearest.turn(None))}x"
+        paid = f"{nearest.name} ({show_gain(nearest)}) pays back {after}"
+        return f"{paid}, and the job has {steps:,}"
+    less = f"less than {ratio(nearest.turn(None))}x as fast as eager"
+    return f"{nearest.name} is {less} ({show_gain(nearest)})"
 
 
 def _say_what_failed(entries: Sequence[Entry]) -> str:
@@ -299,7 +301,7 @@ def _say_what_failed(entries: Sequence[Entry]) -> str:
 
 def _list_untried(answer: Answer, left: Sequence[Candidate]) -> tuple[str, ...]:
     """List the modes of Inductor that could help: one without CUDA graphs, and on a GPU one with
-    them where the device waits for the host.
+    them where the device waits for the host, or may.
 
     On a CPU the modes with graphs have none.
     """
@@ -313,5 +315,6 @@ def _list_untried(answer: Answer, left: Sequence[Candidate]) -> tuple[str, ...]:
         tried_graphs |= is_cpu or has_graphs or trial.compile.asks_for_cuda_graphs
     if not tried_without:
         return ("default",)
-    waits = any(one.entry.result.host_bound_arms in ("compiled", "both") for one in left)
-    return ("reduce-overhead",) if waits and not tried_graphs else ()
+    if not tried_graphs and any(one.may_gain_from_graphs for one in left):
+        return ("reduce-overhead",)
+    return ()

@@ -90,6 +90,13 @@ class Candidate:
     def fails_to_gain(self, steps: int | None) -> bool:
         return self.gain.high < self.turn(steps)
 
+    @property
+    def may_gain_from_graphs(self) -> bool:
+        """Whether its step would gain if the device never waited for the host, or may."""
+        waits = self.entry.result.compiled_waits_fraction
+        of_inductor = self.entry.trial.backend == "inductor"
+        return of_inductor and (waits is None or self.gain.value > (1 + MIN_GAIN) * (1 - waits))
+
     def why_unsure(self, steps: int | None) -> tuple[str, ...]:
         """Say what keeps its answer from being sure, in the words of `explain`."""
         reasons = []
@@ -107,6 +114,8 @@ class Candidate:
                 moving.append(FLAGS[flag].cause)
         if moving:
             reasons.append(f"disturbed: {', '.join(dict.fromkeys(moving))}")
+        if steps is not None and "compile_contended" in self.entry.flags:
+            reasons.append("its compile time is an upper bound")
         return tuple(reasons)
 
 
