@@ -24,13 +24,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from sweeper.analysis.margins import MARGINS
 from sweeper.compare.pairs import Pair, Sample, Side, make_side
 from sweeper.compare.quantities import COMPILED, COMPILED_DEVICE, EAGER, EAGER_DEVICE, STEP_TIMES
 from sweeper.compare.unsampled_variance import is_host_bound
 from sweeper.compare.verdicts import Comparison, judge
 from sweeper.core.record import Record
 from sweeper.core.trial import Compile, Labels, Model, Trial
-from sweeper.report.answers.candidates import HOST_NOISE
 
 SEED = 20263
 REPEATS = 300
@@ -316,8 +316,8 @@ def size_designs() -> list[Design]:
         Design(1, 3, 0.006, 0.01),
         Design(1, 1, 0.01),
         Design(1, 1, 0.013),
-        Design(1, 1, 0.006, hump=HOST_NOISE),
-        Design(1, 3, 0.006, hump=HOST_NOISE),
+        Design(1, 1, 0.006, hump=MARGINS["cuda"].host),
+        Design(1, 3, 0.006, hump=MARGINS["cuda"].host),
         Design(2, 3, 0.006, 0.01),
         Design(1, 2, 0.006, spread=0.5),
         Design(1, 5, 0.006, spread=0.5, device_noise=0.002),

@@ -18,9 +18,9 @@ def test_a_flag_is_explained_with_its_rank_and_what_to_do(
     assert main(["host-bound", "graph_break"]) == OK, "the report's column is called host-bound"
     flag, _, cause = capsys.readouterr().out.partition("\n\n")
     said = " ".join(flag.split())
-    assert said.startswith("host_bound (flag, doubt) The device waits for the host")
+    assert said.startswith("host_bound (flag, context) The device waits for the host")
     assert FLAGS["host_bound"].why in said
-    assert f"Doubt: {RANKS['doubt']}" in said
+    assert f"Context: {RANKS['context']}" in said
     assert "What to do: `mode=reduce-overhead`" in said
     assert cause.startswith("graph_break (cause of lost time)")
 

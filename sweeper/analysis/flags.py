@@ -127,9 +127,19 @@ def _clock_difference(process: Process) -> float:
 
 
 def _share_taken_by_others(process: Process) -> float:
-    """The share by which a step takes longer when others keep its cores busy, all in one arm."""
-    busy = process.host.busy_while_measuring if process.host else None
-    return 1 / (1 - min(busy or 0.0, 0.99)) - 1
+    """The share by which a step takes longer when others, or the cgroup's quota, take so much of
+    its cores, all in one arm.
+    """
+    host = process.host or HostState()
+    taken = host.busy_while_measuring or 0.0
+    if rounds_s := _rounds_s(process):
+        taken += (host.throttled_s or 0.0) / rounds_s
+    return 1 / (1 - min(taken, 0.99)) - 1
+
+
+def _rounds_s(process: Process) -> float:
+    """Seconds that all rounds of a process took, void ones too."""
+    return sum((item.eager_s or 0.0) + (item.compiled_s or 0.0) for item in process.rounds)
 
 
 def _is_compile_contended(_record: Record, process: Process) -> bool:
@@ -142,9 +152,8 @@ def _is_host_busy(_record: Record, process: Process) -> bool:
     stopped the process.
     """
     host = process.host or HostState()
-    rounds_s = sum((item.eager_s or 0.0) + (item.compiled_s or 0.0) for item in process.rounds)
     is_busy = (host.busy_while_measuring or 0.0) > MAX_BUSY_HOST
-    return is_busy or (host.throttled_s or 0.0) > MAX_THROTTLED * rounds_s
+    return is_busy or (host.throttled_s or 0.0) > MAX_THROTTLED * _rounds_s(process)
 
 
 def _is_unverified(_record: Record, process: Process) -> bool:
@@ -221,8 +230,8 @@ FLAGS: Mapping[str, Flag] = {
         "names them.",
         "Where the model takes it, `model.attention=flash_attention_2` gives both arms one kernel.",
         rank=CONTEXT,
-        why="a part of the speedup is the choice of another attention kernel, which eager could "
-        "have made as well",
+        why="the speedup is what people get, and a part of it is the choice of a kernel that eager "
+        "could have made as well",
         of_trial=_attention_differs,
     ),
     "clock_mismatch": Flag(
@@ -261,7 +270,7 @@ FLAGS: Mapping[str, Flag] = {
         "Compare modes by their speedups, each over the eager arm of its own trial, as the "
         "recommendations do.",
         rank=CONTEXT,
-        why="the machine was not in one state for the whole sweep",
+        why="each mode is compared with the eager step of its own trial",
     ),
     "eager_nondeterministic": Flag(
         "eager differs from itself by more than the tolerance, run twice from one state with one "
@@ -276,8 +285,7 @@ FLAGS: Mapping[str, Flag] = {
         "`attempts` of the record and the opened row say how.",
         "Count on another failure, and look at what the earlier attempts said.",
         rank=CONTEXT,
-        why="the trial counts because it was run until it was ok, and another compilation may fail"
-        " again",
+        why="the speedup is the last attempt's, and no earlier attempt has a part in it",
         of_trial=lambda record, _: bool(record.attempts),
     ),
     "gpu_unobserved": Flag(
@@ -285,7 +293,7 @@ FLAGS: Mapping[str, Flag] = {
         "NVML gave no processes or no reasons for lowered clocks.",
         "Measure where NVML answers, or make sure that nothing else runs on the GPU.",
         rank=CONTEXT,
-        why="nobody knows whether others used the GPU, or whether its clocks were lowered",
+        why="that nobody could look is no sign that something disturbed the measurement",
         of_process=_is_gpu_unobserved,
     ),
     "host_bound": Flag(
@@ -296,7 +304,8 @@ FLAGS: Mapping[str, Flag] = {
         "device more to do. Several processes (`measure.processes`) show how much the speedup "
         "moves.",
         rank=CONTEXT,
-        why="wall-clock time depends on the host: one sweep gave 4.04 and 3.55 on one H200",
+        why="the wall-clock speedup is this host's (one sweep gave 4.04 and 3.55 on one H200), and "
+        "the device speedup stands beside it",
         of_trial=lambda _, result: result.host_bound_arms is not None,
     ),
     "host_busy": Flag(
@@ -359,7 +368,8 @@ FLAGS: Mapping[str, Flag] = {
         "The cache did not return the code that was stored in it.",
         "Compare the step times of the processes in `record.json`.",
         rank=CONTEXT,
-        why="the mean is over different programs",
+        why="each process timed the program that it ran, and the interval shows how far the "
+        "processes lie apart",
         of_trial=_has_several_artifacts,
     ),
     "shared_gpu": Flag(
@@ -429,7 +439,7 @@ FLAGS: Mapping[str, Flag] = {
         "Look at the blocks in the opened row, and measure again on an idle machine or with a "
         "longer `measure.warmup_s`.",
         rank=CONTEXT,
-        why="a mean of times that drift depends on when it was taken",
+        why="the arms take turns in each round, so times that drift do so in both",
         of_process=_is_unsteady,
     ),
 }

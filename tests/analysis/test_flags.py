@@ -9,7 +9,19 @@ from records import make_process, make_record, make_trial
 
 from sweeper.analysis import meanings
 from sweeper.analysis.derive import derive
-from sweeper.analysis.flags import DOUBT, DOUBTS, FLAGS, RANKS, Flag, find_flags, is_resolved
+from sweeper.analysis.flags import (
+    DOUBT,
+    DOUBTS,
+    FLAGS,
+    MAX_CLOCK_DIFFERENCE,
+    MAX_RECOMPILED,
+    RANKS,
+    UNVERIFYING,
+    Flag,
+    find_disturbances,
+    find_flags,
+    is_resolved,
+)
 from sweeper.analysis.result import Result
 from sweeper.core.record import (
     STATUSES,
@@ -167,6 +179,9 @@ def test_every_flag_has_a_rule_and_every_status_and_flag_has_texts() -> None:
     assert tuple(meanings.STATUSES) == STATUSES
     assert {flag.rank for flag in FLAGS.values()} == RANKS.keys()
     assert {name for name, flag in FLAGS.items() if flag.rank == DOUBT} == DOUBTS.keys()
+    disturbances = {name for name, flag in FLAGS.items() if flag.cause}
+    assert disturbances | UNVERIFYING == DOUBTS.keys()
+    assert {"accuracy_unverified", "trains_differently"} == UNVERIFYING
     for meaning in (*meanings.STATUSES.values(), *FLAGS.values(), *meanings.CAUSES.values()):
         assert "`" not in meaning.says  # tooltips have no markup
         assert len(meaning.says) <= MAX_SAYS
@@ -298,3 +313,60 @@ def test_target_is_half_of_the_intervals_width() -> None:
     assert not is_resolved(result, 0.0099)
     assert not is_resolved(replace(result, speedup_high=None), 1.0)
     assert not is_resolved(replace(result, speedup_low=None), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("flag", "changes", "share"),
+    [
+        ("clock_mismatch", {"gpu": replace(QUIET, clock_mhz=PerArm(1980.0, 1800.0))}, 0.10),
+        ("clock_mismatch", {"gpu": replace(QUIET, clock_mhz=PerArm(1800.0, 2000.0))}, 0.10),
+        ("clock_mismatch", {"gpu": None}, 0.0),
+        ("throttled", {"gpu": replace(QUIET, clock_mhz=PerArm(1980.0, 1800.0))}, 0.10),
+        ("throttled", {}, MAX_CLOCK_DIFFERENCE),
+        # a fifth of the cores is gone, so what takes four fifths of a second takes a second
+        ("host_busy", {"host": HostState(busy_while_measuring=0.2)}, 0.25),
+        ("host_busy", {"host": HostState(throttled_s=0.12)}, 0.25),  # the rounds took 0.6 s
+        ("host_busy", {"host": HostState(0.0, 0.1, 0.06)}, 0.25),
+        ("host_busy", {"host": HostState(busy_while_measuring=1.0)}, 99.0),
+        ("host_busy", {"host": HostState(0.0, 0.2, 0.1), "rounds": ()}, 0.25),
+        ("host_busy", {"host": None}, 0.0),
+        ("recompiled", {}, MAX_RECOMPILED),
+        ("shared_gpu", {}, math.inf),
+        ("unequal_settings", {}, math.inf),
+    ],
+)
+def test_a_disturbance_may_move_a_speedup_by_a_share_that_the_process_tells(
+    flag: str, changes: dict[str, object], share: float
+) -> None:
+    assert FLAGS[flag].moves(quiet(**changes)) == pytest.approx(share)
+
+
+def test_disturbances_have_the_share_of_the_process_that_they_moved_most() -> None:
+    clocks = (PerArm(1980.0, 1950.0), PerArm(1980.0, 1800.0), PerArm(1980.0, 1980.0))
+    processes = tuple(
+        quiet(index, gpu=replace(QUIET, clock_mhz=clock)) for index, clock in enumerate(clocks)
+    )
+    found = ("clock_mismatch", "recompiled")
+    record = replace(make_record(), processes=processes, flags=found)
+    assert find_disturbances(record) == pytest.approx({"clock_mismatch": 0.10, "recompiled": 0.05})
+
+
+def test_context_what_is_not_verified_and_unknown_flags_disturb_nothing() -> None:
+    disturbing = {name for name, flag in FLAGS.items() if flag.cause}
+    others = (*(FLAGS.keys() - disturbing), "a_flag_of_a_later_version")
+    assert find_disturbances(replace(make_record(), flags=others)) == {}
+
+
+def test_without_processes_nobody_knows_how_far_a_disturbance_moved_it() -> None:
+    record = replace(make_record(), processes=(), flags=("throttled",))
+    assert find_disturbances(record) == {"throttled": math.inf}
+
+
+@pytest.mark.parametrize("flag", [name for name, flag in FLAGS.items() if flag.cause])
+def test_a_flag_that_disturbs_moves_a_speedup_by_something(flag: str) -> None:
+    """What raises each flag above."""
+    raised = {
+        "clock_mismatch": {"gpu": replace(QUIET, clock_mhz=PerArm(1980.0, 1950.0))},
+        "host_busy": {"host": HostState(throttled_s=0.01)},
+    }
+    assert FLAGS[flag].moves(quiet(**raised.get(flag, {}))) >= 0.01

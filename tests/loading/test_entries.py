@@ -9,7 +9,7 @@ import pytest
 from records import make_record, write_sweep
 
 from sweeper.core.errors import ConfigError
-from sweeper.core.record import SCHEMA_VERSION, Record
+from sweeper.core.record import SCHEMA_VERSION, HostState, Record
 from sweeper.core.trial import Labels, Model, Text, Trial, name_variants
 from sweeper.loading.entries import load
 from sweeper.loading.sources import find_sweep
@@ -232,3 +232,13 @@ def test_old_and_new_steps_share_no_row_of_a_mean(tmp_path: Path) -> None:
     new = make_record(trial=replace(old.trial, model=replace(old.trial.model, dropout=True)))
     entries = load([write_sweep(tmp_path, [old, new])]).entries
     assert {entry.variant for entry in entries} == {"model.dropout=false", "model.dropout=true"}
+
+
+def test_an_entry_keeps_what_disturbed_its_record(tmp_path: Path) -> None:
+    """The share is read from the processes, which an entry does not keep."""
+    record = make_record(flags=("host_busy", "unsteady"))
+    busy = HostState(busy_while_measuring=0.5)
+    record = replace(record, processes=tuple(replace(one, host=busy) for one in record.processes))
+    (entry,) = load([write_sweep(tmp_path, [record])]).entries
+    assert entry.record.processes == ()
+    assert entry.disturbances == {"host_busy": pytest.approx(1.0)}

@@ -13,7 +13,7 @@ from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import count, duration, figure, join, percent, prefix, ratio
 
 from . import trajectories
-from .decision import Answer
+from .decision import OPEN, Answer
 from .gains import MIN_GAIN, Candidate, find_candidate
 from .trials import find_varying, show_axes
 
@@ -248,5 +248,8 @@ def _add_of_loop(script: ScriptAnswer, answer: Answer) -> Iterator[str]:
         elif compiled >= NOTABLE_WAIT:
             yield f"once compiled, the loader takes {percent(compiled)}"
     if script.saving and script.total_steps == answer.limits.steps:
-        yield f"over {script.total_steps:,} steps compiling {script.saving.describe()}"
+        saves = f"over {script.total_steps:,} steps compiling {script.saving.describe()}"
+        # one process: the answer is open, and the figure has no interval that says so
+        has_interval = script.saving.low_s is not None
+        yield saves if has_interval or answer.verdict != OPEN else f"{saves}, as measured"
     yield trajectories.say(script.seen.trajectory)

@@ -12,7 +12,7 @@ from summary_records import PRECISIONS, doubtful, findings_of, unverified, whole
 
 from sweeper.analysis import stats
 from sweeper.analysis.stats import Estimate
-from sweeper.core.record import PerArm, Record
+from sweeper.core.record import HostState, PerArm, Record
 from sweeper.core.trial import Compile
 from sweeper.report.answers.groups import (
     AMP,
@@ -31,6 +31,12 @@ def ratio(estimate: Estimate | None) -> float | None:
 def ends(estimate: Estimate | None) -> tuple[float, float] | None:
     bounds = estimate.interval() if estimate else None
     return (bounds.low, bounds.high) if bounds else None
+
+
+def with_busy_host(record: Record) -> Record:
+    """The same on a host of which others used half; only the flag `host_busy` makes it count."""
+    busy = HostState(busy_while_measuring=0.5)
+    return replace(record, processes=tuple(replace(item, host=busy) for item in record.processes))
 
 
 def test_what_is_not_verified_is_in_no_mean_and_has_not_passed(
@@ -89,16 +95,18 @@ def test_a_failure_is_not_unverified(tmp_path: Path) -> None:
     [
         ((), (), (1, 1, 1, 1)),
         (("compile_contended", "single_process"), ("cudagraphs_skipped",), (1, 1, 1, 1)),
-        (("attention_differs",), (), (0, 0, 1, 0)),
-        (("unsteady",), (), (0, 0, 1, 0)),
-        ((), ("failed_before",), (0, 1, 0, 0)),
-        (("host_bound",), ("host_busy",), (0, 0, 0, 1)),
+        (("attention_differs", "host_bound", "unsteady"), ("failed_before",), (1, 1, 1, 1)),
+        (("throttled",), (), (1, 1, 1, 1)),
+        (("shared_gpu",), (), (0, 0, 1, 0)),
+        ((), ("unequal_settings",), (0, 1, 0, 0)),
+        (("host_busy",), ("host_busy",), (0, 0, 0, 1)),
         (("accuracy_unverified",), (), (0, 0, 1, 0)),
     ],
     ids=[
         "no flag",
         "no doubt",
-        "another kernel",
+        "context",
+        "moves it by less than the margin",
         "in amp",
         "in fp32",
         "by wall clock alone",
@@ -109,7 +117,8 @@ def test_each_mean_says_how_many_of_its_models_carry_no_doubt(
     tmp_path: Path, amp: tuple[str, ...], fp32: tuple[str, ...], sure: tuple[int, ...]
 ) -> None:
     records = [make_record("a", "amp", flags=amp), make_record("a", "fp32", flags=fp32)]
-    group = whole_of(findings_of(tmp_path, [with_device(record, 2.0) for record in records]))
+    records = [with_device(with_busy_host(record), 2.0) for record in records]
+    group = whole_of(findings_of(tmp_path, records))
     means = (WEIGHTED, AMP, FP32, DEVICE)
     assert tuple(mean.count_sure(group) for mean in means) == sure
 
@@ -123,7 +132,15 @@ def test_the_device_mean_is_over_models_with_device_time(tmp_path: Path) -> None
 
 
 def test_a_mean_is_over_doubtful_models_too_and_counts_those_without_doubt(tmp_path: Path) -> None:
-    group = whole_of(findings_of(tmp_path, doubtful()))
+    """The records of `doubtful`, with a busy host in place of `host_bound`, which disturbs the wall
+    clock alone, and neighbours on the GPU in place of `throttled`, which disturb both clocks.
+    """
+    other = {"host_bound": "host_busy", "throttled": "shared_gpu"}
+    records = [
+        replace(with_busy_host(one), flags=tuple(other.get(flag, flag) for flag in one.flags))
+        for one in doubtful()
+    ]
+    group = whole_of(findings_of(tmp_path, records))
     means = (AMP, FP32, WEIGHTED, DEVICE)
     assert [ratio(mean.estimate(group)) for mean in means] == pytest.approx([6.0, 4.0, 5.5, 5.5])
     assert [mean.count(group) for mean in means] == [3, 3, 3, 3]

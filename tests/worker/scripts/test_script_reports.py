@@ -100,8 +100,8 @@ def test_texts_that_are_padded_to_the_longest_are_named_with_sizes_to_pad_to(
     sizes = ", ".join(map(str, script.pad_to))
     assert f"{script.num_shapes} shapes of inputs: pad to {sizes}" in find(trial, outcome)
     entry = make_entry(trial, outcome)
-    (said,) = conclude(Findings([entry]).choices)
-    assert re.match(r"script padded_text.py: .+; step \d\.\d\dx, loop \d\.\d\dx", said), said
+    (said,) = conclude(Findings([entry]).answers)
+    assert re.match(r"script padded_text.py: .+loop \d\.\d\dx, step \d\.\d\dx", said), said
     assert entry.result.loop_speedup != entry.result.speedup
 
 
