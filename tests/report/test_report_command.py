@@ -3,12 +3,11 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from checkout import HEAVY, run_python
-from records import make_process, make_record, write_sweep
+from records import make_record, write_sweep
 
 MODULES_AFTERWARDS = """
 import contextlib, sys
@@ -43,7 +42,8 @@ def test_a_sweep_is_reported_by_name(tmp_path: Path, sweep: Path) -> None:
         "report.md",
         "report.html",
     }
-    assert "\nIn AMP resnet50: default, 2.05 times eager's speed [" in result.stdout
+    assert "\nIn AMP: compile 1 of 1 (1 sure), median 2.05x.\n" in result.stdout
+    assert "\nIn fp32: 1 is open.\n" in result.stdout
     assert "weighted" not in result.stdout
     assert "tables: runs/night/report" in result.stdout
 
@@ -135,15 +135,3 @@ def test_the_last_lines_say_what_to_type_next(tmp_path: Path) -> None:
     assert report(tmp_path, "night", "other").stdout.splitlines()[-1].startswith("tables: ")
     write_sweep(tmp_path / "elsewhere", [make_record(), *failed])
     assert report(tmp_path, "elsewhere/night").stdout.splitlines()[-1].startswith("tables: ")
-
-
-def test_the_terminal_names_recommendations_whose_eager_times_do_not_agree(tmp_path: Path) -> None:
-    other = replace(
-        make_record(mode="reduce-overhead"), processes=(make_process(2.0, eager_s=0.03),)
-    )
-    write_sweep(tmp_path / "runs", [make_record(), other])
-    said = (
-        "eager step times of these trials do not agree, so each mode is compared with its own "
-        "eager step"
-    )
-    assert f"{said}: resnet50 (amp)\n" in report(tmp_path, "night", "--tables").stdout

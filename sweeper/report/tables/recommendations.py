@@ -8,7 +8,7 @@ speedups.csv |
 | `mode backend` | its config options; empty where no mode is to be taken |
 | `sure` | whether the answer is sure |
 | `why_unsure` | what keeps it from being sure: `one process`, `unverified`, `the interval reaches \
-both answers`, `disturbed: ...` |
+both answers`, `disturbed: ...`, `its compile time is an upper bound` |
 | `speedup speedup_low speedup_high` | of its trial, as in speedups.csv; of a script its \
 `loop_speedup` there |
 | `ends` | what the ends come from: `processes`, or the `margin` of a single process |
@@ -30,7 +30,7 @@ one, the sweeps of all trials |
 from collections.abc import Sequence
 
 from sweeper.loading.entries import Entry
-from sweeper.report.answers.decision import Answer
+from sweeper.report.answers.decision import COMPILE, OPEN, STAY, Answer
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.gains import MIN_GAIN, Candidate
 from sweeper.report.answers.speedups import peak_ratio
@@ -61,7 +61,7 @@ def _name_sweeps(answer: Answer) -> str:
 
 
 def _show_answer(answer: Answer) -> str:
-    unsure = "" if answer.is_sure or answer.best is None else ", unsure"
+    unsure = "" if answer.is_sure or answer.verdict == OPEN else ", unsure"
     return f"{answer.recommended}{unsure}"
 
 
@@ -71,10 +71,10 @@ def _show_speedup(one: Candidate) -> str:
 
 
 def _total_s(answer: Answer) -> float | None:
-    """Return the seconds of the job, compiling included; of eager where that is recommended."""
-    if answer.total_compiled_s is not None:
+    """Return the seconds of the job in what is recommended, compiling included."""
+    if answer.verdict == COMPILE:
         return answer.total_compiled_s
-    return answer.total_eager_s
+    return answer.total_eager_s if answer.verdict == STAY else None
 
 
 COSTS = ("compile_cold_s", "compile_warm_s", "break_even_steps", "break_even_warm_steps")

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as RichTable
 
-from sweeper.report.answers.decision import Answer
+from sweeper.report.answers.decision import OPEN, Answer
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.trials import find_varying, name_trial, show_axes
 from sweeper.report.columns.column import TERMINAL, Column, show_row
@@ -34,20 +34,26 @@ UNSURE = " ?"
 
 
 def print_verdict(report: Report, console: Console) -> None:
-    """Print the best modes, and a verdict of at most `MAX_LINES` lines."""
+    """Print the best modes, and a verdict of at most `MAX_LINES` lines, in which only the first
+    sentence may take the room of what failed and of what to type next.
+    """
     _print_best(report.findings.answers, console)
     console.print()
     parts: list[dict[str, int]] = []  # texts with their numbers of lines
-    needed = 0
+    needed = reserved = 0
+    number = len(report.verdict.sentences)
     for texts in _write_verdict(report.verdict):
         sizes = {text: _count_lines(text, console) for text in texts}
         parts.append(sizes)
         needed += min(sizes.values())
+        reserved += min(sizes.values()) if len(parts) > number else 0
     left = MAX_LINES
-    for sizes in parts:
+    for place, sizes in enumerate(parts):
         needed -= min(sizes.values())
+        reserved -= min(sizes.values()) if place >= number else 0
         # In few lines, so that the others have room too.
-        chosen = _find_fitting(sizes, left - needed) or _find_fitting(sizes, left)
+        chosen = _find_fitting(sizes, left - needed)
+        chosen = chosen or _find_fitting(sizes, left - reserved if place else left)
         if chosen:
             left -= sizes[chosen]
             print_plain(chosen, console)
@@ -128,7 +134,7 @@ def _show_answer(answer: Answer) -> str:
     """
     if answer.best is None:
         return ", ".join(sorted({entry.record.status for entry in answer.entries}))
-    doubted = "" if answer.is_sure else UNSURE
+    doubted = "" if answer.is_sure or answer.verdict == OPEN else UNSURE
     speedup = f" {ratio(answer.gain)}x" if answer.chosen else ""
     return f"{answer.recommended}{speedup}{doubted}"
 

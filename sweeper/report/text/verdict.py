@@ -103,7 +103,7 @@ def _say_answers(answers: Sequence[Answer]) -> list[str]:
     for (workload, precision), found in groups.items():
         named = WORKLOADS.get(workload, workload)
         of = f"{named} in {precision}" if len(workloads) > 1 else f"in {precision}"
-        lines.append(f"{of} {_count_answers(found)}")
+        lines.append(f"{of}: {_count_answers(found)}")
     return lines
 
 
@@ -153,7 +153,7 @@ def _say_why_unsure(answers: Sequence[Answer]) -> list[str]:
         reasons.update(answer.why_unsure)
     if len(answers) < 2 or not reasons:
         return []
-    named = ", ".join(f"{number} {reason}" for reason, number in reasons.most_common())
+    named = "; ".join(f"{reason} ({number})" for reason, number in reasons.most_common())
     return [f"not sure: {named}"]
 
 

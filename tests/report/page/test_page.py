@@ -124,7 +124,7 @@ def test_header_says_what_ran_what_failed_and_leads_to_it(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("speedups", "flags", "is_doubted"),
-    [([2.0, 2.1], (), False), ([1.0, 9.0], (), True), ([2.0, 2.1], ("throttled",), True)],
+    [([2.0, 2.1], (), False), ([1.0, 9.0], (), True), ([2.0, 2.1], ("shared_gpu",), True)],
     ids=["sure", "wide interval", "flagged"],
 )
 def test_a_mean_that_says_little_is_pale(
@@ -472,7 +472,7 @@ def test_recommendations_and_causes_stand_in_the_page(tmp_path: Path) -> None:
     assert [column["title"] for column in shown["columns"]][:4] == [
         "model",
         "precision",
-        "recommended",
+        "answer",
         "speedup",
     ]
     assert shown["rows"][0]["cells"][0] == HOSTILE
@@ -594,8 +594,8 @@ def test_every_entry_of_the_contents_bar_leads_somewhere(tmp_path: Path) -> None
 def test_legend_has_flags_by_rank_with_their_trials_and_statuses(tmp_path: Path) -> None:
     assert make_legend(Findings([])) == []
     flags = {
-        "a": ("host_bound", "single_process"),
-        "b": ("host_bound", "little_headroom", "of_tomorrow"),
+        "a": ("shared_gpu", "single_process"),
+        "b": ("shared_gpu", "host_bound", "of_tomorrow"),
     }
     records = [make_record(name, flags=flags[name]) for name in flags] + [
         make_record("c", status="oom")
@@ -603,16 +603,16 @@ def test_legend_has_flags_by_rank_with_their_trials_and_statuses(tmp_path: Path)
     parts = make_legend(Findings(loaded(tmp_path, records)))
     assert {part.kind: [term.name for term in part.terms] for part in parts} == {
         "status": ["oom"],
-        "doubt": ["host_bound"],
-        "context": ["little_headroom", "of_tomorrow"],
+        "doubt": ["shared_gpu"],
+        "context": ["host_bound", "of_tomorrow"],
         "housekeeping": ["single_process"],
         "cause": ["graph_break"],
     }
     assert [part.kind for part in parts if part.folded] == ["housekeeping"]
-    (host_bound,) = parts[0].terms
-    assert host_bound.says == sentence(FLAGS["host_bound"].says)
-    assert host_bound.todo == FLAGS["host_bound"].todo
-    assert host_bound.trials == "2 trials: a amp default, b amp default"
+    (shared,) = parts[0].terms
+    assert shared.says == sentence(FLAGS["shared_gpu"].says)
+    assert shared.todo == FLAGS["shared_gpu"].todo
+    assert shared.trials == "2 trials: a amp default, b amp default"
 
 
 def test_housekeeping_flags_show_in_opened_rows_alone(tmp_path: Path) -> None:

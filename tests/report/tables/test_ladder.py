@@ -104,14 +104,13 @@ def test_the_report_says_where_rungs_ran_on_several_gpus(tmp_path: Path, count: 
 
 def test_the_conclusion_names_the_doubts_of_the_rungs_that_it_compares(tmp_path: Path) -> None:
     flags = {
-        "fused": ("single_process", "unsteady"),
+        "fused": ("single_process", "unsteady", "unequal_settings"),
         "default": ("throttled",),
-        "reduce-overhead": ("host_busy",),
+        "reduce-overhead": ("shared_gpu",),
     }
     text = write(tmp_path, [replace(make_rung(rung), flags=flags.get(rung, ())) for rung in RUNGS])
     doubts = (
-        "doubts: eager + fused optimizer (unsteady), compile reduce-overhead (eager_moved, "
-        "host_busy)"
+        "doubts: eager + fused optimizer (unequal_settings), compile reduce-overhead (shared_gpu)"
     )
     assert doubts in text
     assert "compile default (throttled)" not in text

@@ -1,39 +1,41 @@
-"""The table of recommendations: which trial its figures are of, its notes, and the limits that a
-user gives.
+"""The table of recommendations: which trial its figures are of, how sure it is, its note, and the
+limits that a user gives.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from records import GIB, make_process, make_record, make_trial, write_sweep
 
-from sweeper.analysis.flags import DOUBTS
 from sweeper.core.record import PerArm, Record
 from sweeper.loading.cross_trial import add_cross_trial_findings
 from sweeper.loading.entries import load
 from sweeper.report.__main__ import main, read_limits
-from sweeper.report.answers.decision import NO_LIMITS
+from sweeper.report.answers.decision import NO_LIMITS, Limits
 from sweeper.report.answers.findings import Findings
 from sweeper.report.columns.cell import Value
+from sweeper.report.columns.column import PAGE, show_row
 from sweeper.report.tables.recommendations import RecommendationsTable
 
 TABLE = RecommendationsTable()
 
 
-def findings_of(runs: Path, *records: Record) -> Findings:
-    return Findings(add_cross_trial_findings(load([write_sweep(runs, records)]).entries))
+def findings_of(runs: Path, *records: Record, limits: Limits = NO_LIMITS) -> Findings:
+    entries = add_cross_trial_findings(load([write_sweep(runs, records)]).entries)
+    return Findings(entries, limits=limits)
 
 
 def row_of(runs: Path, *records: Record) -> Mapping[str, Value]:
     """The values of the only row."""
-    (choice,) = TABLE.items(findings_of(runs, *records))
-    return {column.name: column.value(choice) for column in TABLE.columns if column.name}
+    (answer,) = TABLE.items(findings_of(runs, *records))
+    return {column.name: column.value(answer) for column in TABLE.columns if column.name}
 
 
 def with_eager(mode: str, eager_s: float, speedup: float) -> Record:
@@ -61,10 +63,13 @@ def test_a_row_has_the_options_and_the_figures_of_the_mode_that_is_recommended(
     assert [row[name] for name in names] == pytest.approx([3.0, 0.5, 300.0, 50.0])
 
 
-def test_a_row_without_a_mode_has_neither_options_nor_figures(tmp_path: Path) -> None:
-    row = row_of(tmp_path, make_record(speedups=[0.9, 0.91], mode="max-autotune"))
-    names = ("mode", "backend", "speedup", "speedup_low", "compile_cold_s", "break_even_steps")
-    assert [row[name] for name in names] == [None] * len(names)
+def test_a_row_without_a_mode_has_the_figures_of_the_one_that_came_nearest(tmp_path: Path) -> None:
+    nearest = make_record(speedups=[0.9, 0.91], mode="max-autotune")
+    row = row_of(tmp_path, make_record(speedups=[0.8, 0.81]), nearest)
+    names = ("recommended", "mode", "backend", "break_even_steps")
+    assert [row[name] for name in names] == ["stay eager", None, None, None]
+    assert (row["trial_id"], row["compile_cold_s"]) == (nearest.trial_id, 3.0)
+    assert row["speedup"] == pytest.approx(math.sqrt(0.9 * 0.91))
 
 
 def test_a_backend_without_modes_stands_in_its_column_with_the_mode_default(
@@ -79,40 +84,72 @@ def test_a_backend_without_modes_stands_in_its_column_with_the_mode_default(
 
 
 def test_break_even_is_that_of_the_trial(tmp_path: Path) -> None:
-    """20.0 and 20.1 ms agree; the compiled step takes 10 ms, and compiling 3 s."""
-    row = row_of(
-        tmp_path, with_eager("default", 0.0200, 2.0), with_eager("reduce-overhead", 0.0201, 1.0)
-    )
-    assert row["break_even_steps"] == pytest.approx(3.0 / (0.020 - 0.01))
-    assert "do not agree" not in str(row["reason"])
+    """Whatever eager took in the other: the compiled step takes 12 ms, and compiling 3 s."""
     first, second = with_eager("default", 0.030, 2.5), with_eager("reduce-overhead", 0.020, 2.0)
-    row = row_of(tmp_path / "disagree", first, second)
+    row = row_of(tmp_path, first, second)
     assert row["break_even_steps"] == pytest.approx(3.0 / (0.030 - 0.012))
-    assert "do not agree" in str(row["reason"])
 
 
-@pytest.mark.parametrize("doubt", [name for name in DOUBTS if name != "eager_moved"])
-def test_every_doubt_is_named_in_the_reason_and_beneath_the_table(
-    tmp_path: Path, doubt: str
+def cells(runs: Path, records: Sequence[Record], limits: Limits = NO_LIMITS) -> dict[str, str]:
+    """What the page shows in the only row, by title."""
+    findings = findings_of(runs, *records, limits=limits)
+    (answer,) = TABLE.items(findings)
+    columns = TABLE.shown(findings.answers, findings, PAGE)
+    return dict(zip([column.title for column in columns], show_row(columns, answer), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        ((), ()),
+        (("host_bound", "unsteady", "compile_contended"), ()),
+        (("shared_gpu",), ("disturbed: neighbours on the GPU",)),
+        (
+            ("accuracy_unverified", "shared_gpu", "unequal_settings"),
+            ("unverified", "disturbed: neighbours on the GPU, changed settings"),
+        ),
+    ],
+    ids=["no flag", "no doubt", "a doubt", "several"],
+)
+def test_what_keeps_an_answer_from_being_sure_is_named(
+    tmp_path: Path, flags: tuple[str, ...], why: tuple[str, ...]
 ) -> None:
-    choices = findings_of(tmp_path, make_record(flags=(doubt,)), make_record("vgg16")).choices
-    assert [doubt in choice.reason for choice in choices] == [True, False]
-    (note,) = (note for note in TABLE.notes(choices) if doubt in note)
-    assert note.endswith(": resnet50 (amp)")
+    records = [make_record(speedups=[2.0, 2.02, 1.98], flags=flags)]
+    row = row_of(tmp_path, *records)
+    assert (row["sure"], row["why_unsure"]) == (not why, why)
+    shown = cells(tmp_path / "shown", records)
+    assert shown["answer"] == ("default, unsure" if why else "default")
+    assert shown["why"] == row["reason"]
+    assert str(row["reason"]).endswith(f" ({', '.join(why)})" if why else "(6 s)")
 
 
-def test_the_notes_say_from_where_on_single_processes_count_as_different(tmp_path: Path) -> None:
-    (note,) = TABLE.notes(findings_of(tmp_path, make_record(speedups=[1.35])).choices)
-    assert note.endswith(
-        "cannot be tested: 5 % count as a difference, 36 % where a step waits for the host"
-    )
+def test_the_ends_of_one_process_are_those_of_its_margin_and_not_shown(tmp_path: Path) -> None:
+    one, several = [make_record(speedups=[1.5])], [make_record(speedups=[1.5, 1.52, 1.48])]
+    row = row_of(tmp_path / "one", *one)
+    assert (row["ends"], row["why_unsure"]) == ("margin", ("one process",))
+    ends = [row["speedup_low"], row["speedup_high"]]
+    assert ends == pytest.approx([1.5 / 1.02, 1.5 * 1.02])
+    assert row_of(tmp_path / "several", *several)["ends"] == "processes"
+    assert cells(tmp_path / "one shown", one)["speedup"] == "1.50"
+    assert cells(tmp_path / "several shown", several)["speedup"].startswith("1.50 [")
 
 
-def test_the_notes_name_the_models_whose_eager_steps_do_not_agree(tmp_path: Path) -> None:
-    first, second = with_eager("default", 0.030, 2.5), with_eager("reduce-overhead", 0.020, 2.0)
-    notes = TABLE.notes(findings_of(tmp_path, first, second, make_record("vgg16")).choices)
-    (note,) = (note for note in notes if "do not agree" in note)
-    assert note.endswith("compared with its own eager step: resnet50 (amp)")
+def test_the_note_says_where_an_answer_turns(tmp_path: Path) -> None:
+    (note,) = TABLE.notes(findings_of(tmp_path, make_record()).answers)
+    assert note.startswith("an answer turns at 1.05x, or ")
+    assert TABLE.notes([]) == []
+
+
+@pytest.mark.parametrize(
+    ("speedups", "verdict", "seconds"),
+    [((2.0, 2.0), "default", "13.0"), ((1.0, 1.0), "stay eager", "20.0"), ((0.9, 1.6), "open", "")],
+)
+def test_the_total_is_that_of_what_is_recommended(
+    tmp_path: Path, speedups: tuple[float, ...], verdict: str, seconds: str
+) -> None:
+    """A thousand steps of 20 ms in eager."""
+    shown = cells(tmp_path, [make_record(speedups=speedups)], Limits(steps=1000))
+    assert (shown["answer"], shown.get("total s", "")) == (verdict, seconds)
 
 
 @pytest.mark.parametrize("option", ["--steps", "--max-memory-gib"])
@@ -153,7 +190,6 @@ def test_the_terminal_shows_the_first_and_names_the_file_with_all(
     assert [line.split()[0] for line in chosen.splitlines() if line.startswith("m")] == [
         "model",
         *(f"m{number:02}" for number in range(20)),
-        "modes",
     ]
     assert "and 2 more in recommendations.csv" in chosen
     lost = rest.split("causes of lost time\n")[1].split("geometric means")[0]
