@@ -402,4 +402,4 @@ FLAGS: Mapping[str, Flag] = {
 # beside the means over models without any of these, and recommendations name them.
 DOUBTS: Mapping[str, str] = {name: flag.why for name, flag in FLAGS.items() if flag.rank == DOUBT}
 WALL_CLOCK_DOUBTS = frozenset({"host_bound", "host_busy", "eager_moved"})  # not of device time
-DEVICE_DOUBTS = DOUBTS.keys() - WALL_CLOCK_DOUBTS
+DEVICE_DOUBTS = frozenset(DOUBTS) - WALL_CLOCK_DOUBTS

@@ -38,7 +38,7 @@ def guard(value: Value) -> str:
     for a formula.
     """
     text = plain(value)
-    if isinstance(value, (str, tuple)) and FORMULA.match(text):
+    if text and isinstance(value, (str, tuple)) and FORMULA.match(text):
         return f"'{text}"
     return text
 
