@@ -447,5 +447,5 @@ FLAGS: Mapping[str, Flag] = {
 # The flags that say that the speedup may be off, and why.
 DOUBTS: Mapping[str, str] = {name: flag.why for name, flag in FLAGS.items() if flag.rank == DOUBT}
 WALL_CLOCK_DOUBTS = frozenset({"host_busy"})  # not of device time
-DEVICE_DOUBTS = DOUBTS.keys() - WALL_CLOCK_DOUBTS
+DEVICE_DOUBTS = frozenset(DOUBTS) - WALL_CLOCK_DOUBTS
 UNVERIFYING = frozenset(name for name in DOUBTS if not FLAGS[name].cause)

@@ -75,6 +75,9 @@ def begin_files(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple
     """Begin to make the files of a report, and return a function that writes them to `out` and
     returns their paths.
     """
+    for group in report.findings.groups:  # before processes fork, each of which needs these
+        for mean in filter(None, (*group.means.values(), group.weighted_new_model)):
+            mean.interval()
     make_tables = parallel.start(functools.partial(_make_csv_files, report.findings), cores)
     make_page = page.begin_page(report, out, cores)
 

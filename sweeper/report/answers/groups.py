@@ -61,8 +61,12 @@ class Group:
         return [point for point in self.points if point.has_unverified]
 
     @cached_property
+    def means(self) -> dict[Mean, Estimate | None]:
+        return {mean: mean.compute(self) for mean in MEANS}
+
+    @property
     def weighted(self) -> Estimate | None:
-        return WEIGHTED.estimate(self)
+        return self.means[WEIGHTED]
 
     @cached_property
     def weighted_new_model(self) -> Estimate | None:
@@ -123,6 +127,9 @@ class Mean:
         return selected
 
     def estimate(self, group: Group) -> Estimate | None:
+        return group.means[self]
+
+    def compute(self, group: Group) -> Estimate | None:
         selected = self.select(group)
         if not selected:
             return None
@@ -157,6 +164,7 @@ WEIGHTED = Mean("weighted", f"{stats.AMP_SHARE:g} AMP + {stats.FP32_SHARE:g} fp3
 AMP = Mean("AMP", "AMP alone", ("amp",))
 FP32 = Mean("fp32", "fp32 alone", ("fp32",))
 DEVICE = Mean("by device time", "", WEIGHTS, attrgetter("device_estimate"), DEVICE_DOUBTS)
+MEANS = (WEIGHTED, AMP, FP32, DEVICE)
 
 
 def make_groups(points: Iterable[ModelPoint]) -> list[Group]:

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 
 from sweeper.core.trial import MODES
@@ -51,6 +52,7 @@ AXES: Mapping[str, Callable[[Entry], Value]] = {
 }
 
 
+@lru_cache(maxsize=2**16)  # figures, tables and legend name each trial again and again
 def show_axis(entry: Entry, name: str) -> str:
     """Show the value of a trial on the axis `name`; empty where it has none."""
     return cell.show(AXES[name](entry))

@@ -18,14 +18,19 @@ def plain(value: Value) -> str:
     """Show floats in full precision, lists joined by `;`, and nothing for missing and non-finite
     values.
     """
-    if value is None or (isinstance(value, float) and not math.isfinite(value)):
+    if value is None:
         return ""
+    if isinstance(value, float):
+        return str(value) if math.isfinite(value) else ""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, tuple):
         value = ";".join(value)
+    text = str(value)
+    if text.isascii():
+        return text
     # JSON can carry lone surrogates, UTF-8 cannot.
-    return str(value).encode("utf-8", "replace").decode()
+    return text.encode("utf-8", "replace").decode()
 
 
 def guard(value: Value) -> str:
@@ -33,7 +38,7 @@ def guard(value: Value) -> str:
     for a formula.
     """
     text = plain(value)
-    if isinstance(value, str | tuple) and FORMULA.match(text):
+    if text and isinstance(value, (str, tuple)) and FORMULA.match(text):
         return f"'{text}"
     return text
 

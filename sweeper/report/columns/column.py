@@ -49,14 +49,18 @@ class Column(Generic[T]):
         if self.text is not None:
             return self.text(item)
         value = self.value(item)
-        if self.kind is float and isinstance(value, int | float):
+        if value is None:
+            return ""
+        if self.kind is float and isinstance(value, (int, float)):
             return formats.figure(value)
         return cell.show(value)
 
     def number(self, item: T) -> float | None:
         """Return what the page sorts by; None: by the text."""
+        if not self.is_number:
+            return None
         value = self.value(item)
-        if not self.is_number or not isinstance(value, int | float) or not math.isfinite(value):
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
             return None
         return float(value)
 

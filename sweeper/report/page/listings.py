@@ -71,7 +71,7 @@ def make_listing(spec: TableSpec[T], findings: Findings, out: Path) -> Listing |
     for column in spec.columns:
         if column.is_filter and (column.name != SWEEP or differs(column, shown)):
             filters.append(column)
-    metrics = list(map(metric_column, METRICS))
+    metrics = [(metric, metric_column(metric)) for metric in METRICS]
     has_several_sweeps = len({entry.folder.parent for entry in findings.entries}) > 1
     rows = []
     for number, item in enumerate(shown, 1):
@@ -91,8 +91,9 @@ def make_listing(spec: TableSpec[T], findings: Findings, out: Path) -> Listing |
             if spec.shows_causes and is_ok(entry):
                 why = "\n".join(explain(entry, findings.causes_of.get(entry, ())))
             details = [("why not faster", why), *_describe_record(entry), ("end of the log", log)]
-            for metric in metrics:
-                details.append((metric.name, metric.show(entry)))
+            for metric, figure in metrics:
+                if metric.value(entry.result) is not None:
+                    details.append((figure.name, figure.show(entry)))
             row_id = entry.record.trial_id
             if has_several_sweeps:
                 row_id += f"@{name_sweep(entry)}"

@@ -413,7 +413,7 @@ def test_a_tensor_that_the_script_keeps_and_a_cuda_graph_overwrites_is_named(
     outcome, printed = run_worker(trial, tmp_path)
     assert outcome.status == "runtime_error", printed[-3000:]
     assert (outcome.message or "").startswith(
-        "kept.py:32 reads a tensor that the script has kept from an earlier step"
+        "kept.py:34 reads a tensor that the script has kept from an earlier step"
     )
 
 
