@@ -21,7 +21,7 @@ def find_unsampled_logs(sides: Sides, quantity: Quantity, moved: bool) -> tuple[
     the host.
     """
     margin = find_margin(sides[0].trial.device)
-    draws = math.log1p(margin.program)
+    draws = math.log1p(margin.row)
     if not moved and count_fewest(sides, quantity) >= _needed_processes(sides, quantity):
         return draws, 0.0
     return draws, math.log1p(margin.host)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from sweeper.core.backends import CONTROLS
 from sweeper.core.trial import Trial
 from sweeper.loading.entries import Entry
-from sweeper.report.columns.formats import duration, interval, join, ratio, shorten_names
+from sweeper.report.columns.formats import duration, interval, join, prefix, ratio, shorten_names
 
 from .gains import Candidate, find_candidate, name_mode
 from .trials import rank_mode
@@ -113,7 +113,7 @@ class Answer:
         """E.g. `compile default: 1.28x [1.25, 1.31], 1.29x by the device; pays back after 3,178
         steps (12 min)`.
         """
-        unsure = f" ({', '.join(self.why_unsure)})" if self.why_unsure else ""
+        unsure = prefix("; not sure: ", ", ".join(self.why_unsure))
         if self.verdict != COMPILE or self.best is None:
             return f"{self.verdict}: {self.why_not}{unsure}"
         name = f"compile {self.best.name}" if self.is_sure else f"{self.best.name}, unsure"
@@ -205,9 +205,10 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Answer:
     nearest = max(crossing or kept, key=_rank_gain)
     answer = replace(answer, best=nearest, not_tried=_list_untried(answer, kept))
     if crossing:
-        ends = f"between {ratio(nearest.gain.low)} and {ratio(nearest.gain.high)}"
-        lies = f"{nearest.name} {show_gain(nearest)} lies {ends}"
-        why = f"{lies}, and pays from {ratio(nearest.turn(steps))}x on"
+        clock = "loop " if nearest.of_loop else ""
+        ends = f"{ratio(nearest.gain.low)}x to {ratio(nearest.gain.high)}x"
+        measured = f"{nearest.name} {clock}{ratio(nearest.gain.value)}x may be {ends}"
+        why = f"{measured}, and pays from {ratio(nearest.turn(steps))}x on"
         return replace(answer, why_not=why, why_unsure=nearest.why_unsure(steps))
     unsure = [reason for one in kept for reason in one.why_unsure(steps)]
     return replace(
@@ -281,9 +282,10 @@ def _differ(one: Candidate, other: Candidate) -> bool:
 def _say_why_to_stay(nearest: Candidate, steps: int | None) -> str:
     if steps is not None and nearest.turn(steps) > nearest.turn(None):
         needed = nearest.break_even_steps
-        after = "never" if needed is None else f"after {math.ceil(needed):,} steps"
-        paid = f"{nearest.name} ({show_gain(nearest)}) pays back {after}"
-        return f"{paid}, and the job has {steps:,}"
+        paid = "never pays back"
+        if needed is not None:
+            paid = f"pays back after {math.ceil(needed):,} steps, and the job has {steps:,}"
+        return f"{nearest.name} {paid} ({show_gain(nearest)})"
     less = f"less than {ratio(nearest.turn(None))}x as fast as eager"
     return f"{nearest.name} is {less} ({show_gain(nearest)})"
 

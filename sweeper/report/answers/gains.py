@@ -59,9 +59,7 @@ class Candidate:
     @property
     def break_even_steps(self) -> float | None:
         """Steps until compiling has paid; None: it never does, or its compile time is not known."""
-        if self.compile_s is None or self.gain.value <= 1:
-            return None
-        return max(self.compile_s, 0.0) / (self.eager_s * (1 - 1 / self.gain.value))
+        return self.entry.result.break_even_steps
 
     def total_s(self, steps: int) -> float | None:
         """Seconds of a job of `steps` steps, compiling included."""
@@ -165,7 +163,8 @@ def find_candidate(entry: Entry) -> Candidate | None:
         assert loop is not None
         return Candidate(entry, loop, of_device, result.eager_loop_step_s, of_loop=True)
     ends = [end for end in (result.speedup_min, result.speedup_max) if end is not None]
-    margin = single_process_margin(device, result.host_bound_arms is not None)
+    scatters = result.host_bound_arms is not None or "unsteady" in entry.flags
+    margin = single_process_margin(device, scatters)
     step = _bound(result.estimate, ends, margin)
     if step is None or result.eager_step_s is None:
         return None

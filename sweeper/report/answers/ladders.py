@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import chain
 from statistics import fmean, geometric_mean
 
-from sweeper.analysis.flags import DOUBTS, UNVERIFIED
+from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.stats import Estimate, difference
 from sweeper.core.ladder import COMPILED_RUNGS, EAGER_RUNGS
 from sweeper.core.record import ARMS
@@ -20,7 +20,7 @@ from sweeper.loading.ladder import Ladder, Step
 from sweeper.report.columns import cell
 from sweeper.report.columns.formats import count, estimated, join, prefix, ratio
 
-from .gains import MIN_GAIN
+from .gains import MIN_GAIN, find_doubts
 from .trials import show_axis
 
 MAX_SENTENCES = 3  # of a verdict
@@ -86,7 +86,7 @@ class Rung:
     @property
     def doubts(self) -> list[str]:
         """The flags that say that its step time may be off."""
-        return [flag for flag in self.entry.flags if flag in DOUBTS]
+        return list(find_doubts(self.entry))
 
 
 def _compare(one: Step | None, other: Step) -> Estimate | None:

@@ -53,12 +53,13 @@ def make_verdict(findings: Findings, manifests: Sequence[Manifest]) -> Verdict:
     answers, entries = findings.answers, findings.entries
     ladders_said = [answer for answer in findings.ladders if answer.is_whole]
     climbed = {_name_model(answer.built.entry) for answer in ladders_said}
+    adding = {_name_model(answer.built.entry) for answer in ladders_said if answer.adds}
     of_scripts, models = [], []
     for answer in answers:
         if answer.trial.workload == SCRIPT:
             of_scripts.append(answer)
-        elif len(answers) == 1 or _name_model(answer.entries[0]) not in climbed:
-            models.append(answer)  # a ladder says more of the others
+        elif _name_model(answer.entries[0]) not in climbed or (len(answers) == 1 and adding):
+            models.append(answer)
     said = [prefix("modes are chosen for ", str(findings.limits))]
     said += scripts.conclude(of_scripts)[:MAX_SCRIPTS]
     said += ladders.conclude(findings.ladders)

@@ -190,7 +190,6 @@ def test_the_verdict_says_where_torch_compile_adds_nothing(tmp_path: Path) -> No
     assert "and torch.compile adds nothing to that (1.01x with compile default)" in sentences[0]
 
 
-@pytest.mark.xfail(reason="one ladder is followed by `compile default: 1.26x`", strict=True)
 def test_where_torch_compile_adds_nothing_no_sentence_says_to_compile(tmp_path: Path) -> None:
     """Over the eager of its own trial, which is slower than the strongest, it gains 1.26x."""
     sentences = report_on(tmp_path, gain_nothing()).verdict.sentences

@@ -226,7 +226,7 @@ def test_one_process_of_a_loop_on_a_cpu_leaves_the_answer_open(
 ) -> None:
     said = conclude_on(read(make_trained(None, compiled_s)))
     assert said.startswith("script train.py: open: default loop ")
-    assert said.endswith(" (one process)")
+    assert said.endswith("; not sure: one process")
 
 
 def test_one_line_recommends_one_mode_of_a_script(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_a_length_of_the_report_is_not_that_of_the_command(tmp_path: Path) -> No
         "; over 10,000 steps compiling saves 2 min 40 s (2 min 38 s to 2 min 42 s)."
     )
     (said,) = verdict_of(tmp_path / "short", record, limits=Limits(steps=1_000))
-    assert said.startswith("Script train.py: stay eager: default (loop 1.25x [")
+    assert said.startswith("Script train.py: stay eager: default pays back after 2,000 steps")
     assert said.endswith(" steps, and the job has 1,000.")
     assert "over" not in said
 
