@@ -120,7 +120,7 @@ def test_what_keeps_an_answer_from_being_sure_is_named(
     shown = cells(tmp_path / "shown", records)
     assert shown["answer"] == ("default, unsure" if why else "default")
     assert shown["why"] == row["reason"]
-    assert str(row["reason"]).endswith(f" ({', '.join(why)})" if why else "(6 s)")
+    assert str(row["reason"]).endswith(f"; not sure: {', '.join(why)}" if why else "(6 s)")
 
 
 def test_the_ends_of_one_process_are_those_of_its_margin_and_not_shown(tmp_path: Path) -> None:
