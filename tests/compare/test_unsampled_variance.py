@@ -7,9 +7,10 @@ import math
 import pytest
 from comparisons import measured
 
+from sweeper.analysis.margins import MARGINS
 from sweeper.compare.pairs import make_side
 from sweeper.compare.quantities import QUANTITIES
-from sweeper.compare.unsampled_variance import DRAW_NOISE, HOST_NOISES, find_unsampled_logs
+from sweeper.compare.unsampled_variance import find_unsampled_logs
 
 WALL = next(quantity for quantity in QUANTITIES if quantity.arms)
 
@@ -27,5 +28,6 @@ def test_a_host_is_sampled_by_one_process_of_a_gpu_and_two_of_a_cpu(
     device: str, processes: int, moved: bool, is_sampled: bool
 ) -> None:
     side = make_side(measured(wobble=[1.0] * processes, device=device))
-    host = 0.0 if is_sampled else math.log1p(HOST_NOISES[device])
-    assert find_unsampled_logs((side, side), WALL, moved) == (math.log1p(DRAW_NOISE[device]), host)
+    margin = MARGINS[device]
+    host = 0.0 if is_sampled else math.log1p(margin.host)
+    assert find_unsampled_logs((side, side), WALL, moved) == (math.log1p(margin.row), host)

@@ -96,7 +96,7 @@ def test_report_that_cannot_be_written_is_printed_all_the_same(
     monkeypatch.setattr(build, "write_text", refuse)
     assert run_sweep([trial], SETTINGS) == NOT_OK
     output = capsys.readouterr()
-    assert "In fp32 vit_b_16: default, 2.00 times eager's speed." in output.out
+    assert "In fp32 vit_b_16: open: default 2.00x may be " in output.out
     why = "No space left on device; free some space, then write it: python -m sweeper.report night"
     assert f"sweeper: no report: {why}" in output.err
 

@@ -24,7 +24,7 @@ def test_grid_ends_with_tables_and_runs_again_without_work(run_module: Run, tmp_
     command = ["mode=default", "-m", *custom("mlp"), "precision=fp32,amp", "sweep=grid", *FAST]
     result = run_module("sweeper", *command)
     assert result.returncode == 0, result.stdout + result.stderr
-    assert "\nWhich mode: " in result.stdout
+    assert "\nIn fp32: " in result.stdout
     assert "weighted" not in result.stdout
     assert "mlflow ui --backend-store-uri sqlite:///" in result.stdout
     assert {record.status for record in records(tmp_path, "grid").values()} == {"ok"}

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from sweeper.analysis.flags import UNVERIFIED
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
@@ -66,7 +67,7 @@ def make_verdict(findings: Findings, manifests: Sequence[Manifest]) -> Verdict:
     said += _say_answers(models)
     if models or of_scripts:
         said += _say_modes(models) + _say_why_unsure(answers)
-    said.append(_compare_eager(entries))
+    said += [_count_unverified(answers, entries), _compare_eager(entries)]
     found = {(printable(name_sweep(entry)), entry.record.trial_id) for entry in entries}
     # Not begun, removed or not to be read.
     missing = len(list_planned(manifests) - found)
@@ -156,6 +157,14 @@ def _say_why_unsure(answers: Sequence[Answer]) -> list[str]:
         return []
     named = "; ".join(f"{reason} ({number})" for reason, number in reasons.most_common())
     return [f"not sure: {named}"]
+
+
+def _count_unverified(answers: Sequence[Answer], entries: Sequence[Entry]) -> str:
+    """Count the trials whose result could not be judged, where no answer rests on one of them."""
+    number = sum(entry.is_ok and UNVERIFIED in entry.flags for entry in entries)
+    if not number or any("unverified" in answer.why_unsure for answer in answers):
+        return ""
+    return f"{count(number, 'trial')} not verified"
 
 
 def _name_precision(answer: Answer) -> str:

@@ -206,7 +206,7 @@ def test_what_is_not_verified_is_named_beside_means_and_in_its_answer(tmp_path: 
             "is in no mean" in text
         )
     (said,) = re.findall(r"^\| g \|.* amp \| default, unsure \| 9\.00 \|.*", text, re.MULTILINE)
-    assert "(one process, unverified)" in said
+    assert "not sure: one process, unverified" in said
 
 
 def test_without_fp32_the_weighted_mean_says_why_there_is_none(tmp_path: Path) -> None:
