@@ -211,6 +211,7 @@ def test_traps_show_in_the_table(run_module, tmp_path: Path) -> None:
     assert (means["slightly_off"], means["gives_graph_back"]) == ("", "")
 
 
+@pytest.mark.slow
 def test_hang_in_compile_and_in_a_step_end_at_the_limit(run_module, tmp_path: Path) -> None:
     done = run_module(
         "sweeper", "-m", "model=custom", "model.factory=factories:mlp", "batch_size=4",

@@ -46,7 +46,12 @@ def accuracy_of(outcome: Outcome) -> Accuracy:
         ("input_not_written", {}, "change of input 0"),
         ("second_batch_alone", {}, ""),
         ("largest_size_alone_is_right", {"vary": {"batch_size": [2, 4]}}, ""),
-        ("deep_norms_tripled", {"precision": AMP, "batch_size": 64}, ""),
+        pytest.param(
+            "deep_norms_tripled",
+            {"precision": AMP, "batch_size": 64},
+            "",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_wrong_step_is_a_mismatch(name: str, changes: dict[str, object], worst: str) -> None:
@@ -68,7 +73,7 @@ RIGHT = (
     # the deep one is hard in half precision alone, and compiles for long
     [
         *((name, precision) for name in RIGHT for precision in (Precision(), AMP)),
-        ("right_deep_norms", AMP),
+        pytest.param("right_deep_norms", AMP, marks=pytest.mark.slow),
     ],
     ids=lambda value: (
         value if isinstance(value, str) else "fp32" if value == Precision() else "amp"
@@ -203,6 +208,7 @@ def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(
     assert at_first.status == "accuracy_mismatch", at_first.message
 
 
+@pytest.mark.slow
 def test_verdict_for_which_memory_is_short_is_given_at_the_second_try(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

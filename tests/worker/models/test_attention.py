@@ -97,6 +97,7 @@ def test_error_of_another_cause_stays_what_it_is() -> None:
         build(Trial(model, 1, Labels("x", "fp32"), device="cpu"))
 
 
+@pytest.mark.slow
 @pytest.mark.compile
 def test_eager_arm_with_flex_attention_keeps_its_kernel_compiled(
     monkeypatch: pytest.MonkeyPatch,

@@ -69,6 +69,7 @@ def test_the_compiled_loop_is_compiled_from_its_first_step(tmp_path: Path) -> No
     assert "ran in eager" not in compiled
 
 
+@pytest.mark.slow
 def test_single_steps_are_timed_and_energy_that_nobody_counts_is_missing(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BEGIN + "steps(1_000_000)")
     outcome, printed = run_worker(
@@ -92,6 +93,7 @@ def test_single_steps_are_timed_and_energy_that_nobody_counts_is_missing(tmp_pat
     assert list(process.phases_s)[-4:] == ["energy", "profiling", "reference", "checking"]
 
 
+@pytest.mark.slow
 def test_rounds_in_which_a_script_ends_are_kept(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BEGIN + "steps(8000)")
     outcome, printed = run_worker(
@@ -211,6 +213,7 @@ def test_what_fails_in_the_eager_loop_alone_is_the_script_s_own_error(tmp_path: 
     )
 
 
+@pytest.mark.slow
 def test_a_compiled_loop_that_calls_its_module_elsewhere_is_not_compiled(tmp_path: Path) -> None:
     counts = (
         "import glob\nopen(f'run{len(glob.glob(\"run*\"))}', 'w')\nif len(glob.glob('run*')) "
