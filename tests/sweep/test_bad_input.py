@@ -117,6 +117,7 @@ def test_bad_yaml_of_the_user(run_module: Run, tmp_path: Path, name: str, says: 
     )
 
 
+@pytest.mark.slow
 def test_slurm_that_does_not_answer(run_module: Run, tmp_path: Path) -> None:
     """Where SLURM is installed, its commands find no cluster; elsewhere there are no commands."""
     result = run_module(

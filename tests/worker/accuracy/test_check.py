@@ -328,8 +328,16 @@ def test_gradient_that_eager_gives_as_infinite_is_counted() -> None:
     assert "all gradients" in str(outcome.process.accuracy.unverified)
 
 
-@pytest.mark.parametrize("precision", [Precision(), AMP], ids=["fp32", "amp"])
-@pytest.mark.parametrize("name", ["factories:random_each_time", "wrong_models:functional_dropout"])
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        ("factories:random_each_time", AMP),
+        ("wrong_models:functional_dropout", Precision()),
+        pytest.param("factories:random_each_time", Precision(), marks=pytest.mark.slow),
+        pytest.param("wrong_models:functional_dropout", AMP, marks=pytest.mark.slow),
+    ],
+    ids=["each_time-amp", "dropout-fp32", "each_time-fp32", "dropout-amp"],
+)
 def test_step_that_draws_random_numbers_is_verified_over_seeds(
     name: str, precision: Precision
 ) -> None:

@@ -317,6 +317,7 @@ def test_a_trajectory_names_a_module_that_the_script_compiles_as_the_record_does
     assert (read_trajectory(outcome).worst or "").endswith(ends)
 
 
+@pytest.mark.slow
 def test_a_trajectory_that_fails_keeps_what_was_measured(tmp_path: Path) -> None:
     """The script ends by itself in its fourth run."""
     counts = (
