@@ -2,6 +2,7 @@
 exactly these.
 """
 
+import math
 import shlex
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +19,7 @@ from sweeper.report.answers.decision import OPEN, Answer
 from sweeper.report.answers.gains import ModeOption, find_option
 from sweeper.report.answers.trials import name_sweep, show_axes, show_axis
 from sweeper.report.columns.cell import show
-from sweeper.report.columns.formats import shorten_names
+from sweeper.report.columns.formats import duration, shorten_names
 
 # What a recommendation is for.
 CASE = ("model", "suite", "workload", "variant", "precision", "batch_size")
@@ -60,15 +61,23 @@ class _Need(NamedTuple):
     why: str
     modes: tuple[ModeOption, ...]  # to run; one with a mode that was tried needs more processes
     is_new: bool  # whether these modes were not tried
+    processes: int  # of each trial
     command: str
     sweep: str
 
-    def describe(self, models: Sequence[ReportedModel], precisions: Sequence[str]) -> Again:
-        """Describe what these models lack in these precisions, with the command for it."""
+    def describe(
+        self, models: Sequence[ReportedModel], precisions: Sequence[str], took_s: float
+    ) -> Again:
+        """Describe what these models lack in these precisions, with the command for it and how long
+        that takes, if a process of each of them took `took_s` together.
+        """
         command = ""
         if self.command:
             command = narrow(self.command, models, self._change(precisions))
-        return Again(self.why, tuple(model.name for model in models), tuple(precisions), command)
+        why = self.why
+        if not math.isnan(took_s):
+            why += f" (about {duration(took_s * len(self.modes) * self.processes)})"
+        return Again(why, tuple(model.name for model in models), tuple(precisions), command)
 
     def _change(self, precisions: Sequence[str]) -> dict[str, str]:
         """Change the overrides of the command to what the models lack."""
@@ -86,8 +95,8 @@ class _Need(NamedTuple):
                 changes |= {"backend": _join(backends)}
         if self.is_new:
             return {**changes, "sweep": self.sweep}
-        processes = str(MIN_PROCESSES_IF_HOST_BOUND)
-        return {**changes, "measure.processes": processes, "sweep": f"{self.sweep}-again"}
+        again = {"measure.processes": str(self.processes), "sweep": f"{self.sweep}-again"}
+        return {**changes, **again}
 
 
 def _join(values: Iterable[str]) -> str:
@@ -101,32 +110,47 @@ def list_again(
     lack the same.
     """
     commands = _find_commands(entries, manifests)
-    # Models in order, by what they lack and their precision.
-    lacking: dict[tuple[_Need, str], dict[ReportedModel, None]] = defaultdict(dict)
+    # Models in order, by what they lack and their precision, with the seconds of a process.
+    lacking: dict[tuple[_Need, str], dict[ReportedModel, float]] = defaultdict(dict)
     for answer in answers:
         first = answer.entries[0]
         command, sweep = commands.get(show_axes(first, CASE), ("", ""))
         need = _find_need(answer, command, sweep)
         if need:
             model = ReportedModel(show_axis(first, "model"), show_axis(first, "suite") or None)
-            lacking[need, show_axis(first, "precision")][model] = None
-    precisions: dict[tuple[_Need, tuple[ReportedModel, ...]], list[str]] = defaultdict(list)
+            lacking[need, show_axis(first, "precision")][model] = _find_process_s(answer)
+    precisions: dict[tuple[_Need, tuple[ReportedModel, ...]], dict[str, float]] = defaultdict(dict)
     for (need, precision), models in lacking.items():
-        precisions[need, tuple(models)].append(precision)
-    return [need.describe(models, found) for (need, models), found in precisions.items()]
+        precisions[need, tuple(models)][precision] = sum(models.values())
+    said = []
+    for (need, models), took_s in precisions.items():
+        said.append(need.describe(models, list(took_s), sum(took_s.values())))
+    return said
+
+
+def _find_process_s(answer: Answer) -> float:
+    """Return the wall seconds of a process of the trial that the answer rests on; not a number
+    where they are not known.
+    """
+    entry = answer.best.entry if answer.best else answer.entries[0]
+    wall_s, processes = entry.record.wall_s, entry.result.processes
+    return wall_s / processes if wall_s and processes else math.nan
 
 
 def _find_need(answer: Answer, command: str, sweep: str) -> _Need | None:
     """Find what would settle an answer: a mode that was not tried, or more processes."""
     if answer.not_tried:
         modes = tuple(ModeOption(mode, None) for mode in answer.not_tried)
-        return _Need(f"{shorten_names(answer.not_tried)} not tried", modes, True, command, sweep)
+        why = f"{shorten_names(answer.not_tried)} not tried"
+        processes = max(1, *(entry.result.processes for entry in answer.entries))
+        return _Need(why, modes, True, processes, command, sweep)
     if answer.best is None or answer.is_sure or "unverified" in answer.why_unsure:
         return None
     why = "more processes on an idle machine make it sure"
     if answer.verdict == OPEN:
         why = "open; more processes on an idle machine may tell"
-    return _Need(why, (find_option(answer.best.entry),), False, command, sweep)
+    modes = (find_option(answer.best.entry),)
+    return _Need(why, modes, False, MIN_PROCESSES_IF_HOST_BOUND, command, sweep)
 
 
 def _find_commands(
