@@ -220,6 +220,19 @@ def never_captured(batch_size, device):
     return Disabled().to(device), make_inputs(batch_size, device)
 
 
+def multiplies_by_a_sparse_tensor(batch_size, device):
+    class Sparse(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+            self.graph = torch.eye(batch_size, device=device).to_sparse()
+
+        def forward(self, x):
+            return torch.sparse.mm(self.graph, self.layer(x))
+
+    return Sparse().to(device), make_inputs(batch_size, device)
+
+
 def recompiles_each_time(batch_size, device):
     class Counting(nn.Module):
         def __init__(self):

@@ -307,6 +307,7 @@ def test_options_and_mode_go_together() -> None:
         ("gives_nan", "eager_error", "eager", "NaN"),
         ("only_compiled_raises", "compile_error", "compiling", "reshape"),
         ("never_captured", "not_compiled", "compiling", "no graph"),
+        ("multiplies_by_a_sparse_tensor", "not_compiled", "compiling", "sparse Tensor ("),
     ],
 )
 def test_trouble_becomes_a_status(name: str, status: str, phase: str, says: str) -> None:

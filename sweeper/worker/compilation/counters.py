@@ -100,9 +100,13 @@ class CompileCounters:
         if not self.expects_graphs:
             return None
         if counters["stats"]["unique_graphs"] == 0:
-            return NO_GRAPH.get(
+            why = NO_GRAPH.get(
                 self.scope, "no graph of the model reached the backend: everything ran eager"
             )
+            for item in _graph_breaks():
+                if item.where:
+                    return f"{item.reason} ({item.where}), so {why}"
+            return why
         if (
             self._backend
             and self._backend.called
