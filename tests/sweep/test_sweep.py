@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import os
 import signal
 import subprocess
@@ -342,4 +343,5 @@ def test_wrong_first_result_is_not_forgotten_when_the_sweep_is_resumed(
     }
     assert [means[name["backend"]]["geomean_fp32"] == "" for name in (row, right)] == [True, False]
     assert [means[name["backend"]]["passed"] for name in (row, right)] == ["0", "1"]
-    assert "1 trial not verified" in result.stdout
+    # Where the answer rests on the trial that is not verified, it says so itself.
+    assert re.search("1 trial not verified|not sure: .*unverified", result.stdout)

@@ -253,14 +253,16 @@ def _find_comparable(
 
 
 def _take(answer: Answer, gaining: Sequence[Candidate], steps: int | None) -> Answer:
-    """Take the mode that gains most, or, of those that cannot be told apart from it, the one that
-    compiles fastest, else the mildest. A job of known length has one that ends first.
+    """Take the mode with which a job of known length ends first. Otherwise take, of the modes that
+    no other beats, the one that compiles fastest, else the mildest.
     """
-    best = max(gaining, key=_rank_gain)
+    equals: list[Candidate] = []
+    for one in gaining:
+        if not any(_beats(other, one) for other in gaining):
+            equals.append(one)
     if steps is not None:
         best = min(gaining, key=lambda one: one.total_s(steps) or math.inf)
-    equals = [one for one in gaining if not _differ(best, one)]
-    if steps is None:
+    else:
         compile_s = min(one.compile_s or math.inf for one in equals)
         quick = [one for one in equals if (one.compile_s or math.inf) <= compile_s * (1 + ALIKE)]
         best = min(quick or equals, key=lambda one: (rank_mode(one.entry.trial.mode), one.name))
@@ -269,14 +271,20 @@ def _take(answer: Answer, gaining: Sequence[Candidate], steps: int | None) -> An
         verdict=COMPILE,
         best=best,
         why_unsure=best.why_unsure(steps),
-        tied=tuple(one.name for one in equals if one is not best),
+        tied=tuple(one.name for one in equals if one is not best and not _beats(one, best)),
     )
 
 
-def _differ(one: Candidate, other: Candidate) -> bool:
-    """Whether two modes are told apart: their speedups lie further apart than their ends."""
+def _beats(one: Candidate, other: Candidate) -> bool:
+    """Whether a mode is faster than another by more than their ends lie apart, or is faster and
+    does not wait for the host as the other does.
+    """
+    if one.gain.value <= other.gain.value:
+        return False
+    if other.waits_for_host and not one.waits_for_host:
+        return True
     reach = math.hypot(math.log1p(one.gain.share), math.log1p(other.gain.share))
-    return abs(math.log(one.gain.value / other.gain.value)) > reach
+    return math.log(one.gain.value / other.gain.value) > reach
 
 
 def _say_why_to_stay(nearest: Candidate, steps: int | None) -> str:

@@ -89,6 +89,11 @@ class Candidate:
         return self.gain.high < self.turn(steps)
 
     @property
+    def waits_for_host(self) -> bool:
+        """Whether the device waits for the host in a compiled step."""
+        return self.entry.result.host_bound_arms in ("compiled", "both")
+
+    @property
     def may_gain_from_graphs(self) -> bool:
         """Whether its step would gain if the device never waited for the host, or may."""
         waits = self.entry.result.compiled_waits_fraction

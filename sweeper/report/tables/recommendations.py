@@ -145,12 +145,16 @@ class RecommendationsTable(TableSpec[Answer]):
         return findings.answers
 
     def notes(self, items: Sequence[Answer]) -> Sequence[str]:
-        """Say when an answer is `compile`, and when it is sure."""
+        """Say when an answer is `compile` and sure, and what the speedup of a rung is over."""
         if not items:
             return []
-        return [
+        lines = []
+        if any(answer.trial.labels.rung for answer in items):
+            lines.append("the speedup of a rung is over eager with the same options")
+        lines.append(
             f"an answer turns at {ratio(1 + MIN_GAIN)}x, or where a job of known length has paid "
             "for compiling; it is sure where both ends of the interval over several processes give "
             "it, the result is verified, and nothing disturbed it by more than its distance from "
             "there"
-        ]
+        )
+        return lines
