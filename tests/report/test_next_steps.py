@@ -201,3 +201,14 @@ def test_the_command_has_both_models_of_one_name(tmp_path: Path) -> None:
     ).verdict.again
     (model,) = (word for word in again.command.split() if word.startswith("model="))
     assert model in ("model=a/net,b/net", "model=b/net,a/net")
+
+
+def test_how_long_the_command_takes_follows_from_the_trials(tmp_path: Path) -> None:
+    """Five processes of the 60 s that one took, of both models; two of a mode that was not tried."""
+    command = "python -m sweeper -m model=resnet50,vgg16 sweep=night"
+    unsure = [replace(make_record(name, speedups=[7.0]), wall_s=60.0) for name in ("a", "b")]
+    (again,) = report_on(tmp_path, unsure, command).verdict.again
+    assert again.why == "more processes on an idle machine make it sure (about 10 min 00 s)"
+    untried = replace(make_record(speedups=[1.0, 1.0]), wall_s=60.0)
+    (first,) = report_on(tmp_path / "untried", [untried], command).verdict.again
+    assert first.why == "reduce-overhead not tried (about 1 min 00 s)"

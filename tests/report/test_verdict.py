@@ -11,7 +11,7 @@ from pathlib import Path
 
 import archives
 import pytest
-from records import make_process, make_record, make_trial, write_sweep
+from records import make_process, make_record, make_script, make_trial, write_sweep
 from reports import report_on
 from rich.cells import cell_len
 from rich.console import Console
@@ -104,6 +104,25 @@ def test_sentences_say_whether_which_and_how_sure(tmp_path: Path) -> None:
         "In fp32: stay eager with 3 (none sure); 2 are open.",
         "Not sure: one process (6); the interval reaches both answers (2); unverified (1).",
     }
+
+
+def test_long_sentences_leave_room_for_what_is_unsure_what_failed_and_what_to_run(
+    tmp_path: Path,
+) -> None:
+    overrides = "model.args=--batch-size 64 --epochs 90 --workers 12 --label-smoothing 0.1 --ema"
+    records = [make_record("bad", "own", workload="script", status="timeout", message="too slow")]
+    for number in range(5):
+        script = make_script(f"train_{number}.py", {8: 3})
+        labels = replace(script.trial.labels, overrides=overrides)
+        records.append(replace(script, trial=replace(script.trial, labels=labels)))
+    lines = printed(report_on(tmp_path, records, "python -m sweeper -m model=script sweep=night"))
+    for beginning in (
+        "Script train_0.py ",
+        "Not sure: one process (5).",
+        "1 of 6 trials failed: 1 timeout; first bad ",
+        "worth another run: 5 models, with commands in report.md",
+    ):
+        assert sum(line.startswith(beginning) for line in lines) == 1, beginning
 
 
 def test_only_a_sweep_of_several_modes_compares_them(tmp_path: Path) -> None:

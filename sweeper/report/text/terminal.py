@@ -35,22 +35,22 @@ UNSURE = " ?"
 
 def print_verdict(report: Report, console: Console) -> None:
     """Print the best modes, and a verdict of at most `MAX_LINES` lines, in which only the first
-    sentence may take the room of what failed and of what to type next.
+    sentence may take the room of the last one, of what failed and of what to type next.
     """
     _print_best(report.findings.answers, console)
     console.print()
     parts: list[dict[str, int]] = []  # texts with their numbers of lines
     needed = reserved = 0
-    number = len(report.verdict.sentences)
+    last = len(report.verdict.sentences) - 1
     for texts in _write_verdict(report.verdict):
         sizes = {text: _count_lines(text, console) for text in texts}
         parts.append(sizes)
         needed += min(sizes.values())
-        reserved += min(sizes.values()) if len(parts) > number else 0
+        reserved += min(sizes.values()) if len(parts) > last else 0
     left = MAX_LINES
     for place, sizes in enumerate(parts):
         needed -= min(sizes.values())
-        reserved -= min(sizes.values()) if place >= number else 0
+        reserved -= min(sizes.values()) if place >= last else 0
         # In few lines, so that the others have room too.
         chosen = _find_fitting(sizes, left - needed)
         chosen = chosen or _find_fitting(sizes, left - reserved if place else left)
