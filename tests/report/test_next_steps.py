@@ -204,7 +204,7 @@ def test_the_command_has_both_models_of_one_name(tmp_path: Path) -> None:
 
 
 def test_how_long_the_command_takes_follows_from_the_trials(tmp_path: Path) -> None:
-    """Five processes of the 60 s that one took, of both models; two of a mode that was not tried."""
+    """Five processes of 60 s each, of both models; two in a mode that was not tried."""
     command = "python -m sweeper -m model=resnet50,vgg16 sweep=night"
     unsure = [replace(make_record(name, speedups=[7.0]), wall_s=60.0) for name in ("a", "b")]
     (again,) = report_on(tmp_path, unsure, command).verdict.again

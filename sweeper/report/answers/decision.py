@@ -20,12 +20,14 @@ from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import duration, interval, join, prefix, ratio, shorten_names
 
 from .gains import Candidate, find_candidate, name_mode
+from .speedups import memory_change_percent
 from .trials import rank_mode
 
 COMPILE, STAY, OPEN = "compile", "stay eager", "open"
 GRAPH_MODES = ("reduce-overhead", "max-autotune")  # of Inductor, with CUDA graphs
 WITHOUT_GRAPHS = ("default", "max-autotune-no-cudagraphs")
 ALIKE = 0.10  # compile times that lie nearer together do not decide between modes
+MIN_MEMORY_CHANGE = 5  # percent; a smaller change of the peak is not said
 GIB = 2**30
 
 
@@ -111,13 +113,14 @@ class Answer:
 
     def __str__(self) -> str:
         """E.g. `compile default: 1.28x [1.25, 1.31], 1.29x by the device; pays back after 3,178
-        steps (12 min)`.
+        steps (12 min); memory -17 %`.
         """
         unsure = prefix("; not sure: ", ", ".join(self.why_unsure))
         if self.verdict != COMPILE or self.best is None:
             return f"{self.verdict}: {self.why_not}{unsure}"
         name = f"compile {self.best.name}" if self.is_sure else f"{self.best.name}, unsure"
-        return f"{name}: {join((show_gain(self.best), show_payback(self.best)))}{unsure}"
+        figures = show_gain(self.best), show_payback(self.best), show_memory(self.best)
+        return f"{name}: {join(figures)}{unsure}"
 
 
 def show_gain(one: Candidate) -> str:
@@ -137,6 +140,14 @@ def show_payback(one: Candidate) -> str:
         return ""
     seconds = one.total_s(math.ceil(steps)) or 0.0
     return f"pays back after {math.ceil(steps):,} steps ({duration(seconds)})"
+
+
+def show_memory(one: Candidate) -> str:
+    """E.g. `memory +16 %`, of a step's peak; nothing of a change below `MIN_MEMORY_CHANGE`."""
+    change = memory_change_percent(one.entry)
+    if change is None or abs(change) < MIN_MEMORY_CHANGE:
+        return ""
+    return f"memory {change:+.0f} %"
 
 
 def choose_all(entries: Iterable[Entry], limits: Limits = NO_LIMITS) -> list[Answer]:
