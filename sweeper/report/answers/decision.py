@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from sweeper.analysis.margins import find_margin
 from sweeper.core.backends import CONTROLS
 from sweeper.core.trial import Trial
 from sweeper.loading.entries import Entry
@@ -255,11 +256,20 @@ def _find_comparable(
 def _take(answer: Answer, gaining: Sequence[Candidate], steps: int | None) -> Answer:
     """Take the mode that gains most, or, of those that cannot be told apart from it, the one that
     compiles fastest, else the mildest. A job of known length has one that ends first.
+
+    Of three modes the first may be told apart from the second, and the third from neither. Then
+    those are left that none is told to be better than.
     """
-    best = max(gaining, key=_rank_gain)
-    if steps is not None:
-        best = min(gaining, key=lambda one: one.total_s(steps) or math.inf)
-    equals = [one for one in gaining if not _differ(best, one)]
+
+    def rank(one: Candidate) -> float:
+        return one.gain.value if steps is None else -(one.total_s(steps) or math.inf)
+
+    ranked = sorted(gaining, key=rank, reverse=True)
+    equals: list[Candidate] = []
+    for place, one in enumerate(ranked):
+        if not any(_differ(one, better) for better in ranked[:place]):
+            equals.append(one)
+    best = equals[0]
     if steps is None:
         compile_s = min(one.compile_s or math.inf for one in equals)
         quick = [one for one in equals if (one.compile_s or math.inf) <= compile_s * (1 + ALIKE)]
@@ -274,9 +284,20 @@ def _take(answer: Answer, gaining: Sequence[Candidate], steps: int | None) -> An
 
 
 def _differ(one: Candidate, other: Candidate) -> bool:
-    """Whether two modes are told apart: their speedups lie further apart than their ends."""
-    reach = math.hypot(math.log1p(one.gain.share), math.log1p(other.gain.share))
-    return abs(math.log(one.gain.value / other.gain.value)) > reach
+    """Whether two modes are told apart, as `compare --by mode` does it: both their speedups and
+    their compiled steps lie further apart than draws and hosts explain that were not sampled, and
+    the noise of their processes.
+    """
+    margin = find_margin(one.entry.trial.device)
+    gains = one.gain, other.gain
+    speedups = math.log(one.gain.value / other.gain.value)
+    steps = speedups - math.log(one.eager_s / other.eager_s)
+    noise = math.hypot(*(math.log1p(gain.share) for gain in gains if not gain.by_margin))
+    if any(gain.waits for gain in gains):
+        noise = max(noise, math.log1p(margin.host))
+    if {one.entry.result.interval, other.entry.result.interval} != {"draws"}:
+        noise += math.log1p(margin.row)
+    return speedups * steps > 0 and min(abs(speedups), abs(steps)) > noise
 
 
 def _say_why_to_stay(nearest: Candidate, steps: int | None) -> str:
