@@ -2,8 +2,9 @@
 
 Exit codes: 0 no regression; 1 a compiled step is SLOWER by wall clock or by device time, a trial
 BROKE, or with --fail-unresolved is UNRESOLVED; 2 no such sweep, nothing in common, other devices,
-records that cannot be read, or a store that does not answer; 3 nothing could be judged. The first
-of 1, 2 and 3 that applies. Try: `python -m sweeper.compare torch-2.12 torch-2.13`
+records that cannot be read, or a store that does not answer; 3 HEAD lacks trials of BASE, or
+nothing could be judged. The first of 1, 2 and 3 that applies.
+Try: `python -m sweeper.compare torch-2.12 torch-2.13`
 """
 
 import argparse
@@ -11,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from rich.console import Console
@@ -24,28 +26,14 @@ from sweeper.report.columns.formats import count
 from sweeper.tracking.store import TrackingError
 
 from .changes import (
-    list_device_changes,
-    list_environment_changes,
+    count_changes,
+    count_device_changes,
     list_setting_changes,
-    list_version_changes,
 )
-from .pairs import (
-    AXES,
-    choose_values,
-    list_sides,
-    match_sweeps,
-    match_values,
-    read_sides,
-)
+from .pairs import AXES, choose_values, list_sides, match_sweeps, match_values, read_sides
 from .quantities import DEVICE_MIN_EFFECT, MIN_EFFECT
-from .text import (
-    FORMATS,
-    Document,
-    advise_if_nothing_is_judged,
-    print_document,
-    render,
-)
-from .verdicts import judge
+from .text import FORMATS, Document, print_document, render
+from .verdicts import Comparison, judge
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -60,7 +48,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "one process on, and its size is uncertain.",
         epilog="exit code: 0 no regression, 1 a compiled step is SLOWER or a trial BROKE (or, with "
         "--fail-unresolved, is UNRESOLVED), 2 bad input, records that cannot be read, or no answer "
-        "from MLflow, 3 nothing could be judged (0 with --allow-unresolved)",
+        "from MLflow, 3 HEAD lacks trials of BASE (except with --allow-gone or --by) or nothing "
+        "could be judged (except with --allow-unresolved). The last line of the text sums up "
+        "everything, for the log of a CI",
     )
     add, switch = parser.add_argument, partial(parser.add_argument, action="store_true")
     add("names", nargs="+", metavar="BASE HEAD", help="sweeps under runs/, or folders of trials")
@@ -84,6 +74,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="exit code 1 also when a row that both sides measured is UNRESOLVED",
     )
     either("--allow-unresolved", help="exit code 0, not 3, when nothing could be judged")
+    switch("--allow-gone", help="exit code 0, not 3, when HEAD lacks trials of BASE")
     switch("--all", help="show rows that are the SAME, and all columns")
     add("--format", choices=FORMATS, default="text", help="default: text; md is for a pull request")
     add("--out", type=Path, metavar="FILE", help="write it there, and the text to the terminal")
@@ -111,33 +102,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_document(document, Console())
     else:
         print(render(document, parsed.format), end="")
+        print(document.line, file=sys.stderr)
     for problem in document.problems:
         print(problem, file=sys.stderr)
-    return _choose_exit_code(document, parsed)
+    return document.exit_code
 
 
-def _choose_exit_code(document: Document, parsed: argparse.Namespace) -> int:
-    """A code that an option is about is explained."""
-    unresolved = document.comparison.unresolved
+def choose_exit_code(
+    comparison: Comparison, has_problems: bool, parsed: argparse.Namespace
+) -> tuple[int, str]:
+    """Return the exit code and why, where an option is about it."""
+    unresolved = comparison.unresolved
+    if comparison.regressed:
+        return NOT_OK, ""
     if parsed.fail_unresolved and unresolved:
-        are = "is" if unresolved == 1 else "are"
-        print(
-            f"--fail-unresolved: {count(unresolved, 'row')} that both sides measured {are} "
-            "UNRESOLVED",
-            file=sys.stderr,
-        )
-        return NOT_OK
-    if document.comparison.regressed:
-        return NOT_OK
-    if document.problems:
-        return BAD_INPUT
-    if parsed.allow_unresolved or not advise_if_nothing_is_judged(document.comparison):
-        return OK
-    print(
-        f"exit code {NOTHING_JUDGED}, since nothing could be judged; --allow-unresolved makes it 0",
-        file=sys.stderr,
-    )
-    return NOTHING_JUDGED
+        return NOT_OK, f"{count(unresolved, 'measured row')} UNRESOLVED (--fail-unresolved)"
+    if has_problems:
+        return BAD_INPUT, ""
+    reasons = []
+    if "GONE" in comparison.verdicts and not (parsed.by or parsed.allow_gone):
+        reasons.append("HEAD lacks trials of BASE (--allow-gone accepts that)")
+    if comparison.nothing_judged and not parsed.allow_unresolved:
+        reasons.append("nothing could be judged (--allow-unresolved accepts that)")
+    return (NOTHING_JUDGED if reasons else OK), ", ".join(reasons)
 
 
 def _write(file: Path, text: str) -> None:
@@ -157,49 +144,46 @@ def compare(parsed: argparse.Namespace) -> Document:
     different devices.
     """
     names, axis = parsed.names, parsed.by
-    if axis is None:
-        if len(names) != 2:
-            raise ConfigError(
-                f"{' '.join(names)}: two sweeps are compared, BASE and HEAD; one needs --by AXIS"
-            )
-        base, head = names
-        sources = find_sources(names, parsed.tracking_uri)
-        in_base, in_head = map(read_sides, sources)
-        problems = (*in_base.problems, *in_head.problems)
-        pairs = match_sweeps(list_sides(in_base, in_head), list_sides(in_head, in_base))
-        settings = list_setting_changes(*sources)
-        versions = list_version_changes(pairs, *sources)
-    else:
-        if len(names) not in (1, 3):
-            raise ConfigError(
-                f"{' '.join(names)}: with --by {axis} type SWEEP, or SWEEP BASE_VALUE HEAD_VALUE"
-            )
-        read = read_sides(*find_sources(names[:1], parsed.tracking_uri))
-        problems = read.problems
-        sides = list_sides(read, read)
+    if axis and len(names) not in (1, 3):
+        raise ConfigError(
+            f"{' '.join(names)}: with --by {axis} type SWEEP, or SWEEP BASE_VALUE HEAD_VALUE"
+        )
+    if not axis and len(names) != 2:
+        raise ConfigError(
+            f"{' '.join(names)}: two sweeps are compared, BASE and HEAD; one needs --by AXIS"
+        )
+    sources = find_sources(names[:1] if axis else names, parsed.tracking_uri)
+    read = list(map(read_sides, sources))
+    base, head = names[0], names[-1]
+    if axis:
+        sides = list_sides(read[0], read[0])
         values = choose_values(sides, axis, names[1:])
         pairs = match_values(sides, axis, *values)
-        base, head = [f"{names[0]}, {axis}={value}" for value in values]
-        settings = []
-        versions = list_version_changes(pairs)
+        base, head = (f"{names[0]}, {axis}={value}" for value in values)
+    elif sources[0].folder.resolve() == sources[1].folder.resolve():
+        raise ConfigError(
+            f"{base} and {head} are the same sweep; compare two values of an axis in it: "
+            f"{base} --by AXIS"
+        )
+    else:
+        pairs = match_sweeps(list_sides(*read), list_sides(*reversed(read)))
+    problems = tuple(chain.from_iterable(sides.problems for sides in read))
     if not any(pair.both for pair in pairs):
         raise ConfigError("\n".join([f"{base} and {head} have no trial in common", *problems]))
-    devices = list_device_changes(pairs)
+    devices = count_device_changes(pairs)
     if devices and not parsed.allow_different_devices:
         hint = (
             "times on different devices say nothing of an upgrade; --allow-different-devices "
             "compares them anyway"
         )
-        raise ConfigError("\n".join([*devices, hint]))
-    facts = [
-        *devices,
-        *(version.line for version in versions),
-        *settings,
-        *list_environment_changes(pairs),
-    ]
-    return Document(
-        base, head, judge(pairs, parsed.min_effect), facts, versions, problems, parsed.all
-    )
+        raise ConfigError("\n".join([*(device.line for device in devices), hint]))
+    versions = count_changes(pairs, "versions")
+    settings = [] if axis else list_setting_changes(*sources)
+    changes = [*devices, *versions, *settings, *count_changes(pairs, "facts")]
+    facts = [change.line for change in changes]
+    comparison = judge(pairs, parsed.min_effect)
+    code, why = choose_exit_code(comparison, bool(problems), parsed)
+    return Document(base, head, comparison, facts, versions, problems, parsed.all, code, why)
 
 
 if __name__ == "__main__":

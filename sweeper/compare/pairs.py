@@ -85,8 +85,7 @@ class SweepSides(NamedTuple):
     """The sides of a sweep, one per trial id, and a line for each record that could not be read."""
 
     sides: Mapping[str, Side]  # by trial id
-    # other trials by id: a key of `LOST`, and the trial if it is known
-    lost: Mapping[str, tuple[str, Trial | None]]
+    lost: Mapping[str, str]  # keys of `LOST`, by the ids of trials of which nothing else is known
     problems: tuple[str, ...]
 
 
@@ -95,7 +94,7 @@ def read_sides(source: Source) -> SweepSides:
     reported.
     """
     sides: dict[str, Side] = {}
-    lost: dict[str, tuple[str, Trial | None]] = {}
+    lost = {}
     problems = []
     for found in source.records():
         try:
@@ -104,35 +103,30 @@ def read_sides(source: Source) -> SweepSides:
             problems.append(printable(f"{found.where}: {error}"))
             trial_id, trial = _identify(found)
             status = "unreadable" if found.ended else "unfinished"
-            lost[trial_id] = status, trial
+            lost[trial_id] = status
+            if trial:
+                sides.setdefault(trial_id, Side(trial, status, trial.batch_size))
             continue
-        if side.trial.id in sides:
+        if side.trial.id in sides and not sides[side.trial.id].lost:
             problems.append(
                 printable(f"{found.where}: replaces an earlier record of the same trial")
             )
         sides[side.trial.id] = side
-    for trial_id in lost.keys() & sides.keys():
-        del lost[trial_id]
     return SweepSides(sides, lost, tuple(problems))
 
 
 def _identify(found: FoundRecord) -> tuple[str, Trial | None]:
     """The id in the folder's name or of `trial.json`, empty where neither has one, and the trial if
     it is known.
+
+    After an out of memory `trial.json` holds the smaller batch, so a trial with another id.
     """
-    trial: Trial | None = None
+    named = TRIAL_ID.fullmatch(found.folder.name.rpartition("-")[2])
     with suppress(OSError, ValueError):
         trial = Trial.from_json(get_mapping(read_json(TrialPaths(found.folder).trial), "trial"))
-    named = TRIAL_ID.fullmatch(found.folder.name.rpartition("-")[2])
-    trial_id = ""
-    if named:
-        trial_id = named[0]
-    elif trial:
-        trial_id = trial.id
-    # After an out of memory trial.json holds the smaller batch, so a trial with another id.
-    if trial and trial.id != trial_id:
-        trial = None
-    return trial_id, trial
+        if not named or named[0] == trial.id:
+            return trial.id, trial
+    return named[0] if named else "", None
 
 
 def list_sides(read: SweepSides, other: SweepSides) -> list[Side]:
@@ -141,10 +135,9 @@ def list_sides(read: SweepSides, other: SweepSides) -> list[Side]:
     Such a trial is known by its `trial.json`, or because the other sweep has a trial with its id.
     """
     sides = list(read.sides.values())
-    for trial_id, (status, trial) in read.lost.items():
-        if trial is None and trial_id in other.sides:
+    for trial_id, status in read.lost.items():
+        if trial_id in other.sides and trial_id not in read.sides:
             trial = other.sides[trial_id].trial
-        if trial:
             sides.append(Side(trial, status, trial.batch_size))
     return sides
 
@@ -189,23 +182,12 @@ class Pair:
     @property
     def sides(self) -> list[tuple[str, Side]]:
         """The sides that exist, each after what people call it."""
-        sides = []
-        if self.base:
-            sides.append(("BASE", self.base))
-        if self.head:
-            sides.append(("HEAD", self.head))
-        return sides
+        sides = ("BASE", self.base), ("HEAD", self.head)
+        return [(name, side) for name, side in sides if side]
 
     @property
     def both(self) -> Sides | None:
         return (self.base, self.head) if self.base and self.head else None
-
-    @property
-    def recorded(self) -> Sides | None:
-        """Both sides where each has a record that can be read."""
-        if self.base and self.head and not (self.base.lost or self.head.lost):
-            return self.base, self.head
-        return None
 
     @property
     def ok(self) -> bool:
@@ -296,17 +278,11 @@ def choose_values(sides: Sequence[Side], axis: str, asked: Sequence[str]) -> tup
         return value != "null", rank_mode(value), value
 
     found = sorted({AXES[axis].value(side.trial) for side in sides}, key=order)
-    names = ", ".join(found) or "none"
-    if not asked and len(found) == 1:
+    chosen = asked or found
+    if len(set(chosen)) != 2 or not set(chosen) <= set(found):
+        given = " ".join([axis, *asked])
         raise ConfigError(
-            f"--by {axis}: all trials have {axis} {names}: there is nothing to compare"
+            f"--by {given}: give BASE_VALUE and HEAD_VALUE, two of these: {', '.join(found)}"
         )
-    for value in asked:
-        if value not in found:
-            raise ConfigError(f"--by {axis}: no trial has {value}; there are: {names}")
-    if not asked and len(found) != 2:
-        raise ConfigError(f"--by {axis}: give BASE_VALUE and HEAD_VALUE of these: {names}")
-    base, head = asked or found
-    if base == head:
-        raise ConfigError(f"--by {axis} {base} {head}: the same value twice; there are: {names}")
+    base, head = chosen
     return base, head

@@ -17,6 +17,9 @@ MIN_EFFECT = 0.02  # smaller changes never count as regressions, unless --min-ef
 DEVICE_MIN_EFFECT = 0.01
 STEP_FLOOR_S = 5e-6  # four usual gaps between two kernels: one launch more or less is no regression
 COMPILE_FLOOR_S = 1.0  # paid once in the life of a program
+# One trial in two sweeps on H200s compiled up to 1.38 times as long, and needed memory within
+# 1.8 MiB: docs/decisions/what-is-a-regression.md.
+COMPILE_UNSAMPLED = 0.5
 # torch's allocator takes this much from the device at once for anything that needs 1 to 10 MiB:
 # kLargeBuffer in https://github.com/pytorch/pytorch/blob/main/c10/core/AllocatorConfig.h
 MEMORY_FLOOR_BYTES = 20 * 2**20
@@ -40,6 +43,9 @@ class Quantity:
     of_artifact: bool = False  # whether it depends on which kernels autotuning chose
     # whether all rows scatter alike, so that one variance says something about the others
     pooled: bool = False
+    # share by which single processes may differ; None: a table has it, or no size decides
+    unsampled: float | None = None
+    spoilt_by: str = ""  # a flag
 
     def name_direction(self, log: float) -> str:
         """The verdict on a change of the log of HEAD / BASE."""
@@ -77,13 +83,21 @@ SPEEDUP = Quantity(
     of_artifact=True,
     pooled=True,
 )
-COMPILE = Quantity("compile_cold_s", _cold_compile_s, SLOWER_FASTER, COMPILE_FLOOR_S)
+COMPILE = Quantity(
+    "compile_cold_s",
+    _cold_compile_s,
+    SLOWER_FASTER,
+    COMPILE_FLOOR_S,
+    unsampled=COMPILE_UNSAMPLED,
+    spoilt_by="compile_contended",
+)
 MEMORY = Quantity(
     "compiled_peak_memory_bytes",
     methodcaller("read_arm", "memory_bytes", "compiled"),
     ("MORE", "LESS"),
     MEMORY_FLOOR_BYTES,
     of_artifact=True,
+    unsampled=0.0,
 )
 # No host disturbs the device, so `arms` is empty.
 EAGER_DEVICE = replace(
@@ -101,6 +115,7 @@ COMPILED_DEVICE = replace(
     of_artifact=True,
 )
 STEP_TIMES = (COMPILED, COMPILED_DEVICE)  # what decides about a row
+BY_SIZE = (*STEP_TIMES, COMPILE, MEMORY)  # what a large change decides where there is no test
 # In the order of the columns of CSV and JSON, which is a contract: new ones go to the end.
 QUANTITIES = (
     EAGER,

@@ -8,17 +8,18 @@ records is escaped for the format that it goes into.
 import io
 import json
 import math
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
-from itertools import chain
+from functools import cached_property, partial
+from itertools import chain, groupby
 from operator import attrgetter
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 
+from sweeper.core.system.exit_codes import OK
 from sweeper.core.trial import Trial
 from sweeper.report.columns import cell
 from sweeper.report.columns.cell import Value
@@ -28,13 +29,23 @@ from sweeper.report.columns.column import (
     find_varying,
     interval_columns,
     lift,
+    select,
+    show_row,
     write_csv,
 )
-from sweeper.report.columns.formats import count, figure, join, join_lines, ratio, shorten_names
+from sweeper.report.columns.formats import (
+    count,
+    figure,
+    join,
+    join_lines,
+    prefix,
+    ratio,
+    shorten_names,
+)
 from sweeper.report.tables.spec import select_shown
 from sweeper.report.text import markdown, terminal
 
-from .changes import CountedChange, describe_versions
+from .changes import FactChange, describe_versions
 from .pairs import Side
 from .quantities import (
     COMPILE,
@@ -47,7 +58,7 @@ from .quantities import (
     SPEEDUP,
     Quantity,
 )
-from .verdicts import VERDICTS, Change, Comparison, Control, JudgedPair, percent
+from .verdicts import VERDICTS, Change, Comparison, JudgedPair, percent
 
 FORMATS = ("text", "md", "csv", "json")
 FILE_WIDTH = 160  # columns of a text file
@@ -60,8 +71,7 @@ LEGEND = (
 )
 MIB = 2**20
 UNCHANGED = ("SAME", "UNRESOLVED")
-# Three draws find a slowdown of 3 % in 38 of 100 cases, five in 99: docs/results/compare-power.md
-MORE_DRAWS = 2
+NAMED = ("SLOWER", "BROKE", "GONE")  # verdicts whose rows the last line names
 
 
 def read_trial(row: JudgedPair, read: Callable[[Trial], Value]) -> Value:
@@ -71,11 +81,7 @@ def read_trial(row: JudgedPair, read: Callable[[Trial], Value]) -> Value:
     values = [read(side.trial) for _, side in row.pair.sides]
     if len(set(values)) == 1:
         return values[0]
-    return " → ".join(map(_name_value, values))
-
-
-def _name_value(value: Value) -> str:
-    return "none" if value is None else str(value)
+    return " → ".join(cell.show(value) or "none" for value in values)
 
 
 def _trial_column(name: str, attribute: str = "", **shown: Any) -> Column[JudgedPair]:
@@ -84,23 +90,20 @@ def _trial_column(name: str, attribute: str = "", **shown: Any) -> Column[Judged
 
 
 def _side_columns(name: str, value: Callable[[Side], Value]) -> list[Column[JudgedPair]]:
-    return [
-        lift(Column(f"base_{name}", value), lambda row: row.pair.base),
-        lift(Column(f"head_{name}", value), lambda row: row.pair.head),
-    ]
+    sides = ("base", "head")
+    return [lift(Column(f"{side}_{name}", value), attrgetter(f"pair.{side}")) for side in sides]
 
 
 def _quantity_columns(quantity: Quantity) -> list[Column[JudgedPair]]:
     name = quantity.name
+
+    def read(*parts: str) -> list[Column[Change]]:
+        return [Column(f"{name}_{part}", attrgetter(part)) for part in parts]
+
     columns: list[Column[Change]] = [
-        Column(f"{name}_base", lambda change: change.base),
-        Column(f"{name}_head", lambda change: change.head),
-        Column(f"{name}_ratio", lambda change: change.ratio),
+        *read("base", "head", "ratio"),
         *interval_columns(f"{name}_ratio", lambda change: change.interval),
-        Column(f"{name}_p", lambda change: change.adjusted_p),
-        Column(f"{name}_unit", lambda change: change.unit),
-        Column(f"{name}_verdict", lambda change: change.verdict),
-        Column(f"{name}_reason", lambda change: change.reason),
+        *read("p", "unit", "verdict", "reason"),
     ]
     return [lift(column, lambda row: row.find_change(quantity)) for column in columns]
 
@@ -117,9 +120,7 @@ def _show_device(change: Change) -> str:
 
 
 def _show_change(change: Change) -> str:
-    if change.ratio is None:
-        return ""
-    return f"{100 * (change.ratio - 1):+.1f} %"
+    return percent(change.log) if change.estimate else ""
 
 
 def _show_compiled(change: Change) -> str:
@@ -148,6 +149,10 @@ def _show_judged(change: Change, show: Callable[[float], str]) -> str:
     return _add_verdict(_show_values(change, show), change)
 
 
+def _show_above(share: float | None) -> str:
+    return "" if share is None else f"above {100 * share:.1f} %"
+
+
 def _ms(time_s: float) -> str:
     return figure(1e3 * time_s)
 
@@ -163,9 +168,9 @@ def _shown_column(
 
 
 COLUMNS: tuple[Column[JudgedPair], ...] = (
-    Column("verdict", lambda row: row.verdict, title="verdict"),
-    Column("reason", lambda row: row.reason),
-    Column("note", lambda row: row.note),
+    Column("verdict", attrgetter("verdict"), title="verdict"),
+    Column("reason", attrgetter("reason")),
+    Column("note", attrgetter("note")),
     _trial_column("model", "labels.model", title="model"),
     _trial_column("family", "labels.family"),
     _trial_column("workload", title="workload", is_axis=True),
@@ -174,60 +179,60 @@ COLUMNS: tuple[Column[JudgedPair], ...] = (
     _trial_column("variant", title="variant", is_axis=True, folds=True),
     _trial_column("precision", "labels.precision", title="precision"),
     _trial_column("mode", title="mode"),
-    *_side_columns("trial_id", lambda side: side.trial.id),
-    *_side_columns("status", lambda side: side.status),
+    *_side_columns("trial_id", attrgetter("trial.id")),
+    *_side_columns("status", attrgetter("status")),
     *_side_columns("message", _read_message),
-    *_side_columns("flags", lambda side: side.flags),
+    *_side_columns("flags", attrgetter("flags")),
     *_side_columns("processes", lambda side: len(side.take(COMPILED))),
     *_side_columns("draws", lambda side: side.count_draws(COMPILED)),
     *chain.from_iterable(map(_quantity_columns, QUANTITIES)),
     Column("versions", lambda row: describe_versions(row.pair)),
+    lift(
+        Column("slowdown_ruled_out", attrgetter("ruled_out")), lambda row: row.find_change(COMPILED)
+    ),
 )
 
-AXES = ("workload", "backend", "batch_size", "variant")
-BY_NAME = {column.name: column for column in COLUMNS}
 SHOWN: tuple[Column[JudgedPair], ...] = (
     *COLUMNS,
     _shown_column(COMPILED, "compiled ms", lambda change: _show_values(change, _ms)),
     _shown_column(COMPILED, "change", _show_compiled),
+    _shown_column(COMPILED, "ruled out", lambda change: _show_above(change.ruled_out)),
     _shown_column(COMPILED_DEVICE, "device", _show_device),
     _shown_column(EAGER, "eager", lambda change: _add_verdict(_show_change(change), change)),
     _shown_column(SPEEDUP, "speedup", lambda change: _show_judged(change, ratio)),
 )
+# by the name of eager's quantity, with what is not tested once it moved
+CONTROLS = {
+    EAGER.name: (
+        "the eager step",
+        "only speedups are tested: a shift of the whole machine does not change them, but they "
+        "fall where only eager got faster, and rise where only eager got slower",
+    ),
+    EAGER_DEVICE.name: ("eager's device step time", "no device step time is tested"),
+}
 COSTS = (
-    (COMPILE, _shown_column(COMPILE, "compile s", lambda change: _show_judged(change, figure))),
-    (MEMORY, _shown_column(MEMORY, "memory MiB", lambda change: _show_judged(change, _mib))),
+    (COMPILE, "compile time", "s", figure),
+    (MEMORY, "memory", "MiB", _mib),
 )
 
 
-def sort_rows(comparison: Comparison) -> list[JudgedPair]:
+def rank(row: JudgedPair) -> tuple[int, float]:
     """Put regressions first, then what broke, then the rest; the largest change of the compiled
     step first.
     """
-
-    def order(row: JudgedPair) -> tuple[int, float, str]:
-        change = row.find_change(COMPILED)
-        size = abs(math.log(change.ratio)) if change and change.ratio else 0.0
-        return VERDICTS.index(row.verdict), -size, name_row(row, AXES)
-
-    return sorted(comparison.rows, key=order)
-
-
-def name_row(row: JudgedPair, axes: Sequence[str]) -> str:
-    """Name a row by its model, precision and mode and its values of `axes`."""
-    names = ("model", "precision", "mode", *axes)
-    return join((cell.show(BY_NAME[name].value(row)) for name in names), " ")
+    size = 0.0
+    if row.decisive and row.decisive.estimate:
+        size = abs(row.decisive.log)
+    return VERDICTS.index(row.verdict), -size
 
 
 def is_worth_showing(row: JudgedPair) -> bool:
     """Whether something changed, or the row is not SAME; other rows are only counted."""
-    if row.verdict != "SAME":
-        return True
-    for quantity in QUANTITIES:
-        is_control = quantity.name == quantity.control
-        if not is_control and row.find_verdict(quantity) not in UNCHANGED:
-            return True
-    return False
+    verdicts = {row.verdict}
+    for name, change in row.changes.items():
+        if name not in CONTROLS:
+            verdicts.add(change.verdict)
+    return row.verdict != "SAME" or not verdicts.issubset(UNCHANGED)
 
 
 def choose_columns(rows: Sequence[JudgedPair], every: bool = False) -> list[Column[JudgedPair]]:
@@ -235,104 +240,40 @@ def choose_columns(rows: Sequence[JudgedPair], every: bool = False) -> list[Colu
     them changed.
     """
     columns = list(SHOWN)
-    for quantity, column in COSTS:
-        if every or any(row.find_verdict(quantity) not in UNCHANGED for row in rows):
-            columns.append(column)
+    for quantity, name, unit, show in COSTS:
+        if every or any(
+            change.verdict not in UNCHANGED for _, change in list_changes(rows, quantity)
+        ):
+            judged = partial(_show_judged, show=show)
+            columns.append(_shown_column(quantity, f"{name.split()[0]} {unit}", judged))
     return select_shown(columns, rows, find_varying(columns, rows), TERMINAL)
 
 
 def describe_controls(comparison: Comparison) -> list[str]:
     """What eager, the control, says about the two sessions by each clock."""
-    control, device = comparison.control, comparison.controls[EAGER_DEVICE.name]
-    wall = "control: no row has an eager step time on both sides"
-    if control.shift is not None:
-        wall = f"control: the eager step moved by {_describe_shift(control)}"
-        if control.moved:
-            moved = "fall where only eager got faster"
-            if control.shift > 0:
-                moved = "rise where only eager got slower"
-            wall += (
-                f"; above {100 * control.max_shift:.0f} %, only speedups are tested: a shift of "
-                f"the whole machine does not change them, but they {moved}"
-            )
-    if device.shift is None:
-        return [wall]
-    untested = "; it is not tested" if device.moved else ""
-    return [
-        wall,
-        f"control: eager's device step time moved by {_describe_shift(device)}{untested}",
-    ]
+    lines = []
+    for name, (what, untested) in CONTROLS.items():
+        control = comparison.controls[name]
+        if control.shift is not None:
+            shift = f"{percent(control.log)} (median of {count(control.rows, 'row')})"
+            moved = f"; above {100 * control.max_shift:.0f} %, {untested}" if control.moved else ""
+            lines.append(f"control: {what} moved by {shift}{moved}")
+    return lines or ["control: no row has an eager step time on both sides"]
 
 
-def _describe_shift(control: Control) -> str:
-    return f"{percent(control.log)} (median of {count(control.rows, 'row')})"
-
-
-def count_verdicts(rows: Sequence[JudgedPair]) -> str:
-    """`16 rows: 1 SLOWER, 15 SAME`."""
-    found = Counter(row.verdict for row in rows)
-    counts = ", ".join(f"{found[name]} {name}" for name in VERDICTS if name in found)
-    return f"{count(len(rows), 'row')}: {counts}"
-
-
-def advise_if_nothing_is_judged(comparison: Comparison) -> str | None:
-    """What to do where no row has a verdict; None where one has."""
-    if not all(row.verdict in ("UNRESOLVED", "NEW", "GONE") for row in comparison.rows):
-        return None
-    units = set()
-    draws = 0
-    judged = set()  # what else than the compiled step by wall clock
-    for row in comparison.rows:
-        compiled = row.find_change(COMPILED)
-        if compiled and compiled.estimate:
-            units.add(compiled.unit)
-            draws = max(draws, min(side.count_draws(COMPILED) for side in compiled.sides))
-            for quantity in (COMPILED_DEVICE, SPEEDUP):
-                if row.find_verdict(quantity) != "UNRESOLVED":
-                    judged.add(quantity)
-    if not units:
+def advise(comparison: Comparison) -> str:
+    """What to do where no row has a verdict; empty where one has."""
+    if not comparison.nothing_judged:
+        return ""
+    if not list_changes(comparison.rows, COMPILED):
         return (
             "nothing could be judged: no trial was measured alike on both sides, and each row says "
             "why"
         )
-    if comparison.control.moved and SPEEDUP in judged:
-        but = "speedups and device times" if COMPILED_DEVICE in judged else "speedups"
-        return (
-            f"nothing could be judged but {but}, since eager itself moved: measure both again on "
-            "one machine at rest (docs/comparing.md)"
-        )
-    more = ""
-    if units == {"draws"}:
-        more = f" measure.draws={draws + MORE_DRAWS}"
-    but = " but device times" if COMPILED_DEVICE in judged else ""
-    return (
-        f"nothing could be judged{but}: measure both with measure=published{more} "
-        "(docs/comparing.md)"
-    )
-
-
-def explain_rows(rows: Sequence[JudgedPair]) -> list[str]:
-    """A line for each row that broke or has a note, and one for each reason that several rows
-    share.
-    """
-    varying = find_varying(COLUMNS, rows)
-    axes = [name for name in AXES if name in varying]
-    lines = []
-    shared: dict[str, list[str]] = {}
-    for row in rows:
-        name, reason = name_row(row, axes), cell.show(row.reason)
-        recorded = row.pair.recorded
-        if recorded and sum(side.status == "ok" for side in recorded) == 1:
-            base, head = map(_read_message, recorded)
-            message = cell.show(head or base)
-            lines.append(join((f"{row.verdict} {name}: {reason}", message), ": "))
-        elif row.reason:
-            shared.setdefault(f"{row.verdict}, {reason}", []).append(name)
-        if row.note:
-            lines.append(f"{name}: {cell.show(row.note)}")
-    for reason, names in shared.items():
-        lines.append(f"{reason}: {shorten_names(names)}")
-    return lines
+    how = "with measure=published or, if they have three draws, with measure.draws=5"
+    if comparison.control.moved:
+        how = "again on one machine at rest, since eager itself moved"
+    return f"nothing could be judged: measure both {how} (docs/comparing.md)"
 
 
 @dataclass(frozen=True)
@@ -343,17 +284,101 @@ class Document:
     head: str
     comparison: Comparison
     facts: Sequence[str]  # what else changed
-    versions: Sequence[CountedChange] = ()  # that differ
+    versions: Sequence[FactChange] = ()  # that differ
     problems: Sequence[str] = ()
     show_all: bool = False
+    exit_code: int = OK
+    why: str = ""  # the exit code is this one, where an option would change it
 
     @cached_property
     def rows(self) -> list[JudgedPair]:
-        return sort_rows(self.comparison)
+        return sorted(self.comparison.rows, key=rank)
 
     @cached_property
     def shown(self) -> list[JudgedPair]:
         return [row for row in self.rows if self.show_all or is_worth_showing(row)]
+
+    @cached_property
+    def naming(self) -> list[Column[JudgedPair]]:
+        """What tells rows apart."""
+        varying = sorted(find_varying(COLUMNS, self.rows))
+        return select(COLUMNS, ["model", "precision", "mode", *varying])
+
+    def name(self, row: JudgedPair) -> str:
+        """E.g. `vit_b16 amp default`."""
+        return join(show_row(self.naming, row), " ")
+
+    @cached_property
+    def line(self) -> str:
+        """All of it in one line, e.g. for the log of a CI."""
+        costs = [brief for brief, _ in describe_costs(self)]
+        code = f"exit code {self.exit_code}{prefix(': ', self.why)}"
+        return f"compare {self.base} → {self.head}: {join((count_verdicts(self), *costs, code))}"
+
+
+def count_verdicts(document: Document) -> str:
+    """`16 rows: 1 SLOWER (vit_b16 amp default +12.0 %), 15 SAME`."""
+    counts = []
+    for verdict, rows in groupby(document.rows, attrgetter("verdict")):
+        names = []
+        for row in rows:
+            changed = _show_change(row.decisive) if row.decisive else ""
+            names.append(join((document.name(row), changed), " "))
+        listed = f" ({shorten_names(names)})" if verdict in NAMED else ""
+        counts.append(f"{len(names)} {verdict}{listed}")
+    return f"{count(len(document.rows), 'row')}: {', '.join(counts)}"
+
+
+def list_changes(rows: Sequence[JudgedPair], quantity: Quantity) -> list[tuple[JudgedPair, Change]]:
+    """List how a quantity changed, of the rows in which it can be compared."""
+    found = []
+    for row in rows:
+        change = row.find_change(quantity)
+        if change and change.estimate:
+            found.append((row, change))
+    return found
+
+
+def describe_costs(document: Document) -> list[tuple[str, str]]:
+    """`memory MORE in 2 rows`, where any row has more, and in any case `memory: worst vit_b16 amp
+    default 1,024 → 1,536 MiB (+50.0 %) MORE`.
+    """
+    described = []
+    for quantity, name, unit, show in COSTS:
+        more, _ = quantity.verdicts
+        found = list_changes(document.rows, quantity)
+        if not found:
+            described.append(("", f"{name}: no row has it on both sides"))
+            continue
+        found.sort(key=lambda item: (item[1].verdict == more, item[1].log))
+        row, change = found[-1]
+        values = f"{_show_values(change, show)} {unit} ({percent(change.log)})"
+        judged = join((change.verdict, change.reason or ""), ", ")
+        number = sum(change.verdict == more for _, change in found)
+        worst = f"{name} {more} in {count(number, 'row')} (worst {percent(change.log)})"
+        line = f"{name}: worst {document.name(row)} {values} {judged}"
+        described.append((worst if number else "", line))
+    return described
+
+
+def explain_rows(document: Document) -> list[str]:
+    """A line for each reason and each note, with the rows that share it, and for each cost."""
+    shared: dict[tuple[str, str], list[JudgedPair]] = defaultdict(list)
+    for row in document.shown:
+        failed = [side for _, side in row.pair.sides if side.status != "ok"]
+        reason = cell.show(row.reason)
+        if len(failed) == 1:
+            reason = join((reason, cell.show(_read_message(failed[0]))), ": ")
+        for words in filter(None, (reason, cell.show(row.note))):
+            shared[row.verdict, words].append(row)
+    lines = []
+    for (verdict, words), rows in shared.items():
+        names = shorten_names(list(map(document.name, rows)))
+        shares = [change.ruled_out or 0.0 for _, change in list_changes(rows, COMPILED)]
+        if any(shares):
+            words += f"; a slowdown {_show_above(max(shares))} is ruled out"
+        lines.append(f"{verdict} {names}: {words}")
+    return lines + [line for _, line in describe_costs(document)]
 
 
 def render(document: Document, kind: str) -> str:
@@ -373,18 +398,18 @@ def print_document(document: Document, console: Console) -> None:
     """Print the document to a terminal; a pipe gets lines as long as they are."""
     if not console.is_terminal:
         console.width = max(console.width, MIN_WIDTH)
-    comparison, shown = document.comparison, document.shown
+    shown = document.shown
     names = (f"BASE: {document.base}", f"HEAD: {document.head}")
-    for line in (*names, *document.facts, *describe_controls(comparison)):
+    for line in (*names, *document.facts, *describe_controls(document.comparison)):
         terminal.print_line(escape(line), console)
     if shown:
         console.print("\n[bold]compared[/]", highlight=False)
-        terminal.print_table(choose_columns(shown, document.show_all), shown, console)
-    for line in explain_rows(shown):
+        columns = choose_columns(shown, document.show_all)
+        terminal.print_table(columns, shown, console, repeats=True)
+    for line in explain_rows(document):
         terminal.print_line(escape(line), console)
-    style = "bold red" if comparison.regressed else "bold"
-    advice = advise_if_nothing_is_judged(comparison)
-    for line in filter(None, (count_verdicts(document.rows), advice)):
+    style = "bold red" if document.exit_code else "bold"
+    for line in filter(None, (advise(document.comparison), document.line)):
         terminal.print_line(f"[{style}]{escape(line)}[/]", console)
 
 
@@ -393,13 +418,13 @@ def _render_markdown(document: Document) -> str:
     shown = document.shown
     sections = [
         f"## torch.compile: {markdown.escape(f'BASE {document.base}, HEAD {document.head}')}",
-        f"**{markdown.escape(count_verdicts(document.rows))}**",
-        markdown.escape(advise_if_nothing_is_judged(document.comparison) or ""),
-        *map(markdown.escape, describe_controls(document.comparison)),
+        f"**{markdown.escape(document.line)}**",
+        markdown.escape(advise(document.comparison)),
+        markdown.bullets(describe_controls(document.comparison)),
     ]
     if shown:
         sections.append(markdown.table(choose_columns(shown, document.show_all), shown))
-        sections += [markdown.bullets(explain_rows(shown)), LEGEND]
+    sections += [markdown.bullets(explain_rows(document)), LEGEND]
     if document.facts:
         sections += ["### What else changed", markdown.bullets(document.facts)]
     if document.problems:
@@ -411,10 +436,10 @@ def _render_markdown(document: Document) -> str:
 def _render_json(document: Document) -> str:
     """Every row, whether shown or not; what is missing is null."""
     comparison = document.comparison
-    shifts = {name: _share(control) for name, control in comparison.controls.items()}
+    shifts = {name: control.share for name, control in comparison.controls.items()}
     rows = []
     for row in document.rows:
-        rows.append({name: _finite(column.value(row)) for name, column in BY_NAME.items()})
+        rows.append({column.name: _finite(column.value(row)) for column in COLUMNS})
     data = {
         "base": document.base,
         "head": document.head,
@@ -423,16 +448,14 @@ def _render_json(document: Document) -> str:
         "eager_moved": comparison.control.moved,
         "changed": list(document.facts),
         "problems": list(document.problems),
-        "nothing_judged": advise_if_nothing_is_judged(comparison),
+        "nothing_judged": advise(comparison) or None,
         "device_shifts": shifts,
-        "versions": [change.to_json() for change in document.versions],
+        "versions": [change._asdict() for change in document.versions],
         "rows": rows,
+        "exit_code": document.exit_code,
+        "line": document.line,
     }
     return json.dumps(data, indent=1, allow_nan=False) + "\n"
-
-
-def _share(control: Control) -> float | None:
-    return None if control.shift is None else math.expm1(control.shift)
 
 
 def _finite(value: Value) -> Value:

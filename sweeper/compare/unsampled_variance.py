@@ -14,12 +14,16 @@ from .quantities import Quantity
 
 
 def find_unsampled_logs(sides: Sides, quantity: Quantity, moved: bool) -> tuple[float, float]:
-    """Return the logs by which draws and the host may change a step time; 0 for a host that was
-    sampled.
+    """Return the logs by which draws and the host may change a quantity; 0 for a host that was
+    sampled, and infinite where a flag of a side spoils the quantity.
 
     `moved`: eager's step times say that the sessions differ, so that no number of processes samples
     the host.
     """
+    if is_spoilt(sides, quantity):
+        return math.inf, 0.0
+    if quantity.unsampled is not None:
+        return math.log1p(quantity.unsampled), 0.0
     margin = find_margin(sides[0].trial.device)
     draws = math.log1p(margin.row)
     if not moved and count_fewest(sides, quantity) >= _needed_processes(sides, quantity):
@@ -30,6 +34,11 @@ def find_unsampled_logs(sides: Sides, quantity: Quantity, moved: bool) -> tuple[
 def count_fewest(sides: Sides, quantity: Quantity) -> int:
     """How many processes the side with fewer of them has measured a quantity in."""
     return min(len(side.take(quantity)) for side in sides)
+
+
+def is_spoilt(sides: Sides, quantity: Quantity) -> bool:
+    """Whether a flag of either side spoils the quantity."""
+    return any(quantity.spoilt_by in side.flags for side in sides)
 
 
 def is_host_bound(sides: Sides, quantity: Quantity) -> bool:

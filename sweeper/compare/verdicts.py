@@ -2,8 +2,8 @@
 
 Values in, values out. The row's verdict is about the compiled step alone, since a speedup also
 falls when eager gets faster: by wall clock, and by device time where that alone shows a regression.
-Where no test finds a change of the step, its size may decide (`unsampled_variance`). The rules and
-what they miss: docs/decisions/what-is-a-regression.md.
+Where no test finds a change of a step, of the compile time or of the memory, its size may decide
+(`unsampled_variance`). The rules and what they miss: docs/decisions/what-is-a-regression.md.
 """
 
 import math
@@ -21,6 +21,7 @@ from sweeper.report.columns.formats import join, prefix
 
 from .pairs import LOST, Pair, Sides
 from .quantities import (
+    BY_SIZE,
     COMPILE,
     COMPILED,
     COMPILED_DEVICE,
@@ -31,7 +32,7 @@ from .quantities import (
     STEP_TIMES,
     Quantity,
 )
-from .unsampled_variance import count_fewest, find_unsampled_logs, is_host_bound
+from .unsampled_variance import count_fewest, find_unsampled_logs, is_host_bound, is_spoilt
 
 SIGNIFICANCE = 1 - CONFIDENCE
 # Backends that generate no code and autotune no kernels, so that all draws are alike.
@@ -41,7 +42,8 @@ MIN_PROCESSES_TO_MODERATE = 3  # of a side
 
 # in the order of the tables
 VERDICTS = ("SLOWER", "BROKE", "FASTER", "FIXED", "UNRESOLVED", "NEW", "GONE", "SAME")
-REGRESSIONS = ("SLOWER", "BROKE")
+REGRESSIONS = {"SLOWER", "BROKE"}
+UNJUDGED = {"UNRESOLVED", "NEW", "GONE"}
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,9 @@ class Change:
     head: float | None = None
     unit: str | None = None  # processes or draws: what the test is over
     estimate: Estimate | None = None
-    adjusted_p: float | None = None  # of the difference, for the number of rows and of clocks
+    p: float | None = None  # of the difference, for the number of rows and of clocks
+    # of an UNRESOLVED one: the share of the smallest increase that its figures exclude
+    ruled_out: float | None = None
 
     @property
     def ratio(self) -> float | None:
@@ -90,10 +94,13 @@ class JudgedPair:
     def find_change(self, quantity: Quantity) -> Change | None:
         return self.changes.get(quantity.name)
 
-    def find_verdict(self, quantity: Quantity) -> str:
-        """The verdict on a quantity; UNRESOLVED where a side was not measured."""
-        change = self.find_change(quantity)
-        return change.verdict if change else "UNRESOLVED"
+    @property
+    def decisive(self) -> Change | None:
+        """The change of the compiled step by the clock that decided, else by wall clock."""
+        wall = self.find_change(COMPILED)
+        if wall and self.verdict == "SLOWER" != wall.verdict:
+            return self.find_change(COMPILED_DEVICE)
+        return wall
 
 
 @dataclass(frozen=True)
@@ -116,6 +123,10 @@ class Control:
         return abs(self.log) > math.log1p(self.max_shift)
 
     @property
+    def share(self) -> float | None:
+        return None if self.shift is None else math.expm1(self.shift)
+
+    @property
     def log(self) -> float:
         """The shift, 0 where it is not known."""
         return self.shift or 0.0
@@ -136,8 +147,16 @@ class Comparison:
         return self.controls[EAGER.name]
 
     @property
+    def verdicts(self) -> set[str]:
+        return {row.verdict for row in self.rows}
+
+    @property
     def regressed(self) -> bool:
-        return any(row.verdict in REGRESSIONS for row in self.rows)
+        return bool(self.verdicts & REGRESSIONS)
+
+    @property
+    def nothing_judged(self) -> bool:
+        return self.verdicts <= UNJUDGED
 
     @property
     def unresolved(self) -> int:
@@ -161,12 +180,12 @@ def judge(pairs: Sequence[Pair], min_effect: float | None = None) -> Comparison:
     for quantity in QUANTITIES:
         limited = replace(quantity, min_effect=min_effect or quantity.min_effect)
         control = controls.get(quantity.control, Control())
-        is_step = quantity in STEP_TIMES
-        tested_by = clocks if is_step else 1
+        tested_by = clocks if quantity in STEP_TIMES else 1
         changes = judge_quantity(limited, raw[quantity.name], control, tested_by)
-        if is_step:
-            for place, eager in enumerate(raw[quantity.control]):
-                changes[place] = judge_by_size(limited, changes[place], eager, control)
+        if quantity in BY_SIZE:
+            for place, change in enumerate(changes):
+                eager = raw[quantity.control][place] if quantity.control else None
+                changes[place] = judge_by_size(limited, change, eager, control)
         judged[quantity.name] = changes
     rows = []
     place = 0  # among the measured pairs
@@ -195,17 +214,13 @@ def _measure_control(changes: Sequence[Change], quantity: Quantity) -> Control:
     """Measure how far a time of eager moved, from the rows whose host does not spoil it where there
     are any.
     """
-    known, calm, limits = [], [], []
-    for change in changes:
-        if change.estimate:
-            known.append(change.log)
-            limits.append(max_eager_spread(change.sides[0].trial.device))
-            if not is_host_bound(change.sides, quantity):
-                calm.append(change.log)
+    known = [change for change in changes if change.estimate]
     if not known:
         return Control()
-    shifts = calm or known
-    return Control(median(shifts), len(shifts), min(limits))
+    calm = [change for change in known if not is_host_bound(change.sides, quantity)]
+    logs = [change.log for change in calm or known]
+    limit = min(max_eager_spread(change.sides[0].trial.device) for change in known)
+    return Control(median(logs), len(logs), limit)
 
 
 def compare_quantity(sides: Sides, quantity: Quantity) -> Change:
@@ -240,13 +255,13 @@ def explain_unjudged(sides: Sides, quantity: Quantity, over_draws: bool) -> str 
     """Why the samples of two sides allow no verdict, whatever they say; None where they allow
     one.
     """
+    if is_spoilt(sides, quantity):
+        return f"others kept the processor busy while it compiled ({quantity.spoilt_by})"
     fewest = count_fewest(sides, quantity)
     if fewest < 2:
         if quantity is COMPILE:
             return "one cold compile on a side"
         return "a single process on a side: no variance"
-    if quantity is COMPILE and any("compile_contended" in side.flags for side in sides):
-        return "others kept the processor busy while it compiled (compile_contended)"
     if fewest < MIN_PROCESSES_IF_HOST_BOUND and is_host_bound(sides, quantity):
         return f"host-bound, with fewer than {MIN_PROCESSES_IF_HOST_BOUND} processes on a side"
     if quantity.of_artifact and not over_draws and not _same_artifact(sides):
@@ -261,9 +276,9 @@ def _same_artifact(sides: Sides) -> bool:
     """Whether all processes of both sides ran one compiled program, so that autotuning cannot
     differ between them.
     """
-    base, head = sides
-    if _is_without_autotuning(base.trial) and _is_without_autotuning(head.trial):
+    if all(_is_without_autotuning(side.trial) for side in sides):
         return True
+    base, head = sides
     artifacts = base.artifacts | head.artifacts
     return len(artifacts) == 1 and None not in artifacts
 
@@ -300,7 +315,7 @@ def judge_quantity(
         p_values.append(p)
     adjusted = stats.benjamini_hochberg(p_values)
     for (place, test), p in zip(tests.items(), adjusted, strict=True):
-        change = replace(judged[place], adjusted_p=min(1.0, clocks * p))
+        change = replace(judged[place], p=min(1.0, clocks * p))
         judged[place] = _judge_change(quantity, change, test, control)
     return judged
 
@@ -342,7 +357,7 @@ def _judge_change(quantity: Quantity, change: Change, test: Estimate, control: C
     own.
     """
     margin = _find_margin(quantity, change)
-    if _is_significant(change.adjusted_p) and abs(test.log) >= margin:
+    if _is_significant(change.p) and abs(test.log) >= margin:
         return replace(change, verdict=quantity.name_direction(test.log))
     furthest = max(abs(change.log), abs(change.log - control.log))
     if _is_significant(stats.equivalence_p_value(replace(test, log=furthest), margin)):
@@ -355,26 +370,31 @@ def _is_significant(p: float | None) -> bool:
     return p is not None and p <= SIGNIFICANCE
 
 
-def judge_by_size(quantity: Quantity, change: Change, eager: Change, control: Control) -> Change:
-    """Judge a step time that no test could judge, by whether it changed by more than what was not
-    sampled explains.
+def judge_by_size(
+    quantity: Quantity, change: Change, eager: Change | None, control: Control
+) -> Change:
+    """Judge what no test could judge, by whether it changed by more than what was not sampled
+    explains; where it did not, say which increase is ruled out.
 
-    The change must hold as measured, without the session's shift, and beside the eager arm of its
-    own trial, which took turns with it. Beyond what was not sampled it must exceed what its own
-    processes (or draws) show as noise.
+    The change must hold as measured and, of a time that eager has too, without the session's shift
+    and beside the eager arm of its own trial, which took turns with it. Beyond what was not sampled
+    it must exceed what its own processes (or draws) show as noise.
     """
     if change.verdict != "UNRESOLVED" or change.estimate is None:
         return change
     logs = [change.log, change.log - control.log]
-    if eager.estimate:
+    if eager and eager.estimate:
         logs.append(change.log - eager.log)
     least = _nearest_to_0(*logs)
     draws, host = find_unsampled_logs(change.sides, quantity, control.moved)
-    noise = max(host, change.estimate.half_width() or 0.0)
-    if abs(least) <= max(_find_margin(quantity, change), draws + noise):
-        return change
+    noise = change.estimate.half_width() or 0.0
+    reach = draws + max(host, noise)
+    if abs(least) <= max(_find_margin(quantity, change), reach):
+        if change.p is not None:
+            reach = noise  # a test could judge it: nothing is left to be sampled
+        return replace(change, ruled_out=math.expm1(max(0.0, max(logs) + reach)))
     reason = change.reason
-    if change.adjusted_p is not None:
+    if change.p is not None:
         reason = "not significant once all rows and clocks count"
     verdict = quantity.name_direction(least)
     return replace(change, verdict=verdict, reason=f"size uncertain ({reason})")
@@ -400,32 +420,26 @@ def _judge_measured(pair: Pair, changes: Mapping[str, Change]) -> JudgedPair:
 
 def _judge_statuses(pair: Pair) -> tuple[str, str | None]:
     """Return verdict and reason of a pair of which a side was not measured."""
-    sides = pair.sides
-    lost = [LOST[side.status].format(name) for name, side in sides if side.lost]
-    if lost:
-        return "UNRESOLVED", ", ".join(lost)
-    if pair.both is None:
+    said, lost = [], False
+    for name, side in pair.sides:
+        lost |= side.lost
+        if side.lost:
+            said.append(LOST[side.status].format(name))
+        elif side.status != "ok":
+            said.append(f"{side.status}{prefix(' while ', side.phase or '')} in {name}")
+    reason = ", ".join(said)
+    verdict = "UNRESOLVED"
+    if pair.both and not lost:
+        base, head = pair.both
+        if head.status == "ok" and base.status != "interrupted":
+            verdict = "FIXED"
+            if UNVERIFIED in head.flags:
+                return "UNRESOLVED", f"{reason}, ok but not verified in HEAD ({UNVERIFIED})"
+        elif base.status == "ok" and head.status not in NOT_RUN:
+            verdict = "BROKE"
+    elif not lost:
         verdict = "NEW" if pair.head else "GONE"
-        _, side = sides[0]
-        if side.status == "ok":
-            return verdict, None
-        return verdict, side.status
-    base, head = pair.both
-    if head.status == "ok":
-        reason = f"{base.status} in BASE"
-        if UNVERIFIED in head.flags:
-            return "UNRESOLVED", f"{reason}, ok but not verified in HEAD ({UNVERIFIED})"
-        if base.status == "interrupted":
-            return "UNRESOLVED", reason
-        return "FIXED", reason
-    if base.status == "ok":
-        reason = f"{head.status}{prefix(' while ', head.phase or '')} in HEAD"
-        if head.status in NOT_RUN:
-            return "UNRESOLVED", reason
-        return "BROKE", reason
-    if base.status == head.status:
-        return "UNRESOLVED", f"{head.status} in both"
-    return "UNRESOLVED", f"{base.status} in BASE, {head.status} in HEAD"
+    return verdict, reason or None
 
 
 def _name_unverified(pair: Pair) -> str:
@@ -443,12 +457,10 @@ def _explain_speedup(changes: Mapping[str, Change]) -> str:
     eager, compiled, speedup = changes[EAGER.name], changes[COMPILED.name], changes[SPEEDUP.name]
     if not eager.estimate or speedup.verdict not in SPEEDUP.verdicts:
         return ""
-    found, what = "SLOWER", "fell because eager got faster"
-    if speedup.verdict == "HIGHER":
-        found, what = "FASTER", "rose because eager got slower"
-    if compiled.verdict == found or eager.log / speedup.log < 1 / 2:
+    explaining = COMPILED.name_direction(-speedup.log)
+    if compiled.verdict == explaining or eager.log / speedup.log < 1 / 2:
         return ""
-    return f"the speedup {what} ({percent(eager.log)})"
+    return f"the speedup is {speedup.verdict} because eager changed ({percent(eager.log)})"
 
 
 def percent(log: float) -> str:

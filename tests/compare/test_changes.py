@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,14 +12,18 @@ from comparisons import MODELS, compare, measured, on, pair, two_sweeps, upgrade
 from records import make_trial, write_sweep
 
 from sweeper.compare.changes import (
+    FactChange,
+    count_changes,
+    count_device_changes,
     describe_versions,
-    list_device_changes,
-    list_environment_changes,
-    list_version_changes,
 )
 from sweeper.compare.pairs import Side, choose_values, make_side, match_sweeps, match_values
 from sweeper.core.record import Record
 from sweeper.core.trial import Compile
+
+
+def lines(changes: Sequence[FactChange]) -> list[str]:
+    return [change.line for change in changes]
 
 
 def sides(*records: Record) -> list[Side]:
@@ -93,16 +98,16 @@ def test_what_changed_is_said_with_the_rows_that_it_is_true_for() -> None:
         "driver": "x",
     }
     pairs = [pair(base, replace(head, environment=environment)), pair(base, head)]
-    lines = [version.line for version in list_version_changes(pairs)]
-    assert lines == ["timm: none → 1.0 (1 row)", "torch: 2.13.0 → 2.14.0 (1 row)"]
-    assert [version.line for version in list_version_changes(pairs[:1])] == [
-        "timm: none → 1.0",
-        "torch: 2.13.0 → 2.14.0",
+    assert lines(count_changes(pairs, "versions")) == [
+        "timm: none → 1.0 (1 row)",
+        "torch: 2.13.0 → 2.14.0 (1 row)",
     ]
-    assert list_version_changes(pairs[1:]) == []
+    assert count_changes(pairs[1:], "versions") == []
     quiet = replace(head, environment={**base.environment, "variables": {"TORCH_LOGS": "all"}})
     loud = replace(head, environment={**base.environment, "variables": {"TORCH_LOGS": ""}})
-    assert list_environment_changes([pair(quiet, loud)]) == ["variable TORCH_LOGS: all → none"]
+    assert lines(count_changes([pair(quiet, loud)], "facts")) == [
+        "variable TORCH_LOGS: all → none (1 row)"
+    ]
 
 
 def test_versions_that_differ_are_named_first_and_in_each_row(tmp_path: Path) -> None:
@@ -118,9 +123,9 @@ def test_versions_that_differ_are_named_first_and_in_each_row(tmp_path: Path) ->
     ]
     new.append(upgraded(measured("vgg16"), driver="590"))
     write_sweep(tmp_path / "runs", new, "new")
-    lines = compare(tmp_path, "old", "new").stdout.splitlines()
-    assert lines[2:4] == ["GPU driver: 580 → 590 (1 row)", "torch: 2.14.0 → 2.13.0 (3 rows)"]
-    assert "triton" not in "".join(lines)
+    printed = compare(tmp_path, "old", "new").stdout.splitlines()
+    assert printed[2:4] == ["GPU driver: 580 → 590 (1 row)", "torch: 2.14.0 → 2.13.0 (3 rows)"]
+    assert "triton" not in "".join(printed)
     found = json.loads(compare(tmp_path, "old", "new", "--format", "json").stdout)
     assert found["versions"] == [
         {"name": "GPU driver", "base": "580", "head": "590", "rows": 1},
@@ -147,30 +152,12 @@ def test_a_row_names_both_devices() -> None:
     )
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_versions_of_the_commands_are_compared_where_records_have_none(
-    tmp_path: Path, known: bool
-) -> None:
-    """The interpreter of a command may be another one than a worker's, whose versions count."""
-    for name, torch in (("old", "2.13.0"), ("new", "2.14.0")):
-        records = [measured(model) for model in MODELS]
-        records = records if known else [replace(record, environment={}) for record in records]
-        write_sweep(tmp_path / "runs", records, name)
-        text = json.dumps(
-            {"sweep": name, "invocations": [{"versions": {"torch": torch, "timm": "1.0"}}]}
-        )
-        (tmp_path / "runs" / name / "sweep.json").write_text(text)
-    found = json.loads(compare(tmp_path, "old", "new", "--format", "json").stdout)["versions"]
-    change = {"name": "torch", "base": "2.13.0", "head": "2.14.0", "rows": None}
-    assert found == ([] if known else [change])
-
-
 def test_other_devices_are_found_where_both_are_known() -> None:
     known, other = measured(), on("NVIDIA A100", measured())
-    assert list_device_changes([pair(known, other)]) == [
+    assert lines(count_device_changes([pair(known, other)])) == [
         "device: NVIDIA H200 → NVIDIA A100 (1 row)"
     ]
-    assert list_device_changes([pair(known, replace(other, environment={}))]) == []
+    assert count_device_changes([pair(known, replace(other, environment={}))]) == []
 
 
 def test_devices_of_one_name_and_other_memory_are_others() -> None:
@@ -178,16 +165,16 @@ def test_devices_of_one_name_and_other_memory_are_others() -> None:
         {"type": "cuda", "name": "NVIDIA A100", "memory_bytes": gib * 2**30} for gib in (40, 80)
     ]
     small, large = (replace(measured(), environment={"device": device}) for device in sizes)
-    assert list_device_changes([pair(small, large)]) == [
+    assert lines(count_device_changes([pair(small, large)])) == [
         "device: NVIDIA A100 40 GiB → NVIDIA A100 80 GiB (1 row)"
     ]
-    assert list_device_changes([pair(small, small)]) == []
+    assert count_device_changes([pair(small, small)]) == []
     drivers = [
         {"type": "cuda", "name": "NVIDIA H100", "memory_bytes": gib * 2**30}
         for gib in (79.1, 79.65)
     ]
     old, new = (replace(measured(), environment={"device": device}) for device in drivers)
-    assert list_device_changes([pair(old, new)]) == []
+    assert count_device_changes([pair(old, new)]) == []
 
 
 def test_long_values_end_with_an_ellipsis_after_80_characters() -> None:
@@ -196,7 +183,9 @@ def test_long_values_end_with_an_ellipsis_after_80_characters() -> None:
         replace(record, environment={**record.environment, "variables": {"X": text}})
         for record, text in ((base, "a" * 80), (head, "b" * 81))
     ]
-    assert list_environment_changes([pair(*sides_of)]) == [f"variable X: {'a' * 80} → {'b' * 79}…"]
+    assert lines(count_changes([pair(*sides_of)], "facts")) == [
+        f"variable X: {'a' * 80} → {'b' * 79}… (1 row)"
+    ]
 
 
 def test_variables_that_differ_from_trial_to_trial_are_no_change() -> None:
@@ -207,7 +196,7 @@ def test_variables_that_differ_from_trial_to_trial_are_no_change() -> None:
         )
         for name in ("a", "b")
     )
-    assert list_environment_changes([pair(base, head)]) == []
+    assert count_changes([pair(base, head)], "facts") == []
 
 
 def test_facts_of_gpu_cpu_settings_and_program_are_named_by_their_group() -> None:
@@ -222,12 +211,12 @@ def test_facts_of_gpu_cpu_settings_and_program_are_named_by_their_group() -> Non
         diagnostics = replace(found.diagnostics, settings={"matmul_allow_tf32": tf32})
         return replace(found, environment=environment, diagnostics=diagnostics)
 
-    changed = list_environment_changes(
-        [pair(record(700, "a", "abc", False), record(600, "b", None, True))]
+    changed = count_changes(
+        [pair(record(700, "a", "abc", False), record(600, "b", None, True))], "facts"
     )
-    assert changed == [
-        "CPU name: a → b",
-        "GPU power_limit_w: 700 → 600",
-        "record commit: abc → null",
-        "setting matmul_allow_tf32: false → true",
+    assert lines(changed) == [
+        "CPU name: a → b (1 row)",
+        "GPU power_limit_w: 700 → 600 (1 row)",
+        "record commit: abc → null (1 row)",
+        "setting matmul_allow_tf32: false → true (1 row)",
     ]

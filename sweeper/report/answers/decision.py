@@ -14,6 +14,7 @@ from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from sweeper.analysis.margins import find_margin
 from sweeper.core.backends import CONTROLS
 from sweeper.core.trial import Trial
 from sweeper.loading.entries import Entry
@@ -265,37 +266,49 @@ def _find_comparable(
 
 def _take(answer: Answer, gaining: Sequence[Candidate], steps: int | None) -> Answer:
     """Take the mode with which a job of known length ends first. Otherwise take, of the modes that
-    no other beats, the one that compiles fastest, else the mildest.
+    none is told to be better than, the one that compiles fastest, else the mildest; but none that
+    waits for the host where a faster one does not.
     """
+
+    def rank(one: Candidate) -> float:
+        return one.gain.value if steps is None else -(one.total_s(steps) or math.inf)
+
+    ranked = sorted(gaining, key=rank, reverse=True)
     equals: list[Candidate] = []
-    for one in gaining:
-        if not any(_beats(other, one) for other in gaining):
+    for place, one in enumerate(ranked):
+        if not any(_differ(one, better) for better in ranked[:place]):
             equals.append(one)
-    if steps is not None:
-        best = min(gaining, key=lambda one: one.total_s(steps) or math.inf)
-    else:
-        compile_s = min(one.compile_s or math.inf for one in equals)
-        quick = [one for one in equals if (one.compile_s or math.inf) <= compile_s * (1 + ALIKE)]
-        best = min(quick or equals, key=lambda one: (rank_mode(one.entry.trial.mode), one.name))
+    best = equals[0]
+    if steps is None:
+        calm = max((one.gain.value for one in equals if not one.waits_for_host), default=0.0)
+        kept = [one for one in equals if one.gain.value >= calm or not one.waits_for_host]
+        compile_s = min(one.compile_s or math.inf for one in kept)
+        quick = [one for one in kept if (one.compile_s or math.inf) <= compile_s * (1 + ALIKE)]
+        best = min(quick or kept, key=lambda one: (rank_mode(one.entry.trial.mode), one.name))
     return replace(
         answer,
         verdict=COMPILE,
         best=best,
         why_unsure=best.why_unsure(steps),
-        tied=tuple(one.name for one in equals if one is not best and not _beats(one, best)),
+        tied=tuple(one.name for one in equals if one is not best),
     )
 
 
-def _beats(one: Candidate, other: Candidate) -> bool:
-    """Whether a mode is faster than another by more than their ends lie apart, or is faster and
-    does not wait for the host as the other does.
+def _differ(one: Candidate, other: Candidate) -> bool:
+    """Whether two modes are told apart, as `compare --by mode` does it: both their speedups and
+    their compiled steps lie further apart than draws and hosts explain that were not sampled, and
+    the noise of their processes.
     """
-    if one.gain.value <= other.gain.value:
-        return False
-    if other.waits_for_host and not one.waits_for_host:
-        return True
-    reach = math.hypot(math.log1p(one.gain.share), math.log1p(other.gain.share))
-    return math.log(one.gain.value / other.gain.value) > reach
+    margin = find_margin(one.entry.trial.device)
+    gains = one.gain, other.gain
+    speedups = math.log(one.gain.value / other.gain.value)
+    steps = speedups - math.log(one.eager_s / other.eager_s)
+    noise = math.hypot(*(math.log1p(gain.share) for gain in gains if not gain.by_margin))
+    if any(gain.waits for gain in gains):
+        noise = max(noise, math.log1p(margin.host))
+    if {one.entry.result.interval, other.entry.result.interval} != {"draws"}:
+        noise += math.log1p(margin.row)
+    return speedups * steps > 0 and min(abs(speedups), abs(steps)) > noise
 
 
 def _say_why_to_stay(nearest: Candidate, steps: int | None) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sweeper.analysis.flags import DOUBTS, FLAGS, UNVERIFYING
-from sweeper.analysis.margins import find_margin, single_process_margin
+from sweeper.analysis.margins import single_process_margin
 from sweeper.analysis.stats import Estimate
 from sweeper.loading.entries import Entry
 
@@ -26,6 +26,7 @@ class Gain:
     low: float
     high: float
     by_margin: bool = False  # one process: the ends are those of `MARGINS`
+    waits: bool = False  # for a host, and too few processes show for how long
 
     @property
     def share(self) -> float:
@@ -162,21 +163,22 @@ def name_mode(entry: Entry) -> str:
 def find_candidate(entry: Entry) -> Candidate | None:
     """Find what a trial that is ok measured: of a script its loop, where that was timed."""
     result, device = entry.result, entry.trial.device
-    of_device = _bound(result.device_estimate, [], find_margin(device).program)
+    of_device = _bound(result.device_estimate, [], device, False)
     if result.loop_estimate and result.eager_loop_step_s:
-        loop = _bound(result.loop_estimate, [], single_process_margin(device, True))
+        loop = _bound(result.loop_estimate, [], device, True)
         assert loop is not None
         return Candidate(entry, loop, of_device, result.eager_loop_step_s, of_loop=True)
     ends = [end for end in (result.speedup_min, result.speedup_max) if end is not None]
     scatters = result.host_bound_arms is not None or "unsteady" in entry.flags
-    margin = single_process_margin(device, scatters)
-    step = _bound(result.estimate, ends, margin)
+    step = _bound(result.estimate, ends, device, scatters)
     if step is None or result.eager_step_s is None:
         return None
     return Candidate(entry, step, of_device, result.eager_step_s, of_loop=False)
 
 
-def _bound(estimate: Estimate | None, ends: Sequence[float], margin: float) -> Gain | None:
+def _bound(
+    estimate: Estimate | None, ends: Sequence[float], device: str, scatters: bool
+) -> Gain | None:
     """Give a speedup its interval; without one the ends of its processes, or those of the margin
     of a single process.
     """
@@ -186,6 +188,8 @@ def _bound(estimate: Estimate | None, ends: Sequence[float], margin: float) -> G
     bounds = estimate.interval()
     if bounds:
         return Gain(value, bounds.low, bounds.high)
+    waits = scatters or device == "cpu"
     if ends:
-        return Gain(value, min(ends), max(ends))
-    return Gain(value, value / (1 + margin), value * (1 + margin), by_margin=True)
+        return Gain(value, min(ends), max(ends), waits=waits)
+    times = 1 + single_process_margin(device, scatters)
+    return Gain(value, value / times, value * times, by_margin=True, waits=waits)

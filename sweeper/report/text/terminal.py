@@ -195,8 +195,12 @@ def _print_in_parts(columns: Sequence[Column[T]], items: Sequence[T], console: C
     print_table(named, known, console)
 
 
-def print_table(columns: Sequence[Column[T]], items: Sequence[T], console: Console) -> None:
-    """Print rows; a name that repeats in the first column is shown once."""
+def print_table(
+    columns: Sequence[Column[T]], items: Sequence[T], console: Console, repeats: bool = False
+) -> None:
+    """Print rows; unless it `repeats`, a name that comes again in the first column is shown
+    once.
+    """
     table = RichTable(box=box.SIMPLE_HEAD, padding=0, show_edge=False)
     for column in columns:
         table.add_column(
@@ -208,7 +212,7 @@ def print_table(columns: Sequence[Column[T]], items: Sequence[T], console: Conso
     above = None
     for item in items:
         first, *others = show_row(columns, item)
-        table.add_row("" if first == above else escape(first), *map(escape, others))
+        table.add_row("" if first == above and not repeats else escape(first), *map(escape, others))
         above = first
     console.print(table, soft_wrap=False, crop=False)
 

@@ -1,0 +1,110 @@
+"""`compare --by mode` and the answers of a report are of one mind about the same records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import archives
+import pytest
+from comparisons import MODELS, measured
+from records import write_sweep
+
+from sweeper.compare.pairs import Pair, read_sides
+from sweeper.compare.verdicts import JudgedPair, judge
+from sweeper.loading.entries import load
+from sweeper.loading.sources import SweepFolder
+from sweeper.report.answers.decision import Answer, choose_all
+from sweeper.report.answers.gains import Candidate, find_candidate
+
+Judged = list[tuple[Answer, Candidate, JudgedPair]]
+
+
+def judge_modes(sweep: Path) -> Judged:
+    """Each mode that gains as well as the one to take, and what `compare` says of the two."""
+    sides = read_sides(SweepFolder(sweep)).sides
+    found = []
+    pairs = []
+    for answer in choose_all(load([sweep]).entries):
+        for entry in answer.entries:
+            one = find_candidate(entry) if entry.is_ok else None
+            if answer.chosen and one and one.gains(None) and one.name != answer.chosen.name:
+                found.append((answer, one))
+                best = answer.chosen.entry.trial.id
+                pairs.append(Pair(sides[entry.trial.id], sides[best]))
+    rows = judge(pairs).rows
+    return [(answer, one, row) for (answer, one), row in zip(found, rows, strict=True)]
+
+
+def assert_of_one_mind(judged: Judged) -> None:
+    for answer, one, row in judged:
+        assert row.verdict == ("UNRESOLVED" if one.name in answer.tied else "FASTER"), (
+            f"{answer}: {one.name}: {row.verdict}, {row.reason}"
+        )
+
+
+@pytest.mark.parametrize("name", ["h200-ladder", "h200-modes", "h200-resnet50-modes", "h200-axes"])
+def test_stored_modes_are_tied_where_compare_does_not_tell_them_apart(
+    tmp_path: Path, name: str
+) -> None:
+    judged = judge_modes(archives.unpack(name, tmp_path))
+    assert judged
+    assert_of_one_mind(judged)
+
+
+def test_resnet50_of_the_ladder_is_answered_as_compare_says(tmp_path: Path) -> None:
+    """default was recommended, and `compare` called reduce-overhead FASTER."""
+    judged = judge_modes(archives.unpack("h200-ladder", tmp_path))
+    of_resnet50 = {
+        one.name: row.verdict
+        for answer, one, row in judged
+        if answer.trial.labels.model == "resnet50" and answer.recommended == "reduce-overhead"
+    }
+    assert of_resnet50["default"] == "FASTER"
+
+
+ONE = (1.0,)
+THREE = (1.0, 1.002, 0.998)
+
+
+@pytest.mark.parametrize(
+    ("device", "wobble", "draws", "faster", "is_told"),
+    [
+        ("cuda", THREE, (0, 0, 0), 0.97, False),
+        ("cuda", THREE, (0, 0, 0), 0.92, True),
+        ("cuda", THREE, (0, 1, 2), 0.97, True),
+        ("cuda", THREE, (0, 1, 2), 0.995, False),
+        ("cuda", ONE, (0,), 0.96, False),
+        ("cuda", ONE, (0,), 0.94, True),
+        ("cpu", THREE, (0, 0, 0), 0.92, False),
+        ("cpu", THREE, (0, 0, 0), 0.85, True),
+    ],
+)
+def test_modes_are_told_apart_by_both_or_by_none(
+    tmp_path: Path,
+    device: str,
+    wobble: Sequence[float],
+    draws: Sequence[int],
+    faster: float,
+    is_told: bool,
+) -> None:
+    """Modes of one draw are as far apart as draws are: no report is sure which one is better."""
+    records = []
+    for model in MODELS:
+        plain = measured(model, wobble=wobble, draws=draws, code="one", device=device)
+        graphs = measured(
+            model,
+            compiled=faster if model == "vgg16" else 1.0,
+            wobble=wobble,
+            draws=draws,
+            code="other",
+            device=device,
+            mode="reduce-overhead",
+        )
+        records += [plain, graphs]
+    judged = judge_modes(write_sweep(tmp_path, records))
+    assert len(judged) == len(MODELS)
+    for answer, one, row in judged:
+        told = is_told and answer.trial.labels.model == "vgg16"
+        assert (one.name in answer.tied) == (not told)
+        assert (row.verdict == "FASTER") == told, row.reason
