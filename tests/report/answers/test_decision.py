@@ -137,6 +137,18 @@ def test_one_process_that_waits_for_the_host_has_a_wide_margin(
     assert only(tmp_path, record).verdict == verdict
 
 
+def test_of_modes_that_cannot_be_told_apart_a_faster_one_that_waits_for_nothing_is_taken(
+    tmp_path: Path,
+) -> None:
+    waits = waits_for_the_host(make_record(speedups=[2.0]), "compiled")
+    faster = make_record(speedups=[2.3], mode="reduce-overhead")
+    answer = only(tmp_path, waits, faster)
+    assert (answer.recommended, answer.tied) == ("reduce-overhead", ("default",))
+    slower = make_record(speedups=[1.9], mode="reduce-overhead")
+    answer = only(tmp_path / "slower", waits, slower)
+    assert (answer.recommended, answer.tied) == ("default", ("reduce-overhead",))
+
+
 def test_a_step_that_is_faster_as_measured_and_by_the_device_is_taken_unsure(
     tmp_path: Path,
 ) -> None:
