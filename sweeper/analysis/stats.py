@@ -187,20 +187,6 @@ def benjamini_hochberg(p_values: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values adjusted for their number, in the same order.
-
-    Holm, "A simple sequentially rejective multiple test procedure", Scand. J. Statist. 6(2), 1979:
-    the k-th smallest of m is multiplied by m - k + 1, and none may lie below the adjusted value of
-    a smaller one.
-    """
-    adjusted, count, most = list(p_values), len(p_values), 0.0
-    for place, index in enumerate(sorted(range(count), key=p_values.__getitem__)):
-        most = max(most, min(1.0, (count - place) * p_values[index]))
-        adjusted[index] = most
-    return adjusted
-
-
 def pool_estimates(estimates: Sequence[Estimate]) -> Estimate:
     """The mean over all values behind several estimates of one quantity, as if they had been one
     sample.

@@ -314,11 +314,6 @@ def test_a_difference_counts_as_half_the_harmonic_mean_of_both() -> None:
     assert stats.difference(one, Estimate(1.0, 1.0, 3)).count is None
 
 
-def test_holm_is_the_textbook_procedure() -> None:
-    assert stats.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
-    assert stats.holm([]) == []
-
-
 def test_pooled_is_the_mean_of_one_large_sample() -> None:
     parts = [[0.1, 0.2, 0.15], [0.3, 0.25], [0.4]]
     found, whole = (
