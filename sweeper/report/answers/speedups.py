@@ -31,9 +31,8 @@ def shows_range(entry: Entry) -> bool:
     A script's loop, which stands before its step, has an interval of its own.
     """
     result = entry.result
-    is_bound = bool(result.host_bound_arms)
-    is_step = result.loop_speedup is None
-    return is_bound and is_step and result.interval == "none" and result.speedup_min is not None
+    is_bound = bool(result.host_bound_arms) and not result.loop_speedup
+    return is_bound and result.interval == "none" and result.speedup_min is not None
 
 
 def read_speedup(entry: Entry) -> float | None:

@@ -177,8 +177,8 @@ SHOWN: tuple[Column[Entry], ...] = (
         align_right=True,
         media=(PAGE, MARKDOWN),
     ),
-    _shown("eager_step_s", "eager ms", align_right=True),
-    _shown("compiled_step_s", "compiled ms", align_right=True),
+    _shown("eager_step_s", "eager step ms", align_right=True),
+    _shown("compiled_step_s", "compiled step ms", align_right=True),
     *LATENCIES,
     _shown("tokens_per_s", TOKENS),
     _shown(
