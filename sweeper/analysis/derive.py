@@ -119,6 +119,25 @@ def predict_speedup(
     return eager_s / max(compiled_host_s * host_slowdown, compiled_device_s)
 
 
+def predict_loop_speedup(result: Result) -> float | None:
+    """Predict the speedup of a script's loop by Amdahl's law: steps become as much faster as in the
+    rounds, the loop waits longer for its loader where it was seen to, and the rest takes as long.
+
+    None where it is not known, and where the compiled loop had several shapes, compiled again, or
+    had other events than eager's: the rounds show nothing of these.
+    """
+    seen, speedup, loop_s = result.seen_of_script, result.speedup, result.eager_loop_step_s
+    run = seen.loop_compiled if seen else None
+    if not (seen and run and speedup and loop_s and result.eager_step_s and result.loop_speedup):
+        return None
+    if seen.num_shapes > 1 or run.recompiles or run.left_out:
+        return None
+    saved = min(result.eager_step_s / loop_s, 1.0) * (1 - 1 / speedup)
+    # as shares of the eager loop; eager may wait while its device computes
+    wait = (result.compiled_loader_share or 0.0) / result.loop_speedup
+    return 1 / (1 - saved + max(wait - (result.eager_loader_share or 0.0), 0.0))
+
+
 def read_speedup(process: Process) -> float | None:
     """Return the speedup of a process by the wall clock; None where an arm was not timed."""
     return _divide(process.step_s)

@@ -17,6 +17,8 @@ from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import ARMS, HostState, PerArm, Process, Record
 from sweeper.core.settings import Measure
 
+from .derive import predict_loop_speedup
+from .margins import find_margin
 from .meanings import Meaning
 from .result import Result
 
@@ -210,6 +212,19 @@ def _was_wrong_before(record: Record, _result: Result) -> bool:
 def _trains_differently(_record: Record, process: Process) -> bool:
     trajectory = process.script.trajectory if process.script else None
     return trajectory is not None and trajectory.passed is False
+
+
+def _is_loop_unexplained(record: Record, result: Result) -> bool:
+    """Whether a script's loop gains another speedup than its step and its loader give, by more than
+    its interval and by more than a row among many moves.
+    """
+    predicted, measured = predict_loop_speedup(result), result.loop_speedup
+    if predicted is None or measured is None:
+        return False
+    row = 1 + find_margin(record.trial.device).row
+    low = min(result.loop_speedup_low or measured, measured / row)
+    high = max(result.loop_speedup_high or measured, measured * row)
+    return not low <= predicted <= high
 
 
 FLAGS: Mapping[str, Flag] = {
@@ -424,6 +439,19 @@ FLAGS: Mapping[str, Flag] = {
         rank=DOUBT,
         why="what was timed may not train as eager does",
         of_process=_trains_differently,
+    ),
+    "unexplained": Flag(
+        "the loop of a script gains more or less than its step and its loader explain",
+        "If only the step became faster, and each arm waited for its loader as measured, the loop "
+        "would have another speedup. The difference is more than 5 % (10 % on a CPU), and the "
+        "interval of the loop does not hold it. A loop with several shapes of inputs, or one that "
+        "compiles again, does not get this flag.",
+        "Look for what the script runs beside its step. Workers of a loader that keep all cores "
+        "busy slow down the host of the step, and most where compiling made the step short: try "
+        "fewer workers.",
+        rank=CONTEXT,
+        why="the loop's speedup is what the script gets, and the step's is what it could get",
+        of_trial=_is_loop_unexplained,
     ),
     "unresolved": Flag(
         "the interval is wider than asked for",

@@ -248,8 +248,8 @@ METRICS: list[Metric] = [
     Metric(
         "loop_speedup", "of a script: eager / compiled time per step of its whole loop", mlflow=True
     ),
-    Metric("loop_speedup_low", "lower end of the 95 % interval of loop_speedup"),
-    Metric("loop_speedup_high", "upper end of the 95 % interval of loop_speedup"),
+    Metric("loop_speedup_low", "lower end of the 95 % interval of loop_speedup", mlflow=True),
+    Metric("loop_speedup_high", "upper end of the 95 % interval of loop_speedup", mlflow=True),
     *_per_arm(
         "{arm}_loop_step_s",
         "wall time per step of a script's loop that runs {arm} throughout, loader and all",

@@ -64,6 +64,11 @@ class Result:
     readings: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def length(self) -> int | None:
+        """Steps of a script's whole training, where it ended by itself."""
+        return self.seen_of_script.length if self.seen_of_script else None
+
+    @property
     def compile_cold_s(self) -> float | None:
         """Seconds of compiling with an empty cache."""
         return self.readings.get("compile_cold_s")

@@ -255,6 +255,10 @@ class ScriptRun:
     modules: tuple[str, ...] = ()  # classes of the outermost modules that the script trains
     called_at: tuple[str, ...] = ()  # `file:line` where the script calls each of these modules
     optimizers: tuple[str, ...] = ()  # classes of the optimizers, in the order of their first steps
+    # the number format of autocast in a step, e.g. `bfloat16`, or `off`; None: not known
+    autocast: str | None = None
+    # whether a module has dropout above 0 in training mode; None: not known
+    dropout: bool | None = None
     # how many workers the script's `DataLoader` has, e.g. `4 workers`; None: there is no loader
     loader: str | None = None
     recorded: Count = 0  # batches that sweeper gave again while it compared steps
@@ -271,6 +275,8 @@ class ScriptRun:
     skipped_steps: Count = 0  # optimizer steps that a gradient scaler left out
     # steps from one evaluation or saved file to the next; 0: fewer than two were seen
     interval: Count = 0
+    # steps of its whole training, where the script ended by itself; None: sweeper ended it
+    length: Positive | None = None
     # the loop with the eager arm throughout; None: that run did not end
     loop_eager: LoopRun | None = None
     # the loop with the compiled arm throughout; None: that run did not end

@@ -117,5 +117,5 @@ def _describe_result(record: Record, result: Result) -> str:
     elif result.speedup_min and result.speedup_max:
         text += f" ({result.speedup_min:.3f} to {result.speedup_max:.3f}, host-bound)"
     if result.loop_speedup:
-        text = f"step {text}, loop {result.loop_speedup:.3f}x"
+        text = f"loop {result.loop_speedup:.3f}x, step {text}"
     return f"[green]{escape(text)}[/green]"

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from sweeper.analysis.metrics import METRICS
 from sweeper.analysis.result import Result
+from sweeper.core.libraries import SCRIPT
 from sweeper.core.paths import check_sweep_name
-from sweeper.core.record import Record
+from sweeper.core.record import Record, ScriptRun
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import escape_markdown
 
@@ -43,7 +44,7 @@ AXES = ("workload", "mode", "backend", "optimizer", "device", "decode_position")
 MAX_PARAM_CHARACTERS = 6000
 MAX_TAG_CHARACTERS = 5000
 # of what `build_view` makes of a record; a run that shows an older version is sent again
-VIEW_VERSION = 4
+VIEW_VERSION = 5
 # Limits per trial: with everything else that a run shows they stay below the 1,000 entities that
 # MLflow takes per call.
 MAX_ROUNDS = 150
@@ -113,12 +114,12 @@ def build_view(record: Record, result: Result, sweep: str, parent_id: str) -> Vi
         NOTE: _describe_result(record, result),
     }
     tags = {key: value[:MAX_TAG_CHARACTERS] for key, value in tags.items()}
-    return View(_make_params(record), metrics, tags, list_points(record))
+    return View(_make_params(record, result.seen_of_script), metrics, tags, list_points(record))
 
 
-def _make_params(record: Record) -> dict[str, str]:
+def _make_params(record: Record, seen: ScriptRun | None) -> dict[str, str]:
     """Collect the axes in the tables, all others that are not at their defaults (`compile.scope`),
-    and the versions.
+    and the versions. Of a script, `seen` says what it does in place of axes that it ignores.
     """
     trial, axes = record.trial, record.trial.axes()
     values = {name: getattr(trial.labels, name) for name in LABELS}
@@ -128,6 +129,10 @@ def _make_params(record: Record) -> dict[str, str]:
     for part in ("model", "precision", "compile", "text"):
         values |= _leaves(axes.get(part, {}), f"{part}.")
     values |= _leaves(get_mapping(record.environment, "versions"), "version.")
+    if trial.workload == SCRIPT:
+        seen = seen or ScriptRun()
+        values["optimizer"] = ", ".join(seen.optimizers) or None
+        values |= {"model.dropout": seen.dropout, "precision.autocast": seen.autocast}
     values["library"] = values.pop("model.library")
     params = {}
     for key, value in values.items():
@@ -161,6 +166,8 @@ def _describe_result(record: Record, result: Result) -> str:
     text = f"speedup {result.speedup:.2f}"
     if low is not None and high is not None:
         text += f" [{low:.2f}, {high:.2f}]"
+    if result.loop_speedup is not None:
+        text = f"loop_speedup {result.loop_speedup:.2f}, step {text}"
     text += f" over {result.processes} process{'' if result.processes == 1 else 'es'}"
     if result.device_speedup is not None:
         text += f", device {result.device_speedup:.2f}"

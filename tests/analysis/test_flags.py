@@ -6,9 +6,10 @@ from dataclasses import replace
 import flag_docs
 import pytest
 from records import make_process, make_record, make_trial
+from script_records import IMAGENET, make_loop, make_trained
 
 from sweeper.analysis import meanings
-from sweeper.analysis.derive import derive
+from sweeper.analysis.derive import derive, predict_loop_speedup
 from sweeper.analysis.flags import (
     DOUBT,
     DOUBTS,
@@ -304,6 +305,47 @@ def test_limits_of_shares_are_still_allowed() -> None:
         Round("BA", 0.125, 0.1),
     )
     assert flags(quiet(rounds=rounds), quiet(1)) == {"recompiled"}
+
+
+LOOPS = {
+    "PyTorch's ImageNet example": (IMAGENET, 1.287, True),
+    "the rest of the loop takes as long": (make_loop((0.1, 0.2), (0.05, 0.15)), 0.2 / 0.15, False),
+    "the loader is what takes the time": (
+        make_loop((0.1, 0.2), (0.05, 0.19), (0.09, 0.13)),
+        0.2 / 0.19,
+        False,
+    ),
+    # on a GPU a script may wait for its loader while the device computes
+    "waits that the device hides": (
+        make_loop((0.1, 0.1), (0.06, 0.06), (0.06, 0.025)),
+        0.1 / 0.06,
+        False,
+    ),
+    "the loop gains more than its step": (make_loop((0.1, 0.1), (0.1, 0.05)), 1.0, True),
+    "several shapes": (make_loop((0.1, 0.1), (0.05, 0.09), num_shapes=9), None, False),
+}
+
+
+@pytest.mark.parametrize("case", LOOPS)
+def test_a_loop_that_its_step_and_its_loader_do_not_explain(case: str) -> None:
+    process, predicted, unexplained = LOOPS[case]
+    record = replace(make_trained(None, device="cuda"), processes=(process,))
+    result = derive(record)
+    assert predict_loop_speedup(result) == pytest.approx(predicted, rel=1e-3)
+    assert ("unexplained" in find_flags(record, result, Measure())) is unexplained
+
+
+def test_a_difference_within_the_intervals_needs_no_explanation() -> None:
+    """Three processes whose loops lie further apart than the loop from what the step gives."""
+    found = []
+    for spread in (0.002, 0.2):
+        processes = []
+        for index, factor in enumerate((1 - spread, 1, 1 + spread)):
+            process = make_loop((0.1, 0.1), (0.05, 0.058 * factor))
+            processes.append(replace(process, index=index))
+        record = replace(make_trained(None, device="cuda"), processes=tuple(processes))
+        found.append("unexplained" in find_flags(record, derive(record), Measure()))
+    assert found == [True, False]
 
 
 def test_target_is_half_of_the_intervals_width() -> None:

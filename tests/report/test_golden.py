@@ -26,6 +26,8 @@ NEVER_FILLED = {
     "process a trial",
     ("speedups", "device_speedup_high"): "the same",
     ("speedups", "memory_missing"): "every ok trial of the sweeps on GPUs has its memory",
+    ("scripts", "dropout"): "the stored scripts ran before it was recorded",
+    ("scripts", "autocast"): "the same",
     ("ladder", "variant"): "the stored ladder varies nothing but its rungs",
     **dict.fromkeys(
         (

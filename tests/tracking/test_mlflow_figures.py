@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 from records import make_process, make_record, make_trial, write_sweep
+from script_records import make_trained
 
 from sweeper import sync
 from sweeper.core.paths import SweepPaths
@@ -303,6 +304,11 @@ def test_kill_between_points_and_tags_leaves_none_twice(store: MlflowClient) -> 
             make_record(speedups=(2.0, 2.0), flags=("host_busy", "unsteady")),
             "speedup 2.00 [2.00, 2.00] over 2 processes; host_busy, unsteady",
             id="ok",
+        ),
+        pytest.param(
+            make_trained(None, 0.08),
+            "loop_speedup 1.25, step speedup 2.00 over 1 process",
+            id="the loop of a script before its step",
         ),
         pytest.param(
             make_record(status="oom", message="<b>no</b> ![x](http://y)\n# more"),

@@ -184,6 +184,16 @@ def test_a_script_has_no_batch_size_among_its_params() -> None:
     assert "batch_size" not in build_view(record, derive(record), "night", "0").params
 
 
+def test_params_of_a_script_are_what_it_does_and_no_defaults_that_it_ignores() -> None:
+    seen = {"optimizers": ("AdamW",), "dropout": True, "autocast": "bfloat16"}
+    record = make_script("train.py", {}, **seen)
+    params = build_view(record, derive(record), "night", "0").params
+    names = ("optimizer", "model.dropout", "precision.autocast")
+    assert [params[name] for name in names] == ["AdamW", "true", "bfloat16"]
+    older = make_script("train.py", {})
+    assert not {*names} & {*build_view(older, derive(older), "night", "0").params}
+
+
 def test_hostile_param_names_and_long_values_are_cut_to_what_mlflow_takes(
     store: MlflowClient,
 ) -> None:

@@ -127,9 +127,9 @@ class Answer:
 def show_gain(one: Candidate) -> str:
     """E.g. `1.28x [1.25, 1.31], 1.29x by the device`; of a script its loop before its step."""
     bounds = "" if one.gain.by_margin else f" {interval(one.gain.low, one.gain.high)}"
-    shown = f"{ratio(one.gain.value)}x{bounds}"
+    shown = f"{one.clock}{ratio(one.gain.value)}x{bounds}"
     if one.of_loop:
-        shown = f"loop {shown}, step {ratio(one.entry.result.speedup)}x"
+        shown += f", step {ratio(one.entry.result.speedup)}x"
     device = f"{ratio(one.device.value)}x by the device" if one.device else ""
     return join((shown, device), ", ")
 
@@ -182,11 +182,13 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Answer:
     """Answer for trials of one model, batch size, workload, precision and variant; `entries` has
     one or more.
 
-    Without a limit of steps, the length of the training that a script's user named is one.
+    Without a limit of steps, the length of a script's training is one: as its user named it, else
+    as the script ended by itself.
     """
     first = entries[0]
     if not limits.steps:
         planned = [entry.trial.labels.total_steps for entry in entries]
+        planned += [entry.result.length for entry in entries]
         limits = replace(limits, steps=next(filter(None, planned), None))
     # The largest batch that ran, else the one that was asked for.
     ran = [entry.record.batch_size for entry in entries if entry.is_ok]
@@ -217,9 +219,8 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Answer:
     nearest = max(crossing or kept, key=_rank_gain)
     answer = replace(answer, best=nearest, not_tried=_list_untried(answer, kept))
     if crossing:
-        clock = "loop " if nearest.of_loop else ""
         ends = f"{ratio(nearest.gain.low)}x to {ratio(nearest.gain.high)}x"
-        measured = f"{nearest.name} {clock}{ratio(nearest.gain.value)}x may be {ends}"
+        measured = f"{nearest.name} {nearest.clock}{ratio(nearest.gain.value)}x may be {ends}"
         why = f"{measured}, and pays from {ratio(nearest.turn(steps))}x on"
         return replace(answer, why_not=why, why_unsure=nearest.why_unsure(steps))
     unsure = [reason for one in kept for reason in one.why_unsure(steps)]
@@ -259,9 +260,11 @@ def _find_comparable(
             why = limits.exceeded_by(one.peak_bytes)
         if why:
             ruled_out.append(f"{name_mode(entry)}: {why}")
-    if any(one.of_loop for one in candidates):
-        candidates = [one for one in candidates if one.of_loop]
-    return candidates, ruled_out
+    of_loop = [one for one in candidates if one.of_loop]
+    if of_loop:
+        why = "its loop was not timed"
+        ruled_out += [f"{one.name}: {why}" for one in candidates if not one.of_loop]
+    return of_loop or candidates, ruled_out
 
 
 def _take(answer: Answer, gaining: Sequence[Candidate], steps: int | None) -> Answer:

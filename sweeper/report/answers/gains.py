@@ -13,6 +13,7 @@ from typing import NamedTuple
 from sweeper.analysis.flags import DOUBTS, FLAGS, UNVERIFYING
 from sweeper.analysis.margins import single_process_margin
 from sweeper.analysis.stats import Estimate
+from sweeper.core.libraries import SCRIPT
 from sweeper.loading.entries import Entry
 
 MIN_GAIN = 0.05  # a smaller speedup is none
@@ -47,6 +48,13 @@ class Candidate:
     @property
     def name(self) -> str:
         return name_mode(self.entry)
+
+    @property
+    def clock(self) -> str:
+        """What was timed of a script, before its speedup; "" of other models."""
+        if self.of_loop:
+            return "loop "
+        return "step " if self.entry.trial.workload == SCRIPT else ""
 
     @property
     def compile_s(self) -> float | None:

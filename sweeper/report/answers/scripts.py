@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from sweeper.analysis.derive import predict_loop_speedup
 from sweeper.core.record import TORCH_NN, CompileCall, ScriptRun
 from sweeper.core.serialization import drop_defaults
 from sweeper.loading.entries import Entry
@@ -25,25 +26,28 @@ NOTABLE_WAIT = 0.1  # share of the loop's time
 @dataclass(frozen=True)
 class Saving:
     """Seconds that compiling with an empty cache saves over a whole training; below 0 it loses.
-    The interval follows the loop's.
+    The interval follows the loop's. `is_small`: compiling is not worth it even so.
     """
 
     value_s: float
     low_s: float | None = None
     high_s: float | None = None
+    is_small: bool = False
 
     def describe(self) -> str:
         """Say `saves 3 min 20 s (3 min 05 s to 3 min 41 s)`, or that it is not known which of
-        both.
+        both. A small saving is named as such.
         """
-        verb = "saves" if self.value_s > 0 else "loses"
-        if self.low_s is None or self.high_s is None:
-            return f"{verb} {_show_time(self.value_s)}"
-        if self.low_s < 0 < self.high_s:
-            best, worst = _show_time(self.high_s), _show_time(self.low_s)
-            return f"may save up to {best} or lose up to {worst}"
-        least, most = sorted((self.low_s, self.high_s), key=abs)
-        return f"{verb} {_show_time(self.value_s)} ({_show_time(least)} to {_show_time(most)})"
+        low_s, high_s = self.low_s, self.high_s
+        said = f"{'saves' if self.value_s > 0 else 'loses'} {_show_time(self.value_s)}"
+        if low_s is not None and high_s is not None and low_s < 0 < high_s:
+            said = f"may save up to {_show_time(high_s)} or lose up to {_show_time(low_s)}"
+        elif low_s is not None and high_s is not None:
+            least, most = sorted((low_s, high_s), key=abs)
+            said += f" ({_show_time(least)} to {_show_time(most)})"
+        if self.is_small and (high_s or 0.0) > 0:
+            said += f", less than {percent(MIN_GAIN)} of the time in eager"
+        return said
 
 
 def _show_time(seconds: float) -> str:
@@ -67,36 +71,26 @@ class ScriptAnswer:
     def loop(self) -> Candidate | None:
         """What its loop gains, where that was timed."""
         found = find_candidate(self.entry)
-        if found and found.of_loop:
-            return found
-        return None
-
-    @property
-    def gain(self) -> float:
-        """The speedup of the loop, else of a step; 0 where neither is known."""
-        return self.entry.result.loop_speedup or self.entry.result.speedup or 0.0
+        return found if found and found.of_loop else None
 
     @property
     def total_steps(self) -> int | None:
-        """The steps of the training that the user plans."""
-        return self.entry.trial.labels.total_steps
-
-    @property
-    def eager_loader_share(self) -> float | None:
-        """The share of the loop's time in which it waits for its loader."""
-        return self.entry.result.eager_loader_share
+        """The steps of the training: as the user plans it, else as the script ended by itself."""
+        return self.entry.trial.labels.total_steps or self.entry.result.length
 
     @property
     def loader_shares(self) -> tuple[float, float]:
-        """The shares in eager and compiled, 0 where they are not known."""
-        return self.eager_loader_share or 0.0, self.entry.result.compiled_loader_share or 0.0
+        """The shares of the loop's time in which it waits for its loader, in eager and compiled; 0
+        where they are not known.
+        """
+        result = self.entry.result
+        return result.eager_loader_share or 0.0, result.compiled_loader_share or 0.0
 
     @property
     def ceiling(self) -> float | None:
         """What the loop could gain at most: everything but the wait for its loader in no time."""
-        if self.eager_loader_share:
-            return 1 / self.eager_loader_share
-        return None
+        share, _ = self.loader_shares
+        return 1 / share if share else None
 
     @cached_property
     def saving(self) -> Saving | None:
@@ -104,11 +98,18 @@ class ScriptAnswer:
         if self.loop is None or self.total_steps is None or compile_s is None:
             return None
         gain, eager_s = self.loop.gain, self.total_steps * self.loop.eager_s
-        saved_s = [eager_s * (1 - 1 / end) - compile_s for end in (gain.low, gain.high)]
-        value_s = eager_s * (1 - 1 / gain.value) - compile_s
+        low_s, value_s, high_s = (
+            eager_s * (1 - 1 / end) - compile_s for end in (gain.low, gain.value, gain.high)
+        )
         if gain.by_margin:
             return Saving(value_s)
-        return Saving(value_s, *saved_s)
+        return Saving(value_s, low_s, high_s, gain.high < 1 + MIN_GAIN)
+
+    @property
+    def steps(self) -> str:
+        """Name the steps of the training, e.g. `10,000 steps` or `the script's own 96 steps`."""
+        own = "" if self.entry.trial.labels.total_steps else "the script's own "
+        return f"{own}{self.total_steps:,} steps"
 
     @cached_property
     def findings(self) -> tuple[str, ...]:
@@ -134,7 +135,7 @@ class ScriptAnswer:
             when = f"{paid} after {math.ceil(break_even):,} steps"
         compiling = f"{most}{_show_time(compile_s)} of compilation"
         gain = self.saving.describe()
-        yield f"over {self.total_steps:,} steps compiling {gain}: {compiling} {when}"
+        yield f"over {self.steps} compiling {gain}: {compiling} {when}"
 
     def _say_how_to_compile(self) -> Iterator[str]:
         calls = [call for call in self.seen.compile_calls if call.is_arm]
@@ -152,19 +153,20 @@ class ScriptAnswer:
         own: list[str] = []
         of_torch: list[str] = []
         for name, place in zip(self.seen.modules, self.seen.called_at, strict=True):
-            (of_torch if name.startswith(TORCH_NN) else own).append(f"{name} ({place})")
+            named = f"the {name} that {place} calls"
+            (of_torch if name.startswith(TORCH_NN) else own).append(named)
         usual = {"mode": "default", "backend": "inductor"}
         measured = {"mode": trial.mode, "backend": trial.backend, **drop_defaults(trial.compile)}
         unusual = [
             f"{name}={value!r}" for name, value in measured.items() if value != usual.get(name)
         ]
         given = ", ".join(unusual)
+        how = "to compile: before the loop,"
         if own:
-            how = f"call .compile({given}) on {_name_each(own)}"
-            yield f"to compile: {how} before the loop: {', '.join(own)}"
+            yield f"{how} call .compile({given}) on {' and on '.join(own)}"
         if of_torch:
-            how = f"replace {_name_each(of_torch)} by torch.compile(model{prefix(', ', given)})"
-            yield f"to compile: {how} before the loop: {', '.join(of_torch)}"
+            call = f"torch.compile(model{prefix(', ', given)})"
+            yield f"{how} put {call} in place of {' and of '.join(of_torch)}"
 
     def _describe_loop(self) -> Iterator[str]:
         eager, compiled = self.loader_shares
@@ -175,6 +177,12 @@ class ScriptAnswer:
             wait = f"{percent(compiled)} of its time, which it did not in eager"
             yield f"once compiled, {waits} {wait}: speed that up next"
         seen, loop = self.seen, self.seen.loop_compiled
+        predicted = predict_loop_speedup(self.entry.result)
+        if "unexplained" in self.entry.flags and predicted is not None:
+            yield (
+                f"the loop gains {ratio(self.entry.result.loop_speedup)}x, and its step and loader "
+                f"explain {ratio(predicted)}x: other work of the script may hold the cores"
+            )
         if any(run and run.left_out for run in (seen.loop_eager, loop)):
             yield (
                 "evaluations, saved files or ends of epochs are not in the loop's time, or not as "
@@ -203,12 +211,6 @@ class ScriptAnswer:
         silenced = [describe_call(call) for call in seen.compile_calls if not call.is_arm]
         if silenced:
             yield f"compiled by libraries, and eager in the eager arm too: {' and '.join(silenced)}"
-
-
-def _name_each(modules: Sequence[str]) -> str:
-    if len(modules) == 1:
-        return "it"
-    return "each"
 
 
 def describe_call(call: CompileCall) -> str:
@@ -248,7 +250,7 @@ def _add_of_loop(script: ScriptAnswer, answer: Answer) -> Iterator[str]:
         elif compiled >= NOTABLE_WAIT:
             yield f"once compiled, the loader takes {percent(compiled)}"
     if script.saving and script.total_steps == answer.limits.steps:
-        saves = f"over {script.total_steps:,} steps compiling {script.saving.describe()}"
+        saves = f"over {script.steps} compiling {script.saving.describe()}"
         # one process: the answer is open, and the figure has no interval that says so
         has_interval = script.saving.low_s is not None
         yield saves if has_interval or answer.verdict != OPEN else f"{saves}, as measured"

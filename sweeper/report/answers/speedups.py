@@ -4,12 +4,14 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 
+from sweeper.core.libraries import SCRIPT
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import (
     MAX_NAMES,
     estimated,
     figure,
+    join,
     prefix,
     ratio,
     shorten_names,
@@ -25,21 +27,32 @@ def is_ok(entry: Entry) -> bool:
 
 
 def shows_range(entry: Entry) -> bool:
-    """Return whether a host-bound trial has so few processes that only their range can be shown."""
+    """Return whether a host-bound trial has so few processes that only their range can be shown.
+    A script's loop, which stands before its step, has an interval of its own.
+    """
     result = entry.result
-    is_bound = bool(result.host_bound_arms)
+    is_bound = bool(result.host_bound_arms) and not result.loop_speedup
     return is_bound and result.interval == "none" and result.speedup_min is not None
+
+
+def read_speedup(entry: Entry) -> float | None:
+    """Read the speedup that decides: of a script its loop's, where that was timed."""
+    return entry.result.loop_speedup or entry.result.speedup
 
 
 def show_speedup(entry: Entry) -> str:
     """Show `1.58 [1.55, 1.61]`, or the range of processes, `2.01 (1.89 to 2.12)`, where host noise
-    has no interval.
+    has no interval. Of a script, `loop 1.10 [1.06, 1.13], step 1.19 [1.16, 1.22]`.
     """
     result = entry.result
+    shown = estimated(result.estimate)
     if shows_range(entry):
         ends = f"{ratio(result.speedup_min)} to {ratio(result.speedup_max)}"
-        return f"{ratio(result.speedup)} ({ends})"
-    return estimated(result.estimate)
+        shown = f"{ratio(result.speedup)} ({ends})"
+    if entry.trial.workload != SCRIPT:
+        return shown
+    loop = prefix("loop ", estimated(result.loop_estimate))
+    return join((loop, prefix("step ", shown)), ", ")
 
 
 def show_speedup_or_status(entry: Entry) -> str:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from sweeper.loading.entries import Entry
+from sweeper.report.answers.gains import find_candidate
 from sweeper.report.answers.speedups import (
     mark_upper_bound,
     peak_ratio,
@@ -144,8 +145,9 @@ def _rank_break_even(entry: Entry) -> float:
 
 
 def _draw_total_time(name: str, entry: Entry) -> Drawing:
-    result = entry.result
-    eager_s, compiled_s = result.eager_step_s or 0.0, result.compiled_step_s or 0.0
+    result, one = entry.result, find_candidate(entry)
+    assert one is not None
+    eager_s, compiled_s = one.eager_s, one.eager_s / one.gain.value
     caches = (
         ("empty cache", result.compile_cold_s, result.break_even_steps, "solid"),
         ("filled cache", result.compile_warm_s, result.break_even_warm_steps, "dash"),
@@ -165,10 +167,9 @@ def _draw_total_time(name: str, entry: Entry) -> Drawing:
             marker = {"color": "@ink", "size": 9, "symbol": "circle-open", "line": ring}
             traces.append(points(reached, [steps], [steps * eager_s], marker, hoverinfo="all"))
     xaxis = {"title": {"text": "steps"}, "range": [0, num_steps], "tickformat": ",d"}
-    pays_after = show_break_even(entry)
-    unit = "" if pays_after == "never" else " steps"
+    unit = "" if result.break_even_steps is None else " steps"
     layout = lay_out(xaxis, zero_axis("seconds"))
-    return Drawing(f"{name}: {pays_after}{unit}", traces, 420, layout)
+    return Drawing(f"{name}: {one.clock}{show_break_even(entry)}{unit}", traces, 420, layout)
 
 
 def _line(name: str, num_steps: int, start_s: float, step_s: float, shade: str, dash: str) -> Trace:

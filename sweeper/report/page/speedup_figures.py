@@ -13,6 +13,7 @@ from sweeper.report.answers.groups import ALL, AMP, FP32, Group, Mean
 from sweeper.report.answers.model_points import GroupKey
 from sweeper.report.answers.speedups import (
     is_ok,
+    read_speedup,
     show_device_speedup,
     show_speedup,
     shows_range,
@@ -74,14 +75,15 @@ MARKS = {
 
 def select_measured(entries: Sequence[Entry]) -> list[Entry]:
     """Select the trials with a speedup that can be drawn, the fastest first."""
-    measured = [entry for entry in entries if is_ok(entry) and entry.result.speedup]
+    measured = [entry for entry in entries if is_ok(entry) and read_speedup(entry)]
     return sorted(measured, key=speedup, reverse=True)
 
 
 def speedup(entry: Entry) -> float:
     """Return the speedup of a trial that `select_measured` selected."""
-    assert entry.result.speedup is not None
-    return entry.result.speedup
+    found = read_speedup(entry)
+    assert found is not None
+    return found
 
 
 def describe_trial(entry: Entry, *more: str) -> str:
@@ -118,8 +120,8 @@ def draw_forest(entries: Sequence[Entry]) -> Figure:
     if measured:
         drawings.append(_forest(whole, measured[:MAX_BARS_EVER]))
     caption = (
-        "Eager / compiled step time by wall clock, on a logarithmic axis; right of 1, compiling is "
-        "faster."
+        "Eager / compiled step time by wall clock, of a script over its whole loop, on a "
+        "logarithmic axis; right of 1, compiling is faster."
     )
     return Figure("forest", "Speedups, sorted", caption, drawings, "no trial has a speedup")
 
@@ -175,20 +177,26 @@ def _mark(entry: Entry) -> str:
         return NOT_VERIFIED
     if shows_range(entry):
         return RANGE
-    if entry.result.speedup_low is None:
+    if None in _read_bounds(entry):
         return SINGLE
     return INTERVAL
+
+
+def _read_bounds(entry: Entry) -> tuple[float | None, float | None]:
+    result = entry.result
+    if result.loop_speedup is not None:
+        return result.loop_speedup_low, result.loop_speedup_high
+    if shows_range(entry):
+        return result.speedup_min, result.speedup_max
+    return result.speedup_low, result.speedup_high
 
 
 def _ends(entry: Entry) -> tuple[float, float, float]:
     """Return the speedup between the ends of its error bar, which are the speedup itself where
     there is none.
     """
-    middle, result = speedup(entry), entry.result
-    low, high = result.speedup_low or middle, result.speedup_high or middle
-    if shows_range(entry):
-        low, high = result.speedup_min or middle, result.speedup_max or middle
-    return min(low, middle), middle, max(high, middle)
+    middle, (low, high) = speedup(entry), _read_bounds(entry)
+    return min(low or middle, middle), middle, max(high or middle, middle)
 
 
 def _speedup_axis(entries: Iterable[Entry]) -> PlotAxis:

@@ -18,8 +18,9 @@ both answers`, `disturbed: ...`, `its compile time is an upper bound` |
 | `break_even_steps break_even_warm_steps` | as in speedups.csv |
 | `memory_ratio` | eager / compiled peak: above 1, compiling saves |
 | `max_memory_gib` | with `--max-memory-gib X`: X |
-| `steps total_eager_s total_compiled_s` | with `--steps N`, or a script's `model.total_steps=N`: \
-N, and wall seconds of so long a job, compiling included |
+| `steps total_eager_s total_compiled_s` | with `--steps N`, or a script's `model.total_steps=N`, \
+or of a script that ended by itself: N, or its own number of steps, and wall seconds of so long a \
+job, compiling included |
 | `ruled_out` | `mode: why` of what failed or is beyond the limits given |
 | `reason` | the answer in one sentence |
 | `not_tried` | modes that could help where no mode that was tried does |
@@ -67,7 +68,7 @@ def _show_answer(answer: Answer) -> str:
 
 def _show_speedup(one: Candidate) -> str:
     bounds = "" if one.gain.by_margin else interval(one.gain.low, one.gain.high)
-    return join((ratio(one.gain.value), bounds), " ")
+    return join((f"{one.clock}{ratio(one.gain.value)}", bounds), " ")
 
 
 def _total_s(answer: Answer) -> float | None:

@@ -12,10 +12,12 @@ name |
 loader |
 | `ceiling` | the largest possible loop speedup, if everything but that wait took no time |
 | `break_even_steps` | of the loop: steps after which compiling with an empty cache has paid |
-| `total_steps` | of the training that the user plans, where the command named it |
+| `total_steps` | of the training: as the command named it, else as the script ended by itself |
 | `saved_s` | seconds that compiling with an empty cache saves over these steps, with `_low \
 _high`; below 0 it loses |
 | `modules optimizers` | classes of the outermost modules that train, and of the optimizers |
+| `dropout autocast` | whether a module has dropout in training mode; the number format of \
+autocast in a step, e.g. `bfloat16`, or `off` |
 | `batches_per_step` | of the loader; more than one where gradients are accumulated |
 | `num_shapes recompiles` | different shapes of inputs in the compiled loop; compilations while it \
 was timed |
@@ -68,7 +70,6 @@ OF_TRIALS = (
 COLUMNS: tuple[Column[ScriptAnswer], ...] = (
     *trial_columns(("model", "variant", "sweep", "mode")),
     *file_columns(OF_TRIALS),
-    Column("", lambda script: script.entry.result.speedup, float, title="step", text=_show_step),
     Column(
         "",
         lambda script: script.entry.result.loop_speedup,
@@ -76,9 +77,10 @@ COLUMNS: tuple[Column[ScriptAnswer], ...] = (
         title="loop",
         text=lambda script: estimated(script.entry.result.loop_estimate),
     ),
+    Column("", lambda script: script.entry.result.speedup, float, title="step", text=_show_step),
     lift(
         Column[float]("", float, float, title="loader", text=percent),
-        lambda script: script.eager_loader_share,
+        lambda script: script.entry.result.eager_loader_share,
     ),
     Column("ceiling", lambda script: script.ceiling, float),
     Column("total_steps", lambda script: script.total_steps, int),
@@ -88,7 +90,7 @@ COLUMNS: tuple[Column[ScriptAnswer], ...] = (
     _of_saving(Column("saved_s_low", lambda saving: saving.low_s, float)),
     _of_saving(Column("saved_s_high", lambda saving: saving.high_s, float)),
     Column("modules", lambda script: script.seen.modules, tuple),
-    Column("optimizers", lambda script: script.seen.optimizers, tuple),
+    Column("optimizers", lambda script: script.seen.optimizers, tuple, title="optimizer"),
     lift(
         Column[LoopRun]("batches_per_step", lambda loop: loop.batches, float),
         lambda script: script.seen.loop_eager,
@@ -108,6 +110,8 @@ COLUMNS: tuple[Column[ScriptAnswer], ...] = (
         lambda script: trajectories.name_verdict(script.seen.trajectory),
         title="trains alike",
     ),
+    Column("dropout", lambda script: script.seen.dropout, bool, title="dropout"),
+    Column("autocast", lambda script: script.seen.autocast, title="autocast"),
     Column(
         "findings",
         lambda script: script.findings,

@@ -21,7 +21,8 @@ what is allowed |
 | `accuracy_randomness accuracy_elements` | how a step that draws random numbers was judged; \
 numbers compared |
 | `attempts` | statuses of its earlier attempts, the oldest first, joined by `;` |
-| `dropout` | whether it was on in training |
+| `dropout` | whether it was on in training; of a script what was seen, empty where that is not \
+known |
 | `text` | the form in which texts came; empty for models without texts, and for trials that ended \
 before they had any |
 | `strongest_eager` | where the sweep has every eager rung of the ladder: the fastest one; see \
@@ -138,7 +139,7 @@ SHOWN: tuple[Column[Entry], ...] = (
     ),
     Column(  # beside the status
         "",
-        lambda entry: entry.result.speedup,
+        speedups.read_speedup,
         float,
         title="speedup",
         text=speedups.show_speedup,
@@ -176,8 +177,8 @@ SHOWN: tuple[Column[Entry], ...] = (
         align_right=True,
         media=(PAGE, MARKDOWN),
     ),
-    _shown("eager_step_s", "eager ms", align_right=True),
-    _shown("compiled_step_s", "compiled ms", align_right=True),
+    _shown("eager_step_s", "eager step ms", align_right=True),
+    _shown("compiled_step_s", "compiled step ms", align_right=True),
     *LATENCIES,
     _shown("tokens_per_s", TOKENS),
     _shown(
@@ -224,6 +225,11 @@ def _read_message(entry: Entry) -> str | None:
     return next(filter(str.strip, lines), None)
 
 
+def _read_dropout(entry: Entry) -> bool | None:
+    seen = entry.result.seen_of_script
+    return seen.dropout if seen else entry.trial.model.dropout
+
+
 OTHERS: tuple[Column[Entry], ...] = (
     Column("message", _read_message),
     _of_accuracy("accuracy_reference", lambda accuracy: accuracy.reference, str),
@@ -237,7 +243,7 @@ OTHERS: tuple[Column[Entry], ...] = (
         lambda entry: tuple(attempt.status for attempt in entry.record.attempts),
         tuple,
     ),
-    Column("dropout", lambda entry: entry.trial.model.dropout, bool),
+    Column("dropout", _read_dropout, bool),
     Column("text", lambda entry: read_text_form(entry.record)),
     lift(
         Column[OverStrongest]("strongest_eager", lambda found: found.eager),

@@ -41,6 +41,11 @@ def overview(findings: Findings) -> Overview:
     foot = f"{join((line, failed))}."
     if findings.amp:
         foot += f" AMP: {markdown.escape(findings.amp)}."
+    if findings.scripts:
+        foot += (
+            " Of a script, `loop_speedup` is the speedup of its whole loop and decides; `speedup` "
+            "is that of a step."
+        )
     return Overview(metrics(whole), _describe(findings, whole, foot))
 
 

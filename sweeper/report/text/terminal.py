@@ -135,7 +135,7 @@ def _show_answer(answer: Answer) -> str:
     if answer.best is None:
         return ", ".join(sorted({entry.record.status for entry in answer.entries}))
     doubted = "" if answer.is_sure or answer.verdict == OPEN else UNSURE
-    speedup = f" {ratio(answer.gain)}x" if answer.chosen else ""
+    speedup = f" {answer.chosen.clock}{ratio(answer.gain)}x" if answer.chosen else ""
     return f"{answer.recommended}{speedup}{doubted}"
 
 

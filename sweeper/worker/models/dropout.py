@@ -27,6 +27,12 @@ def silence_dropout(module: torch.nn.Module) -> None:
         silence_rates(child, seen)
 
 
+def has_dropout(module: torch.nn.Module) -> bool:
+    """Whether a module has a rate of dropout above 0, its parts left out."""
+    rates = [name for name in vars(module) if name == "p" or _names_dropout(name)]
+    return any(_is_rate(getattr(module, name)) for name in rates)
+
+
 def _is_dropout(module: torch.nn.Module) -> bool:
     name = type(module).__name__.lower()
     return isinstance(module, _DropoutNd) or any(part in name for part in DROPOUT_CLASSES)

@@ -33,6 +33,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from sweeper.worker.failures import Failure
 from sweeper.worker.measurement.bench import Steps
+from sweeper.worker.models.dropout import has_dropout
 
 from .interruptions import Interruptions
 from .script_runner import EndOfScript
@@ -195,6 +196,8 @@ class ModuleWatch:
     def __init__(self) -> None:
         # with the line of the script that calls them first
         self.modules: dict[torch.nn.Module, str] = {}
+        self.has_dropout = False  # whether a module in training mode has it
+        self.autocasts: set[str] = set()  # number formats of autocast that modules were called in
         self._depth = 0
         hooks = torch.nn.modules.module
         self._handles = (
@@ -215,6 +218,11 @@ class ModuleWatch:
         self._depth += 1
         if self._depth == 1 and is_called_to_train(module):
             self.modules.setdefault(module, find_script_line())
+        if torch.is_grad_enabled():
+            self.has_dropout |= module.training and has_dropout(module)
+            for device in ("cuda", "cpu"):
+                if torch.is_autocast_enabled(device):
+                    self.autocasts.add(str(torch.get_autocast_dtype(device)))
 
     def _leave(self, *_: object) -> None:
         self._depth = max(self._depth - 1, 0)
@@ -249,6 +257,7 @@ class Loop:
     ) -> None:
         self.num_steps = 0  # of the loop, since it is known where they end
         self.num_watched = 0  # optimizer steps before that
+        self.length: int | None = None  # steps of the whole loop, where the script ended by itself
         self.num_saved = 0  # calls of `torch.save`
         # steps before which other loaders gave batches, and these batches
         self.num_evaluations = self._others = 0
@@ -259,6 +268,7 @@ class Loop:
         self.interruptions = Interruptions()
         self._order: list[int] = []
         self._last: int | None = None  # the optimizer whose step ends a step of the loop
+        self._num_before = 0  # steps that ended before that was known
         self._since_last = 0  # steps of others
         self._running: list[FrameType] = []  # of steps that have begun, from the outermost
         self._thread = threading.get_ident()
@@ -330,6 +340,8 @@ class Loop:
             return
         self._ended = True
         self.stop()
+        if error is None and self._last is not None:
+            self.length = self._num_before + self.num_steps
         over = ScriptOverError(f"the script ended by itself: {self._count_steps()}")
         try:
             self._phases.throw(ScriptFailedError(error) if error else over)
@@ -382,6 +394,7 @@ class Loop:
         least = min(counts.values())
         within_one = {key for key, count in counts.items() if count <= least + (least > 1)}
         self._last = [key for key in dict.fromkeys(recent) if key in within_one][-1]
+        self._num_before += self._order.count(self._last)
         self.modules.stop()
         self.loader.decide()
         if key == self._last:

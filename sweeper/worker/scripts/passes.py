@@ -100,6 +100,7 @@ def _take_over(outcome: Outcome, which: str, notes: ProcessLog) -> None:
     if seen is None:
         return
     first = notes.process.script or seen
+    first = replace(first, length=first.length or seen.length)
     if seen.loop_eager is not None:
         first = replace(first, loop_eager=seen.loop_eager)
     if seen.loop_compiled is not None:

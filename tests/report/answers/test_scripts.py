@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from records import make_process, write_sweep
-from script_records import COMPILE_S, make_trained
+from script_records import COMPILE_S, IMAGENET, make_trained
 
 from sweeper.core.record import (
     MAX_VOID_ROUNDS,
@@ -24,7 +24,7 @@ from sweeper.core.record import (
 )
 from sweeper.loading.entries import load
 from sweeper.loading.sources import SweepFolder
-from sweeper.report.answers.decision import NO_LIMITS, OPEN, Answer, Limits
+from sweeper.report.answers.decision import COMPILE, NO_LIMITS, OPEN, STAY, Answer, Limits
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.scripts import ScriptAnswer, conclude
 from sweeper.report.build import make_report
@@ -182,9 +182,9 @@ def test_torchs_own_classes_are_replaced_since_their_compile_method_compiles_not
     answer = read(replace(record, processes=(replace(record.processes[0], script=script),)))
     changes = [line for line in answer.findings if line.startswith("to compile")]
     assert changes == [
-        "to compile: call .compile() on it before the loop: Net (train.py:3)",
-        "to compile: replace it by torch.compile(model) before the loop: torch.nn.Sequential "
-        "(train.py:4)",
+        "to compile: before the loop, call .compile() on the Net that train.py:3 calls",
+        "to compile: before the loop, put torch.compile(model) in place of the torch.nn.Sequential "
+        "that train.py:4 calls",
     ]
 
 
@@ -327,6 +327,61 @@ def test_a_loop_is_not_compared_with_a_step(tmp_path: Path) -> None:
     answer = choose(tmp_path, without, loop)
     assert answer.recommended == "reduce-overhead"
     assert answer.gain == pytest.approx(1.25)
+    assert answer.ruled_out == ("default: its loop was not timed",)
+
+
+def test_a_script_whose_loop_was_not_timed_is_answered_by_its_step(tmp_path: Path) -> None:
+    record = make_trained(None, 0.08, device="cuda")
+    process = replace(make_process(3.0), script=ScriptRun(modules=("Net",)))
+    answer = choose(tmp_path, replace(record, processes=(process,)))
+    assert str(answer).startswith("default, unsure: step 3.00x; pays back after")
+
+
+def end_after(steps: int, record: Record) -> Record:
+    """The record of a script that ended by itself after so many steps."""
+    processes = []
+    for process in record.processes:
+        script = replace(process.script or ScriptRun(), length=steps)
+        processes.append(replace(process, script=script))
+    return replace(record, processes=tuple(processes))
+
+
+def test_a_script_that_ended_before_compiling_paid_back_stays_eager(tmp_path: Path) -> None:
+    """Compiling pays back after 2,000 steps, and sweeper has seen the script end after 96."""
+    loops = (0.08, 0.0801, 0.0799)
+    (said,) = verdict_of(tmp_path, end_after(96, make_trained(None, *loops)))
+    assert said.startswith("Script train.py: stay eager: default pays back after 2,000 steps, and ")
+    assert "and the job has 96 (loop 1.25x [" in said
+    assert "; over the script's own 96 steps compiling loses 38 s (38 s to 38 s)." in said
+    (said,) = verdict_of(tmp_path / "long", end_after(10_000, make_trained(None, *loops)))
+    assert said.startswith("Script train.py: compile default: loop 1.25x [")
+    assert "; over the script's own 10,000 steps compiling saves 2 min 40 s (" in said
+
+
+def test_a_length_that_the_user_names_goes_before_that_of_the_script(tmp_path: Path) -> None:
+    record = end_after(96, make_trained(10_000, 0.08, 0.0801, 0.0799))
+    answer = choose(tmp_path, record)
+    assert (answer.verdict, answer.limits.steps) == (COMPILE, 10_000)
+    folder = write_sweep(tmp_path / "asked", [record])
+    (answer,) = Findings(load([folder]).entries, Limits(steps=1_000)).answers
+    assert (answer.verdict, answer.limits.steps) == (STAY, 1_000)
+
+
+def test_a_saving_that_is_too_small_does_not_speak_against_staying_eager(tmp_path: Path) -> None:
+    record = make_trained(1_000_000, 0.0985, 0.0986, 0.0984)
+    (said,) = verdict_of(tmp_path, record)
+    assert said.startswith("Script train.py: stay eager: default is less than 1.05x as fast as ")
+    assert "over 1,000,000 steps compiling saves 24 min" in said
+    assert said.endswith("), less than 5 % of the time in eager.")
+
+
+def test_a_loop_that_nothing_explains_is_named_with_both_figures(read: Read) -> None:
+    record = make_trained(None, device="cuda", flags=("unexplained",))
+    answer = read(replace(record, processes=(IMAGENET,)))
+    said = "the loop gains 1.11x, and its step and loader explain 1.29x: other work of the script"
+    assert [line for line in answer.findings if line.startswith(said)]
+    quiet = read(replace(record, flags=(), processes=(IMAGENET,)))
+    assert not any("explain" in line for line in quiet.findings)
 
 
 def test_a_script_whose_rounds_were_all_void_says_nothing_of_the_compiler(tmp_path: Path) -> None:

@@ -100,6 +100,106 @@ def test_a_step_ends_with_the_optimizer_that_steps_least(
     assert list(loop.modules.modules) == list(parts.values())
 
 
+@pytest.mark.parametrize("steps", [MIN_WATCHED, MIN_WATCHED + 15])
+def test_the_length_of_a_script_that_ends_by_itself_is_known(steps: int) -> None:
+    module = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(module.parameters())
+    errors: list[Exception | None] = []
+    loop = Loop(count_steps([], MANY), errors.append)
+    for _ in range(steps):
+        step(optimizer, module)
+    assert loop.length is None
+    loop.finish()
+    assert loop.length == steps
+    (error,) = errors
+    assert isinstance(error, ScriptOverError)
+
+
+def test_of_two_optimizers_a_step_of_the_loop_counts_once() -> None:
+    parts = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    optimizers = [torch.optim.SGD(part.parameters()) for part in parts]
+    loop = Loop(count_steps([], MANY), lambda _: None)
+    for _ in range(20):
+        for optimizer, part in zip(optimizers, parts, strict=True):
+            step(optimizer, part)
+    loop.finish()
+    assert loop.length == 20
+
+
+def test_a_script_that_fails_or_is_ended_has_no_known_length(watch: Callable[..., Loop]) -> None:
+    module = nn.Linear(4, 4)
+    optimizer = torch.optim.SGD(module.parameters())
+
+    def script() -> None:
+        for _ in range(MANY):
+            step(optimizer, module)
+
+    ended = watch(script, limit=10)
+    ended.stop()
+    ended.finish()
+    assert ended.length is None
+    failed = Loop(count_steps([], MANY), lambda _: None)
+    for _ in range(20):
+        step(optimizer, module)
+    failed.finish(RuntimeError("the data set is gone"))
+    assert failed.length is None
+
+
+class Noisy(nn.Module):
+    """Hands a rate of dropout to a function, as attention does."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout, self.linear = dropout, nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(self.linear(x), self.dropout, self.training)
+
+
+@pytest.mark.parametrize(
+    ("module", "has_dropout"),
+    [
+        (nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1)), True),
+        (nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.0)), False),
+        (nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.1).eval()), False),
+        (Noisy(0.1), True),
+        (Noisy(0.0), False),
+    ],
+    ids=str,
+)
+def test_dropout_is_seen_where_it_is_in_training_mode(
+    watch: Callable[..., Loop], module: nn.Module, has_dropout: bool
+) -> None:
+    optimizer = torch.optim.AdamW(module.parameters())
+
+    def script() -> None:
+        for _ in range(MANY):
+            step(optimizer, module)
+
+    loop = watch(script)
+    assert loop.modules.has_dropout is has_dropout
+    assert loop.order == ["AdamW"]
+    assert loop.modules.autocasts == set()
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_autocast_is_seen_around_a_module_and_inside_its_forward(
+    watch: Callable[..., Loop], inside: bool
+) -> None:
+    module = nn.Sequential(nn.Linear(4, 4))
+    optimizer = torch.optim.SGD(module.parameters())
+    autocast = torch.autocast("cpu", torch.bfloat16)
+    if inside:  # as accelerate does
+        module.forward = autocast(module.forward)  # type: ignore[method-assign]
+
+    def script() -> None:
+        for _ in range(MANY):
+            with torch.autocast("cpu", torch.bfloat16, enabled=not inside):
+                step(optimizer, module)
+
+    assert watch(script).modules.autocasts == {"torch.bfloat16"}
+
+
 def test_a_wrapper_and_the_optimizer_within_it_step_once(watch: Callable[..., Loop]) -> None:
     class Wrapper(torch.optim.Optimizer):
         def __init__(self, inner: torch.optim.Optimizer) -> None:

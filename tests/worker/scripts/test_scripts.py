@@ -120,6 +120,22 @@ def test_a_script_that_ends_in_its_first_round_has_too_few_steps(tmp_path: Path)
     assert "it ended before its first round of 6000 steps was complete" in (outcome.message or "")
 
 
+EPOCHS = """
+for epoch in range(2):
+    for batch in torch.utils.data.DataLoader(torch.ones(64, 8), batch_size=4): steps(1)
+"""
+
+
+def test_the_length_of_a_script_that_ends_by_itself_is_recorded(tmp_path: Path) -> None:
+    """Its loop ends before it was timed for long enough; where steps are compared it goes on."""
+    (tmp_path / "train.py").write_text(BEGIN + EPOCHS)
+    outcome, printed = run_worker(make_trial("train.py"), tmp_path)
+    assert outcome.status == "ok", f"{outcome.message}\n{printed}"
+    script = read_script(outcome)
+    assert script.length == 32
+    assert (script.optimizers, script.autocast, script.dropout) == (("SGD",), "off", False)
+
+
 VALIDATES = """
 def load(count): return torch.utils.data.DataLoader(torch.ones(count, 8), batch_size=2)
 while True:
