@@ -43,7 +43,7 @@ AXES = ("workload", "mode", "backend", "optimizer", "device", "decode_position")
 MAX_PARAM_CHARACTERS = 6000
 MAX_TAG_CHARACTERS = 5000
 # of what `build_view` makes of a record; a run that shows an older version is sent again
-VIEW_VERSION = 4
+VIEW_VERSION = 5
 # Limits per trial: with everything else that a run shows they stay below the 1,000 entities that
 # MLflow takes per call.
 MAX_ROUNDS = 150
@@ -53,7 +53,13 @@ PAGE_COLUMNS = (
     "metrics.`speedup`",
     "metrics.`speedup_low`",
     "metrics.`speedup_high`",
+    "params.`mode`",
+    "params.`backend`",
+    "params.`precision`",
+    "params.`batch_size`",
     "tags.`status`",
+    "tags.`sure`",
+    "tags.`answer`",
     "tags.`flags`",
 )
 # begins the tag of an experiment that holds what a link of MLflow's pages opens
@@ -80,16 +86,18 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Overview:
-    """Everything that the run of a sweep shows besides its artifacts: key figures and a description
-    in Markdown.
+    """What the run of a sweep shows besides its artifacts, key figures and a description in
+    Markdown, and what the runs of its trials show of the report.
     """
 
     metrics: Mapping[str, float]
     note: str
+    # by trial id: `answer`, for the trial's model, and `sure`, which follows from it
+    tags: Mapping[str, Mapping[str, str]]
 
     @property
     def text(self) -> str:
-        """All of it; overviews that show the same have the same text."""
+        """All of the sweep's run; overviews that show the same have the same text."""
         return json.dumps([self.metrics, self.note], sort_keys=True)
 
 
@@ -147,7 +155,9 @@ def _leaves(node: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _describe_result(record: Record, result: Result) -> str:
-    """Describe a run in Markdown: its speedup and flags on one line, or why it has no speedup."""
+    """Describe a run in Markdown: its speedup and flags on one line, or why it has no speedup. Of a
+    script the loop comes first, since it decides.
+    """
     if record.status != "ok" or result.speedup is None:
         lines = (record.message or "").splitlines()
         if not any(lines):
@@ -158,7 +168,8 @@ def _describe_result(record: Record, result: Result) -> str:
             shown += ["", *(f"    {line}" for line in lines[1:])]
         return "\n".join(shown)
     low, high = result.speedup_low, result.speedup_high
-    text = f"speedup {result.speedup:.2f}"
+    text = "speedup" if result.loop_speedup is None else f"loop {result.loop_speedup:.2f}, step"
+    text += f" {result.speedup:.2f}"
     if low is not None and high is not None:
         text += f" [{low:.2f}, {high:.2f}]"
     text += f" over {result.processes} process{'' if result.processes == 1 else 'es'}"
