@@ -30,15 +30,14 @@ def list_groups() -> dict[str, Mapping[str, Meaning]]:
         names = join((name, flag.cause), ", ")
         flags[names] = Meaning(flag.says, join((flag.more, rank), " "), flag.todo)
     for metric in METRICS:
-        mlflow = f"A metric in MLflow, {metric.name}." if metric.mlflow else ""
         names = join(dict.fromkeys((metric.csv_name, metric.name)), ", ")
-        figures[names] = Meaning(metric.meaning, mlflow)
+        figures[names] = Meaning(metric.meaning)
     return {
         "status": STATUSES,
         "flag": flags,
         "cause of lost time": CAUSES,
         "word": read_words(),
-        "column of speedups.csv": figures,
+        "figure": figures,
     }
 
 
@@ -51,16 +50,16 @@ def explain(text: str) -> list[str]:
         for names, meaning in meanings.items():
             for name in names.split(", "):
                 known[_normalize(name)] = f"{names} ({kind})", meaning
-    found: dict[str, None] = {}
+    found = []
     rest = _normalize(text)
     while rest:
         begins = (name for name in known if f"{rest}_".startswith(f"{name}_"))
         name = max(begins, key=len, default="")
         if not name:
             raise ValueError(f"{rest}: no word of a report; {nearest(rest, known)}")
-        found[_show(*known[name])] = None
+        found.append(_show(*known[name]))
         rest = rest[len(name) + 1 :]
-    return list(found)
+    return found
 
 
 def _normalize(text: str) -> str:

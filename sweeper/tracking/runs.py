@@ -51,8 +51,6 @@ MAX_FIRST_STEPS = 50
 # Columns of the runs page that our link opens, as MLflow's pages name them.
 PAGE_COLUMNS = (
     "metrics.`speedup`",
-    "metrics.`speedup_low`",
-    "metrics.`speedup_high`",
     "params.`mode`",
     "params.`backend`",
     "params.`precision`",

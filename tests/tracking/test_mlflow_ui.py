@@ -161,7 +161,7 @@ def expand_sweep(browser: Chrome) -> None:
 def test_link_opens_speedup_and_status_of_every_trial(browser: Chrome, link: str) -> None:
     browser.get(link)
     wait_for(browser, "night", QUICK.label, SLOW.label, BROKEN.label)
-    wait_for(browser, "speedup_low", "1.549", "flags", "status", BROKEN.status)
+    wait_for(browser, "speedup", "1.549", "flags", "status", BROKEN.status)
     wait_for(browser, *AXES, QUICK.trial.mode, SLOW.trial.mode, BROKEN.trial.mode, "inductor")
     wait_for(browser, "answer", "compile default: 1.55x", "sure", "true", "false")
 

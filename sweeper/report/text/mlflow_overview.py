@@ -32,7 +32,8 @@ def overview(report: Report) -> Overview:
     for answer in report.findings.answers:
         said = show(str(answer))[:MAX_TAG_CHARACTERS]
         shown = {"answer": said, "sure": show(answer.is_sure)}
-        tags.update({entry.record.trial_id: shown for entry in answer.entries})
+        for entry in answer.entries:
+            tags[entry.record.trial_id] = shown
     return Overview(metrics(whole), _describe(report, whole), tags)
 
 
@@ -82,9 +83,11 @@ def _describe(report: Report, whole: Sequence[Group]) -> str:
     go first, then the last lines.
     """
     spec, findings = SummaryTable(), report.findings
-    said = markdown.bullets(report.verdict.lines)
-    amp = markdown.escape(prefix("AMP: ", findings.amp))
-    lines = said, *markdown.write_headlines(spec, whole), amp
+    lines = (
+        markdown.bullets(report.verdict.lines),
+        *markdown.write_headlines(spec, whole),
+        markdown.escape(prefix("AMP: ", findings.amp)),
+    )
     text = ""
     for shown in (findings.groups, whole):
         columns = spec.shown(shown, findings, MARKDOWN)
