@@ -159,6 +159,7 @@ def expand_sweep(browser: Chrome) -> None:
 
 
 def test_link_opens_speedup_and_status_of_every_trial(browser: Chrome, link: str) -> None:
+    browser.set_window_size(3000, 1000)  # the table has only the columns that are in sight
     browser.get(link)
     wait_for(browser, "night", QUICK.label, SLOW.label, BROKEN.label)
     wait_for(browser, "speedup", "1.549", "flags", "status", BROKEN.status)
