@@ -14,8 +14,8 @@ from sweeper.report.columns.formats import sentence
 FILE = ROOT / "docs" / "flags.md"
 HEAD = """# Statuses, flags, causes and words
 
-`python -m sweeper.explain WORD` prints the same texts. `flags.py` and `meanings.py` of
-`sweeper/analysis/` have them, and `make golden` writes this page of them.
+`python -m sweeper.explain WORD` prints the same texts. `flags.py`, `meanings.py` and `words.md`
+of `sweeper/analysis/` have them, and `make golden` writes this page of them.
 """
 FLAG_HEAD = """
 A flag never changes a number. A trial has a flag of a process when any of its processes has it. A
