@@ -1,60 +1,84 @@
-"""`python -m sweeper.explain [NAME...]`: what a flag, a status, a cause or a figure means.
+"""`python -m sweeper.explain [WORD...]`: what a word of a report or a comparison means.
 
-For the first three it says what to do, too; without a name it lists them. Exit codes: 0 explained;
-2 no such name. Try: `python -m sweeper.explain host_bound`
+It knows flags, statuses, causes of lost time, figures, and the other words of answers. Without a
+word it lists all but the figures. Exit codes: 0 explained; 2 no such word.
+Try: `python -m sweeper.explain stay eager`
 """
 
 import argparse
-import functools
+import re
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 
 from sweeper.analysis.flags import FLAGS, RANKS
-from sweeper.analysis.meanings import CAUSES, STATUSES, Meaning
+from sweeper.analysis.meanings import CAUSES, STATUSES, Meaning, read_words
 from sweeper.analysis.metrics import METRICS
 from sweeper.core.errors import nearest
 from sweeper.core.system.exit_codes import BAD_INPUT, OK
 from sweeper.core.system.pipes import run_until_closed
-from sweeper.report.columns.formats import sentence
+from sweeper.report.columns.formats import join, prefix, sentence
 
 WIDTH = 100  # characters of a line
-ALL = {**STATUSES, **FLAGS, **CAUSES}
-FIGURES = {name: metric for metric in METRICS for name in (metric.name, metric.csv_name)}
 
 
-def explain(name: str) -> str:
-    """Explain a name of `ALL` or `FIGURES` in a few lines."""
-    if metric := FIGURES.get(name):
-        kind = f"in speedups.csv {metric.csv_name}"
-        if name == metric.csv_name:
-            kind = "column of speedups.csv"
-        mlflow = f"A metric in MLflow, {metric.name}." if metric.mlflow else ""
-        lines = [sentence(metric.meaning), mlflow]
-    else:
-        meaning: Meaning = ALL[name]
-        kind, rank = "status" if name in STATUSES else "cause of lost time", ""
-        if flag := FLAGS.get(name):
-            kind = f"flag, {flag.rank}"
-            rank = f"{sentence(flag.rank)[:-1]}: {RANKS[flag.rank]}; here {flag.why}."
-        todo = f"What to do: {meaning.todo}" if meaning.todo else ""
-        lines = [sentence(meaning.says), meaning.more, rank, todo]
-    fill = functools.partial(
-        textwrap.fill, width=WIDTH, initial_indent="  ", subsequent_indent="  "
-    )
-    return "\n".join([f"{name} ({kind})", *map(fill, filter(None, lines))])
+def list_groups() -> dict[str, Mapping[str, Meaning]]:
+    """List what every word means, by its names with commas between, in groups by their kind."""
+    flags, figures = {}, {}
+    for name, flag in FLAGS.items():
+        rank = f"{flag.rank.capitalize()}: {RANKS[flag.rank]}; here {flag.why}."
+        names = join((name, flag.cause), ", ")
+        flags[names] = Meaning(flag.says, join((flag.more, rank), " "), flag.todo)
+    for metric in METRICS:
+        names = join(dict.fromkeys((metric.csv_name, metric.name)), ", ")
+        figures[names] = Meaning(metric.meaning)
+    return {
+        "status": STATUSES,
+        "flag": flags,
+        "cause of lost time": CAUSES,
+        "word": read_words(),
+        "figure": figures,
+    }
+
+
+def explain(text: str) -> list[str]:
+    """Explain the words of a text, from its start always the longest one that is known. Raises
+    ValueError at the first that is not.
+    """
+    known = {}
+    for kind, meanings in list_groups().items():
+        for names, meaning in meanings.items():
+            for name in names.split(", "):
+                known[_normalize(name)] = f"{names} ({kind})", meaning
+    found = []
+    rest = _normalize(text)
+    while rest:
+        begins = (name for name in known if f"{rest}_".startswith(f"{name}_"))
+        name = max(begins, key=len, default="")
+        if not name:
+            raise ValueError(f"{rest}: no word of a report; {nearest(rest, known)}")
+        found.append(_show(*known[name]))
+        rest = rest[len(name) + 1 :]
+    return found
+
+
+def _normalize(text: str) -> str:
+    """Return the words of a text in lower case, with `_` in place of what is between them."""
+    return "_".join(re.findall(r"[^\s,:;()-]+", text.lower()))
+
+
+def _show(title: str, meaning: Meaning) -> str:
+    lines = [title]
+    for text in (sentence(meaning.says), meaning.more, prefix("What to do: ", meaning.todo)):
+        lines += textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
+    return "\n".join(lines)
 
 
 def list_names() -> Iterator[str]:
-    """Yield a line for each status, flag and cause, under headings."""
-    groups: dict[str, Mapping[str, Meaning]] = {"statuses": STATUSES}
-    for rank, meaning in RANKS.items():
-        flags = {name: flag for name, flag in FLAGS.items() if flag.rank == rank}
-        groups[f"flags, {rank}: {meaning}"] = flags
-    groups["causes of lost time"] = CAUSES
-    for heading, group in groups.items():
-        lines = [f"  {name:<22}  {meaning.says}" for name, meaning in group.items()]
-        yield "\n".join([heading, *lines])
+    """Yield the names of each group with what they mean."""
+    for kind, meanings in list_groups().items():
+        lines = [f"  {names:<22}  {meaning.says}" for names, meaning in meanings.items()]
+        yield "\n".join([kind, *lines])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -62,26 +86,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         allow_abbrev=False,
         prog="python -m sweeper.explain",
-        description="Explain a flag, a status, a cause of lost time or a figure of speedups.csv; "
-        "without a name, list the first three.",
-        epilog="exit code: 0 explained, 2 no such name",
+        description="Explain words of a report or a comparison: flags, statuses, causes of lost "
+        "time, figures of speedups.csv, and the words of answers. Without a word, list them.",
+        epilog="exit code: 0 explained, 2 no such word",
     )
     parser.add_argument(
-        "names",
+        "words",
         nargs="*",
-        metavar="NAME",
-        help="e.g. host_bound, accuracy_mismatch, graph_break or eager_step_ms",
+        metavar="WORD",
+        help="e.g. host_bound, accuracy_mismatch, eager_step_ms, stay eager or SLOWER",
     )
-    names = [name.lower().replace("-", "_") for name in parser.parse_args(arguments).names]
-    known = {**ALL, **FIGURES}
-    if unknown := [name for name in names if name not in known]:
-        for name in unknown:
-            print(
-                f"{name}: no flag, status, cause or figure of speedups.csv; {nearest(name, known)}",
-                file=sys.stderr,
-            )
+    try:
+        found = explain(" ".join(parser.parse_args(arguments).words))
+    except ValueError as error:
+        print(error, file=sys.stderr)
         return BAD_INPUT
-    print("\n\n".join(map(explain, names) if names else list_names()))
+    print("\n\n".join(found or list_names()))
     return OK
 
 

@@ -14,7 +14,8 @@ from sweeper.core.system.pipes import run_until_closed
 from sweeper.core.text import printable
 from sweeper.core.uris import remove_credentials
 from sweeper.loading.sources import SweepFolder, read_last_run
-from sweeper.report.text.mlflow_overview import load_overview
+from sweeper.report.build import make_report
+from sweeper.report.text.mlflow_overview import overview
 from sweeper.tracking.store import sqlite_file
 from sweeper.tracking.tracker import Tracker
 
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     result = tracker.catch_up()
     if tracker.failure is None and paths.records():
         # from the records, which may be newer than the report
-        tracker.log_overview(load_overview(paths.folder))
+        tracker.log_overview(overview(make_report([SweepFolder(paths.folder)])))
     if files := sorted(paths.report.glob("*")):
         tracker.log_report(files)
     tracker.finish()
@@ -64,10 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             known_stores.remember(options.tracking_uri)
         except OSError as error:
             _complain(f"this store is not remembered: {error}")
-    print(
-        f"{options.name}: {result.sent} records sent, {result.unchanged} were there already; "
-        f"{remove_credentials(tracker.uri)}"
-    )
+    print(f"{options.name}: {result.sent} records sent, {result.unchanged} were there already")
+    print(tracker.describe_page())
     return NOT_OK if result.problems or tracker.not_sent else OK
 
 

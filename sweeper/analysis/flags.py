@@ -35,7 +35,8 @@ UNVERIFIED = "accuracy_unverified"
 FAILED_BEFORE = "failed_before"
 DOUBT, CONTEXT, HOUSEKEEPING = "doubt", "context", "housekeeping"
 RANKS: Mapping[str, str] = {  # of flags
-    DOUBT: "the speedup may be off: the result is not verified, or something disturbed it",
+    DOUBT: "the result is not verified, or something disturbed the measurement, which counts where "
+    "it may have moved the speedup by more than its interval",
     CONTEXT: "the speedup is right, and the flag says what was measured or where it holds",
     HOUSEKEEPING: "the speedup is right, and the tables already show what the flag says",
 }
@@ -455,7 +456,8 @@ FLAGS: Mapping[str, Flag] = {
     ),
     "unresolved": Flag(
         "the interval is wider than asked for",
-        "`measure.target` was set and not reached.",
+        "`measure.target` was set and not reached. The verdict UNRESOLVED of `compare` says that a "
+        "row's records cannot tell.",
         "Allow more processes or draws.",
         rank=HOUSEKEEPING,
         why="the report shows the interval",

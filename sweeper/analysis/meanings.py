@@ -1,11 +1,13 @@
-"""What each status and cause means, and what to do about it; `flags` says it of flags.
+"""What each status, each cause and each word of an answer means, and what to do about it; `flags`
+says it of flags.
 
-`python -m sweeper.explain NAME`, docs/flags.md, the legend of the page and its tooltips all show
-these texts.
+`python -m sweeper.explain WORD` and docs/flags.md show these texts, and the legend of the page and
+its tooltips those of statuses and causes.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -125,3 +127,12 @@ CAUSES: Mapping[str, Meaning] = {
         "changed in place.",
     ),
 }
+
+
+def read_words() -> dict[str, Meaning]:
+    """Read what the other words of answers and of `compare` mean; words of one meaning share a
+    row, with commas between.
+    """
+    table = Path(__file__).with_name("words.md").read_text("utf-8")
+    rows = [row.split(" | ") for row in table.splitlines()[2:]]
+    return {names: Meaning(says) for names, says in rows}

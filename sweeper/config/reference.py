@@ -25,7 +25,7 @@ COMMANDS = {  # `sweeper NAME ...` is `python -m sweeper.NAME ...`
     "compare": "two sweeps: what got slower, faster or broke",
     "doctor": "what this machine can do, and how noisy its measurements are",
     "sync": "send to MLflow what it lacks of a sweep",
-    "explain": "what a flag or a status means, and what to do about it",
+    "explain": "what a word of a report means, and what to do about it",
 }
 PURPOSES = {
     "model": "what is trained",

@@ -20,7 +20,6 @@ from sweeper.core.system.exit_codes import INTERRUPTED, NOT_OK, OK
 from sweeper.core.system.gpus import Device
 from sweeper.core.system.pipes import outlive_output
 from sweeper.core.trial import Trial
-from sweeper.core.uris import remove_credentials
 from sweeper.execution.disturbances import UNRELIABLE, read_disturbances
 from sweeper.execution.execute import LOCAL, Launcher, NoSpaceError
 from sweeper.execution.lock import hold_lock
@@ -32,7 +31,6 @@ from sweeper.report.columns.formats import count
 from sweeper.report.text.mlflow_overview import overview
 from sweeper.report.text.report import Report
 from sweeper.tracking import known_stores
-from sweeper.tracking.store import sqlite_file
 from sweeper.tracking.tracker import Tracker
 
 from . import manifest
@@ -217,7 +215,7 @@ class _Sweep:
         tracker = Tracker(tracking.uri, sweep) if tracking.enabled else None
         if tracker and plan.trials:
             tracker.begin()
-            self._print_link(tracker)
+            self.console.print(tracker.describe_page(), markup=False)
             self._remember_store()
         interrupted = False
         try:
@@ -290,7 +288,7 @@ class _Sweep:
         try:
             tracker.catch_up()  # what an earlier run of this sweep could not send
             if report:
-                tracker.log_overview(overview(report.findings))
+                tracker.log_overview(overview(report))
                 if report.paths:  # none where they could not be written
                     tracker.log_report(report.paths)
         except KeyboardInterrupt:
@@ -298,7 +296,7 @@ class _Sweep:
         tracker.finish(interrupted)
         for line in tracker.not_sent:
             print(f"note: {line}", file=sys.stderr)
-        self._print_link(tracker)
+        self.console.print(tracker.describe_page(), markup=False)
         return interrupted
 
     def _remember_store(self) -> None:
@@ -313,22 +311,6 @@ class _Sweep:
                 known_stores.remember(uri)
             except OSError as error:
                 print(f"note: sync will ask for --tracking-uri, since {error}", file=sys.stderr)
-
-    def _print_link(self, tracker: Tracker) -> None:
-        """Print where MLflow shows the sweep, or why it cannot."""
-        console = self.console
-        if tracker.failure:
-            console.print(
-                f"MLflow: {tracker.failure}; nothing is lost, send it: python -m sweeper.sync "
-                f"{self.settings.sweep}"
-            )
-        elif sqlite_file(tracker.uri):
-            python, here = Path(sys.executable), Path.cwd()
-            typed = python.relative_to(here) if python.is_relative_to(here) else python
-            console.print(f"MLflow: {typed} -m mlflow ui --backend-store-uri {tracker.uri}")
-            console.print(f"        then open http://127.0.0.1:5000{tracker.page}")
-        else:
-            console.print(f"MLflow: {remove_credentials(tracker.uri)}{tracker.page}")
 
 
 def _describe_processes(measure: Measure) -> str:

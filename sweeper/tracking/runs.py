@@ -52,9 +52,13 @@ MAX_FIRST_STEPS = 50
 # Columns of the runs page that our link opens, as MLflow's pages name them.
 PAGE_COLUMNS = (
     "metrics.`speedup`",
-    "metrics.`speedup_low`",
-    "metrics.`speedup_high`",
+    "params.`mode`",
+    "params.`backend`",
+    "params.`precision`",
+    "params.`batch_size`",
     "tags.`status`",
+    "tags.`sure`",
+    "tags.`answer`",
     "tags.`flags`",
 )
 # begins the tag of an experiment that holds what a link of MLflow's pages opens
@@ -81,16 +85,18 @@ class View(NamedTuple):
 
 @dataclass(frozen=True)
 class Overview:
-    """Everything that the run of a sweep shows besides its artifacts: key figures and a description
-    in Markdown.
+    """What the run of a sweep shows besides its artifacts, key figures and a description in
+    Markdown, and what the runs of its trials show of the report.
     """
 
     metrics: Mapping[str, float]
     note: str
+    # by trial id: `answer`, for the trial's model, and `sure`, which follows from it
+    tags: Mapping[str, Mapping[str, str]]
 
     @property
     def text(self) -> str:
-        """All of it; overviews that show the same have the same text."""
+        """All of the sweep's run; overviews that show the same have the same text."""
         return json.dumps([self.metrics, self.note], sort_keys=True)
 
 
@@ -152,7 +158,9 @@ def _leaves(node: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
 
 
 def _describe_result(record: Record, result: Result) -> str:
-    """Describe a run in Markdown: its speedup and flags on one line, or why it has no speedup."""
+    """Describe a run in Markdown: its speedup and flags on one line, or why it has no speedup. Of a
+    script the loop comes first, since it decides.
+    """
     if record.status != "ok" or result.speedup is None:
         lines = (record.message or "").splitlines()
         if not any(lines):
@@ -163,11 +171,10 @@ def _describe_result(record: Record, result: Result) -> str:
             shown += ["", *(f"    {line}" for line in lines[1:])]
         return "\n".join(shown)
     low, high = result.speedup_low, result.speedup_high
-    text = f"speedup {result.speedup:.2f}"
+    text = "speedup" if result.loop_speedup is None else f"loop {result.loop_speedup:.2f}, step"
+    text += f" {result.speedup:.2f}"
     if low is not None and high is not None:
         text += f" [{low:.2f}, {high:.2f}]"
-    if result.loop_speedup is not None:
-        text = f"loop_speedup {result.loop_speedup:.2f}, step {text}"
     text += f" over {result.processes} process{'' if result.processes == 1 else 'es'}"
     if result.device_speedup is not None:
         text += f", device {result.device_speedup:.2f}"

@@ -23,6 +23,7 @@ import functools
 import hashlib
 import json
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -38,7 +39,7 @@ from sweeper.core.serialization import get_mapping
 from sweeper.core.system import interrupts
 from sweeper.core.system.leftovers import make_temporary, remove_temporary
 from sweeper.core.text import printable
-from sweeper.core.uris import remove_passwords
+from sweeper.core.uris import remove_credentials, remove_passwords
 
 from . import runs, store
 from .runs import Overview, View
@@ -71,6 +72,7 @@ class _Child(NamedTuple):
     run_id: str
     parent_id: str | None
     digest: str | None  # of the record that it shows; None: it is not complete
+    answer: str | None = None  # for its model, of the last report
 
 
 def _never_raises(
@@ -151,9 +153,8 @@ class Tracker:
             elif kind == "trial":
                 if child:
                     doubles.append(child.run_id)
-                self._children[trial_id] = _Child(
-                    run_id, tags.get(runs.PARENT), tags.get(runs.RECORD)
-                )
+                shown = map(tags.get, (runs.PARENT, runs.RECORD, "answer"))
+                self._children[trial_id] = _Child(run_id, *shown)
         doubles += [run.info.run_id for run in parents[1:]]
         self._use_parent(parents[0] if parents else self._create_parent(self._read_start_ms()))
         for run_id in doubles:
@@ -182,6 +183,22 @@ class Tracker:
             else:
                 sent.append(self.log(record, files=TrialPaths(path.parent)))
         return Sent(sent.count(True), sent.count(False), tuple(problems))
+
+    def describe_page(self) -> str:
+        """Say where MLflow's pages show the sweep, with the command that opens them, or why they
+        cannot.
+        """
+        if self.failure:
+            sync = f"nothing is lost, send it: python -m sweeper.sync {self._paths.folder.name}"
+            return f"MLflow: {self.failure}; {sync}"
+        if not store.sqlite_file(self.uri):
+            return f"MLflow: {remove_credentials(self.uri)}{self.page}"
+        python, here = Path(sys.executable), Path.cwd()
+        typed = python.relative_to(here) if python.is_relative_to(here) else python
+        return (
+            f"MLflow: {typed} -m mlflow ui --backend-store-uri {self.uri}\n"
+            f"        then open http://127.0.0.1:5000{self.page}"
+        )
 
     def finish(self, interrupted: bool = False) -> None:
         """Send `sweep.json` and end the parent run: KILLED after an interrupted trial or sweep,
@@ -253,8 +270,8 @@ class Tracker:
 
     @_never_raises
     def log_overview(self, overview: Overview) -> None:
-        """Make the parent show the overview. A description that somebody wrote stays until the
-        overview changes.
+        """Make the parent show the overview, and children the answers. A description that somebody
+        wrote stays until the overview changes.
         """
 
         def send() -> None:
@@ -264,6 +281,12 @@ class Tracker:
             self._log_batch(self._parent_id, View({}, changed, {runs.NOTE: overview.note}))
 
         self._send_once(runs.OVERVIEW, overview.text, send)
+        for trial_id, tags in overview.tags.items():
+            interrupts.check()
+            child = self._children.get(trial_id)
+            if child is not None and child.answer != tags["answer"]:
+                self._log_batch(child.run_id, View({}, {}, tags))
+                self._children[trial_id] = child._replace(answer=tags["answer"])
 
     @_never_raises
     def log_report(self, files: Sequence[Path]) -> None:

@@ -7,23 +7,23 @@ from collections.abc import Iterator, Mapping
 from checkout import ROOT
 
 from sweeper.analysis.flags import FLAGS, RANKS
-from sweeper.analysis.meanings import CAUSES, STATUSES, Meaning
+from sweeper.analysis.meanings import CAUSES, STATUSES, Meaning, read_words
 from sweeper.core.files import write_text
 from sweeper.report.columns.formats import sentence
 
 FILE = ROOT / "docs" / "flags.md"
-HEAD = """# Statuses, flags and causes
+HEAD = """# Statuses, flags, causes and words
 
-`python -m sweeper.explain NAME` prints the same texts. `flags.py` and `meanings.py` of
-`sweeper/analysis/` have them, and `make golden` writes this page of them.
+`python -m sweeper.explain WORD` prints the same texts. `flags.py`, `meanings.py` and `words.md`
+of `sweeper/analysis/` have them, and `make golden` writes this page of them.
 """
 FLAG_HEAD = """
 A flag never changes a number. A trial has a flag of a process when any of its processes has it. A
-flag is a doubt when it says that the speedup may be off, or is not the compiler's own. Beside each
-mean stands the mean over its models without doubt. These are fewer and other models, so it does not
-correct the mean over all. A recommendation names the doubts of the trial whose speedup it gives. A
-flag that every trial has is said once, above the table; in `speedups.csv` each row has all its
-flags. The page hides housekeeping flags until a row is opened.
+flag of the rank doubt says that the result is not verified, or that something disturbed the
+measurement. A disturbance counts as a doubt where it may have moved the speedup by more than the
+speedup's interval. Beside each mean stands the number of its models without doubt. An answer says
+what keeps it from being sure. A flag that every trial has is said once, above the table; in
+`speedups.csv` each row has all its flags. The page hides housekeeping flags until a row is opened.
 """
 
 
@@ -36,6 +36,11 @@ def text() -> str:
         "\n## Causes of lost time\n",
         "`host_bound` and `throttled` are causes too.\n",
         *_table(CAUSES),
+        "\n## Words of answers\n",
+        "Answers, the sentences around them and `compare` use these words.\n",
+        "| word | meaning |\n|---|---|",
+        *(f"| {names} | {word.says} |" for names, word in read_words().items()),
+        "",
     ]
     return "\n".join(parts).replace("\n\n\n", "\n\n")
 

@@ -12,14 +12,17 @@ from unittest import mock
 
 import pytest
 from records import make_process, make_record, make_trial, write_sweep
+from rich.console import Console
 from script_records import make_trained
 
 from sweeper import sync
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Record, Round
+from sweeper.core.text import escape_markdown
 from sweeper.core.trial import Compile
-from sweeper.report.build import write_report
-from sweeper.report.text.mlflow_overview import MEANS, load_overview, overview
+from sweeper.loading.sources import SweepFolder
+from sweeper.report.build import make_report, print_verdict, write_report
+from sweeper.report.text.mlflow_overview import MEANS, overview
 from sweeper.tracking.runs import (
     MAX_FIRST_STEPS,
     MAX_ROUNDS,
@@ -66,7 +69,7 @@ def finish(records: Sequence[Record]) -> Tracker:
     report = write_report([folder], SweepPaths(folder).report)
     tracker = Tracker(None, "night")
     tracker.catch_up()
-    tracker.log_overview(overview(report.findings))
+    tracker.log_overview(overview(report))
     tracker.log_report(report.paths)
     tracker.finish()
     assert tracker.failure is None
@@ -93,13 +96,81 @@ def test_parent_shows_the_key_figures_and_every_file_of_the_report(store: Mlflow
     assert run.data.metrics["geomean_fp32"] == pytest.approx(1.5)
     assert run.data.metrics["pass_rate"] == 0.5
     note = run.data.tags["mlflow.note.content"]
-    assert note.startswith(
-        "**weighted 0.75 AMP + 0.25 fp32: 1.88 over 1 model, all without doubt; "
-    )
-    assert "2 of 3 trials ok; compile_error 1." in note
+    assert "\n\n**weighted 0.75 AMP + 0.25 fp32: 1.88 over 1 model, all without doubt; " in note
     assert "| all | 1 of 2 |" in note
     sent = {file.path for file in store.list_artifacts(run.info.run_id, "report")}
     assert sent == {f"report/{path.name}" for path in SweepPaths.of("night").report.iterdir()}
+
+
+def test_the_description_of_a_sweep_begins_with_the_sentences_of_the_terminal(
+    store: MlflowClient, capsys: pytest.CaptureFixture[str]
+) -> None:
+    finish(BOTH)
+    print_verdict(make_report([SweepFolder(RUNS / "night")]), Console(width=500))
+    lines = capsys.readouterr().out.splitlines()
+    note = parent(store).data.tags["mlflow.note.content"]
+    said = [line.removeprefix("- ") for line in note.partition("\n\n")[0].splitlines()]
+    assert said[0] == "In AMP: compile 1 of 1 (1 sure), median 2.00x."
+    assert said[-1] == "1 of 3 trials failed: 1 compile_error."
+    printed = {escape_markdown(line.partition("; first ")[0].removesuffix(".")) for line in lines}
+    assert {line.removesuffix(".") for line in said} <= printed
+
+
+def tags_of(client: MlflowClient, name: str) -> dict[str, list[str]]:
+    """The tag of each trial by its model and mode."""
+    found = {}
+    for run in runs_of(client, "trial"):
+        key = f"{run.data.params['model']} {run.data.params['mode']}"
+        found[key] = run.data.tags.get(name)
+    return found
+
+
+def test_trials_have_the_answer_for_their_model(store: MlflowClient) -> None:
+    fast = make_record(speedups=(2.0, 2.02, 1.98))
+    hasty = make_record(mode="reduce-overhead", speedups=(1.5,))
+    control = make_record(mode="eager", backend=None)
+    alone = make_record("vgg16", speedups=(1.0,))
+    records = [fast, hasty, control, alone]
+    finish(records)
+    report = make_report([SweepFolder(RUNS / "night")])
+    answers = {answer.trial.labels.model: answer for answer in report.findings.answers}
+    said = {model: str(answer) for model, answer in answers.items()}
+    assert said["resnet50"].startswith("compile default: 2.00x [")
+    assert tags_of(store, "answer") == {
+        "resnet50 default": said["resnet50"],
+        "resnet50 reduce-overhead": said["resnet50"],
+        "resnet50 eager": None,
+        "vgg16 default": said["vgg16"],
+    }
+    assert tags_of(store, "sure") == {
+        "resnet50 default": "true",
+        "resnet50 reduce-overhead": "true",
+        "resnet50 eager": None,
+        "vgg16 default": "false",
+    }
+
+
+def test_an_answer_that_changes_is_sent_to_all_trials_of_its_model(store: MlflowClient) -> None:
+    slow = make_record(speedups=(1.5, 1.51, 1.49))
+    finish([slow])
+    assert str(tags_of(store, "answer")["resnet50 default"]).startswith("compile default: 1.50x")
+    finish([slow, make_record(mode="reduce-overhead", speedups=(2.0, 2.02, 1.98))])
+    answers = tags_of(store, "answer")
+    assert str(answers["resnet50 default"]).startswith("compile reduce-overhead: 2.00x")
+    assert set(answers.values()) == {answers["resnet50 default"]}
+    with mock.patch("mlflow.MlflowClient.log_batch") as log_batch:
+        assert sync.main(["night"]) == 0
+    assert not log_batch.called
+
+
+def test_a_run_that_takes_the_place_of_another_has_the_answer(store: MlflowClient) -> None:
+    finish([make_record(speedups=(2.0, 2.02, 1.98))])
+    (before,) = runs_of(store, "trial")
+    again = make_record(speedups=(2.0, 2.02, 1.98))
+    finish([replace(again, environment={"versions": {"torch": "2.14.0"}})])
+    after = child(store)
+    assert before.info.run_id != after.info.run_id
+    assert after.data.tags["answer"] == before.data.tags["answer"]
 
 
 def test_several_modes_have_a_figure_each_and_none_without_a_name(store: MlflowClient) -> None:
@@ -214,25 +285,21 @@ def test_description_that_somebody_wrote_stays_while_the_figures_do(store: Mlflo
 
 def test_description_of_a_large_sweep_is_cut_to_what_mlflow_takes() -> None:
     families = [make_record(f"model_{i}", family=f"family_{i}") for i in range(120)]
-    note = load_overview(write_sweep(RUNS, families, "families")).note
+    note = overview(make_report([SweepFolder(write_sweep(RUNS, families, "families"))])).note
     assert len(note) <= MAX_TAG_CHARACTERS
     assert "| all |" in note
     assert "family_7" not in note
     modes = [make_record(compile=Compile(options={"option": i})) for i in range(120)]
-    note = load_overview(write_sweep(RUNS, modes, "variants")).note
+    note = overview(make_report([SweepFolder(write_sweep(RUNS, modes, "variants"))])).note
     assert len(note) <= MAX_TAG_CHARACTERS
     assert note.endswith("…")
 
 
 def test_digest_of_an_overview_follows_figures_and_description() -> None:
-    one = Overview({"weighted": 1.0}, "a")
-    assert one.text == Overview({"weighted": 1.0}, "a").text
-    assert (
-        len(
-            {one.text, Overview({"weighted": 1.5}, "a").text, Overview({"weighted": 1.0}, "b").text}
-        )
-        == 3
-    )
+    one = Overview({"weighted": 1.0}, "a", {})
+    assert one.text == replace(one, metrics={"weighted": 1.0}).text
+    others = (replace(one, metrics={"weighted": 1.5}), replace(one, note="b"))
+    assert len({one.text, *(other.text for other in others)}) == 3
 
 
 def test_child_has_a_point_for_each_round_and_each_first_step(store: MlflowClient) -> None:
@@ -306,16 +373,16 @@ def test_kill_between_points_and_tags_leaves_none_twice(store: MlflowClient) -> 
             id="ok",
         ),
         pytest.param(
-            make_trained(None, 0.08),
-            "loop_speedup 1.25, step speedup 2.00 over 1 process",
-            id="the loop of a script before its step",
-        ),
-        pytest.param(
             make_record(status="oom", message="<b>no</b> ![x](http://y)\n# more"),
             "compiling: &lt;b&gt;no&lt;/b&gt; \\!\\[x\\](http\\://y)\n\n    # more",
             id="what a message holds is no markup",
         ),
         pytest.param(make_record(status="timeout"), "", id="nothing to say"),
+        pytest.param(
+            make_trained(None, 0.08, 0.08),
+            "loop 1.25, step 2.00 [2.00, 2.00] over 2 processes",
+            id="of a script the loop first",
+        ),
     ],
 )
 def test_description_of_a_trial(store: MlflowClient, record: Record, expected: str) -> None:

@@ -27,9 +27,12 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("pages")]  # one server
 
 QUICK = make_record("quick_net", speedups=(1.5, 1.6, 1.55))
-SLOW = make_record("slow_net", speedups=(0.8,))
-BROKEN = make_record("broken_net", status="compile_error", message="no kernel for this")
+SLOW = make_record("slow_net", speedups=(0.8,), mode="reduce-overhead")
+BROKEN = make_record(
+    "broken_net", mode="max-autotune", status="compile_error", message="no kernel for this"
+)
 FASTER = "metrics.speedup > 1"
+AXES = ("mode", "backend", "precision", "batch_size")
 PAGE = (
     "<!doctype html><p id=p>no script</p><script>document.getElementById('p').textContent = "
     "'scripts run'</script>"
@@ -71,7 +74,7 @@ def pages(link: str) -> str:
 @pytest.fixture(scope="module")
 def link(chromium: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The link to a sweep with a fast, a slow and a failed trial, in MLflow's server on its
-    store.
+    store. Their modes differ.
     """
     folder = tmp_path_factory.mktemp("pages")
     with mock.patch.dict(os.environ), contextlib.chdir(folder):
@@ -83,7 +86,7 @@ def link(chromium: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[s
         page = sweep.report / "report.html"
         if page not in report.paths:
             page.write_text(PAGE)
-        tracker.log_overview(overview(report.findings))
+        tracker.log_overview(overview(report))
         tracker.log_report([*(path for path in report.paths if path != page), page])
         tracker.finish()
         with mlflow_server(folder / "server", tracker.uri) as server:
@@ -156,9 +159,12 @@ def expand_sweep(browser: Chrome) -> None:
 
 
 def test_link_opens_speedup_and_status_of_every_trial(browser: Chrome, link: str) -> None:
+    browser.set_window_size(3000, 1000)  # the table has only the columns that are in sight
     browser.get(link)
     wait_for(browser, "night", QUICK.label, SLOW.label, BROKEN.label)
-    wait_for(browser, "speedup_low", "1.549", "flags", "status", BROKEN.status)
+    wait_for(browser, "speedup", "1.549", "flags", "status", BROKEN.status)
+    wait_for(browser, *AXES, QUICK.trial.mode, SLOW.trial.mode, BROKEN.trial.mode, "inductor")
+    wait_for(browser, "answer", "compile default: 1.55x", "sure", "true", "false")
 
 
 def test_sweep_opens_to_its_trials(browser: Chrome, pages: str) -> None:
@@ -229,9 +235,8 @@ def test_page_of_a_sweep_shows_key_figures_description_and_report(
     click(browser, "//a[normalize-space()='night']")
     wait_for(
         browser,
-        "geomean_amp_default\n1.11",
-        "pass_rate\n0.66",
-        "2 of 3 trials ok; compile_error 1.",
+        "In AMP: compile 1 of 2 (1 sure), median 1.55x; stay eager with 1 (none sure).",
+        "1 of 3 trials failed: 1 compile_error.",
     )
     browser.get(f"{browser.current_url.partition('?')[0]}/artifacts/report")
     wait_for(browser, "report.md", "speedups.csv", "summary.csv", "failures.csv", "report.html")

@@ -679,7 +679,18 @@ def test_link_names_a_state_that_the_experiment_keeps() -> None:
     key = str(tracker.page).rpartition("=")[2]
     state = json.loads(experiment.tags[f"mlflow.sharedViewState.{key}"])
     assert state["searchFilter"] == "tags.sweep = 'night'"
-    assert {"metrics.`speedup`", "tags.`status`"} <= set(state["selectedColumns"])
+    axes = {f"params.`{name}`" for name in ("mode", "backend", "precision", "batch_size")}
+    shown = {"metrics.`speedup`", "tags.`status`", "tags.`answer`", "tags.`sure`"}
+    assert axes | shown <= set(state["selectedColumns"])
+
+
+def test_names_of_runs_tell_modes_apart() -> None:
+    modes = ("default", "reduce-overhead", "max-autotune")
+    tracker = log(*(make_record(mode=mode) for mode in modes))
+    names = {run.info.run_name for run in runs_of(client_of(tracker.uri), "trial")}
+    assert len(names) == len(modes)
+    for mode in modes:
+        assert any(mode in name for name in names)
 
 
 def test_server_keeps_records_and_gives_them_back(server: Server) -> None:
@@ -712,7 +723,10 @@ def test_what_a_dead_tracker_missed_is_sent_once_when_it_is_back(
     assert dead.catch_up() == Sent(0, 0)
     assert dead.failure is not None
     assert sync.main(["missed", "--tracking-uri", server.uri]) == 0
-    assert f"missed: 2 records sent, 0 were there already; {server.uri}" in capsys.readouterr().out
+    sent, link = capsys.readouterr().out.splitlines()
+    assert sent == "missed: 2 records sent, 0 were there already"
+    assert link.startswith(f"MLflow: {server.uri}/#/experiments/")
+    assert "viewStateShareKey=" in link
     before = [
         run.to_dictionary()
         for kind in ("sweep", "trial")
@@ -758,7 +772,10 @@ def test_sync_sends_retried_records_and_the_report(
     write_sweep(RUNS, [make_record("one")])
     write_text(folder / "report" / "report.md", "# tables")
     assert sync.main(["night"]) == 0
-    assert "1 records sent, 1 were there already" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "1 records sent, 1 were there already" in out
+    assert f"-m mlflow ui --backend-store-uri {default_uri()}\n" in out
+    assert "        then open http://127.0.0.1:5000/#/experiments/" in out
     assert {run.data.tags["status"] for run in runs_of(store, "trial")} == {"ok"}
     (parent,) = runs_of(store, "sweep")
     assert artifacts(store, parent, "report") == ["report/report.md"]

@@ -103,7 +103,8 @@ def _weigh(pairs: Sequence[tuple[float, float]]) -> float | None:
 @dataclass(frozen=True)
 class Mean:
     """A mean of a group by what people call it: over its models with a verified speedup under each
-    of `weights`, of which those are without doubt that have none of the flags `doubts`.
+    of `weights`. Of these models, those are in doubt that one of the flags `doubts` says to be off
+    by more than their interval.
     """
 
     title: str

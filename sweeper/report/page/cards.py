@@ -70,7 +70,7 @@ def _make_card(group: Group, mean: Mean, published: References) -> Card:
     if bounds and bounds.high / bounds.low >= MAX_SPAN:
         doubt = "the interval is too wide to say more"
     elif not mean.count_sure(group):
-        doubt = "every model has a flag that says that its speedup may be off"
+        doubt = "something disturbed every model by more than its interval"
     return Card(str(group.key), ratio(estimate.ratio), lines, doubt)
 
 

@@ -202,10 +202,10 @@ class SummaryTable(TableSpec[Group]):
             amp = f" AMP: {findings.amp}."
         return (
             "Geometric means of speedups; in brackets the 95 % interval for these models, in "
-            "parentheses how many models, and how many of them have no flag that says that a "
-            "speedup may be off. A trial with the flag accuracy_unverified is in no mean and has "
-            "not passed: its result could not be judged, or was wrong in an earlier attempt. A new "
-            f"model: where one more of the same kind would lie.{amp}"
+            "parentheses how many models, and how many of them are without doubt: nothing "
+            "disturbed them by more than their interval. A trial with the flag accuracy_unverified "
+            "is in no mean and has not passed: its result could not be judged, or was wrong in an "
+            f"earlier attempt. A new model: where one more of the same kind would lie.{amp}"
         )
 
     def for_page(self) -> SummaryTable:

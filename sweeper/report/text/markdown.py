@@ -25,8 +25,7 @@ def document(report: Report) -> str:
     """Write the whole report."""
     verdict = report.verdict
     facts = [fact.line for fact in report.provenance.facts]
-    said = filter(None, [*verdict.sentences, sentence(verdict.failed)])
-    sections = ["# Speedups of torch.compile", bullets(said)]
+    sections = ["# Speedups of torch.compile", bullets(verdict.lines)]
     if verdict.again:
         sections.append("## Worth another run")
     for item in verdict.again:
@@ -49,8 +48,7 @@ def _write_section(spec: TableSpec[T], findings: Findings) -> list[str]:
     if not items and not lead:
         return []
     sections = [f"## {spec.title}", escape(sentence(lead))]
-    for line in spec.headlines(items):
-        sections.append(f"**{escape(line.text)}** ({escape(line.rows)})")
+    sections += write_headlines(spec, items)
     meaning = ""
     if shown:
         columns = spec.shown(shown, findings, MARKDOWN)
@@ -61,6 +59,11 @@ def _write_section(spec: TableSpec[T], findings: Findings) -> list[str]:
         sections.append(f"And {hidden:,} more in {spec.name}.csv.")
     sections += map(escape, map(sentence, spec.notes(items)))
     return [*sections, meaning, escape(spec.explain(findings, items))]
+
+
+def write_headlines(spec: TableSpec[T], items: Sequence[T]) -> list[str]:
+    """Write the headlines of a table in bold, each with the rows that it speaks of."""
+    return [f"**{escape(line.text)}** ({escape(line.rows)})" for line in spec.headlines(items)]
 
 
 def table(columns: Sequence[Column[T]], items: Iterable[T]) -> str:
@@ -77,4 +80,5 @@ def _write_row(cells: Iterable[str]) -> str:
 
 
 def bullets(lines: Iterable[str]) -> str:
-    return "\n".join(f"- {escape(line)}" for line in lines)
+    """Write a list of the lines that are not empty."""
+    return "\n".join(f"- {escape(line)}" for line in lines if line)

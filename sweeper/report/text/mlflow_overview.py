@@ -1,24 +1,21 @@
-"""What the run of a sweep in MLflow shows of its report: key figures as metrics, a description in
-Markdown.
+"""What MLflow shows of a report: key figures and a description on the run of the sweep, and on each
+trial's run the answer for its model.
 """
 
 import hashlib
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
-from sweeper.loading.cross_trial import add_cross_trial_findings
-from sweeper.loading.entries import load
-from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.groups import AMP, DEVICE, FP32, WEIGHTED, Group
 from sweeper.report.answers.model_points import GroupKey
+from sweeper.report.columns.cell import show
 from sweeper.report.columns.column import MARKDOWN
-from sweeper.report.columns.formats import count, join
-from sweeper.report.tables.summary import SummaryTable, headline
+from sweeper.report.columns.formats import join, prefix
+from sweeper.report.tables.summary import SummaryTable
 from sweeper.tracking.runs import MAX_TAG_CHARACTERS, Overview
 
 from . import markdown
+from .report import Report
 
 MAX_NAME_CHARACTERS = 100  # of what tells rows apart; MLflow takes 250 for a whole name
 
@@ -26,27 +23,18 @@ MAX_NAME_CHARACTERS = 100  # of what tells rows apart; MLflow takes 250 for a wh
 MEANS = {"weighted": WEIGHTED, "weighted_device": DEVICE, "geomean_amp": AMP, "geomean_fp32": FP32}
 
 
-def load_overview(folder: Path) -> Overview:
-    """Make the overview of a sweep's folder."""
-    return overview(Findings(add_cross_trial_findings(load([folder]).entries)))
-
-
-def overview(findings: Findings) -> Overview:
-    """Make key figures of the summary, and a description with the statuses of all trials."""
-    whole = [group for group in findings.groups if group.is_whole]
-    statuses = Counter(entry.record.status for entry in findings.entries)
-    num_ok = statuses.pop("ok", 0)
-    line = f"{num_ok} of {count(len(findings.entries), 'trial')} ok"
-    failed = ", ".join(f"{status} {number}" for status, number in sorted(statuses.items()))
-    foot = f"{join((line, failed))}."
-    if findings.amp:
-        foot += f" AMP: {markdown.escape(findings.amp)}."
-    if findings.scripts:
-        foot += (
-            " Of a script, `loop_speedup` is the speedup of its whole loop and decides; `speedup` "
-            "is that of a step."
-        )
-    return Overview(metrics(whole), _describe(findings, whole, foot))
+def overview(report: Report) -> Overview:
+    """Make key figures of the summary, a description that begins as the report does, and tags for
+    the trials of each answer.
+    """
+    whole = [group for group in report.findings.groups if group.is_whole]
+    tags = {}
+    for answer in report.findings.answers:
+        said = show(str(answer))[:MAX_TAG_CHARACTERS]
+        shown = {"answer": said, "sure": show(answer.is_sure)}
+        for entry in answer.entries:
+            tags[entry.record.trial_id] = shown
+    return Overview(metrics(whole), _describe(report, whole), tags)
 
 
 def metrics(groups: Sequence[Group]) -> Mapping[str, float]:
@@ -90,19 +78,21 @@ def _make_suffixes(groups: Sequence[Group]) -> list[str]:
     return suffixes
 
 
-def _describe(findings: Findings, whole: Sequence[Group], foot: str) -> str:
-    """Write headlines, `foot` and a table; where that is too long, families go first, then the last
-    lines.
+def _describe(report: Report, whole: Sequence[Group]) -> str:
+    """Write the sentences of the terminal, headlines and a table; where that is too long, families
+    go first, then the last lines.
     """
-    spec = SummaryTable()
-    lines = []
-    for group in whole:
-        lines.append(f"**{markdown.escape(headline(group))}** ({markdown.escape(str(group.key))})")
+    spec, findings = SummaryTable(), report.findings
+    lines = (
+        markdown.bullets(report.verdict.lines),
+        *markdown.write_headlines(spec, whole),
+        markdown.escape(prefix("AMP: ", findings.amp)),
+    )
     text = ""
     for shown in (findings.groups, whole):
         columns = spec.shown(shown, findings, MARKDOWN)
         table = markdown.table(columns, shown) if shown else ""
-        text = join((*lines, foot, table), markdown.PARAGRAPH)
+        text = join((*lines, table), markdown.PARAGRAPH)
         if len(text) <= MAX_TAG_CHARACTERS:
             return text
     return "\n".join([*text[: MAX_TAG_CHARACTERS - 2].splitlines()[:-1], "…"])

@@ -48,6 +48,11 @@ class Verdict:
     first_failed: str = ""  # a trial that is not ok, and the first line of its message, shortened
     log: str = ""  # the path of its worker's log; "" where there is none
 
+    @property
+    def lines(self) -> list[str]:
+        """The sentences, and the last one about what failed, empty where nothing did."""
+        return [*self.sentences, sentence(self.failed)]
+
 
 def make_verdict(findings: Findings, manifests: Sequence[Manifest]) -> Verdict:
     """Make the verdict of a report."""

@@ -8,11 +8,19 @@ from pathlib import Path
 
 import pytest
 from records import make_record, make_trial
-from summary_records import PRECISIONS, doubtful, findings_of, unverified, whole_of, with_device
+from summary_records import (
+    PRECISIONS,
+    doubtful,
+    findings_of,
+    unverified,
+    whole_of,
+    with_busy_host,
+    with_device,
+)
 
 from sweeper.analysis import stats
 from sweeper.analysis.stats import Estimate
-from sweeper.core.record import HostState, PerArm, Record
+from sweeper.core.record import PerArm, Record
 from sweeper.core.trial import Compile
 from sweeper.report.answers.groups import (
     AMP,
@@ -31,12 +39,6 @@ def ratio(estimate: Estimate | None) -> float | None:
 def ends(estimate: Estimate | None) -> tuple[float, float] | None:
     bounds = estimate.interval() if estimate else None
     return (bounds.low, bounds.high) if bounds else None
-
-
-def with_busy_host(record: Record) -> Record:
-    """The same on a host of which others used half; only the flag `host_busy` makes it count."""
-    busy = HostState(busy_while_measuring=0.5)
-    return replace(record, processes=tuple(replace(item, host=busy) for item in record.processes))
 
 
 def test_what_is_not_verified_is_in_no_mean_and_has_not_passed(
@@ -132,15 +134,8 @@ def test_the_device_mean_is_over_models_with_device_time(tmp_path: Path) -> None
 
 
 def test_a_mean_is_over_doubtful_models_too_and_counts_those_without_doubt(tmp_path: Path) -> None:
-    """The records of `doubtful`, with a busy host in place of `host_bound`, which disturbs the wall
-    clock alone, and neighbours on the GPU in place of `throttled`, which disturb both clocks.
-    """
-    other = {"host_bound": "host_busy", "throttled": "shared_gpu"}
-    records = [
-        replace(with_busy_host(one), flags=tuple(other.get(flag, flag) for flag in one.flags))
-        for one in doubtful()
-    ]
-    group = whole_of(findings_of(tmp_path, records))
+    """A busy host disturbs the wall clock alone, and neighbours on the GPU disturb both clocks."""
+    group = whole_of(findings_of(tmp_path, doubtful()))
     means = (AMP, FP32, WEIGHTED, DEVICE)
     assert [ratio(mean.estimate(group)) for mean in means] == pytest.approx([6.0, 4.0, 5.5, 5.5])
     assert [mean.count(group) for mean in means] == [3, 3, 3, 3]

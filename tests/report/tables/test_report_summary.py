@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from records import make_record
-from summary_records import PRECISIONS, doubtful, findings_of, unverified, whole_of, with_device
+from summary_records import (
+    PRECISIONS,
+    doubtful,
+    findings_of,
+    unverified,
+    whole_of,
+    with_busy_host,
+    with_device,
+)
 from tables import differences
 
 from sweeper.analysis import stats
-from sweeper.core.record import HostState, Record
+from sweeper.core.record import Record
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.groups import DEVICE
 from sweeper.report.columns.column import MARKDOWN, PAGE, TERMINAL
@@ -74,22 +80,8 @@ def test_another_weight_gives_another_summary(
     assert differences(TABLE.csv(findings_of(tmp_path, families())), "summary.csv")
 
 
-def disturbed(records: Sequence[Record]) -> list[Record]:
-    """The same on a busy host, with what disturbs the wall clock alone in place of `host_bound`,
-    and with what disturbs both clocks in place of `throttled`.
-    """
-    other = {"host_bound": "host_busy", "throttled": "shared_gpu"}
-    found = []
-    for record in records:
-        host = HostState(busy_while_measuring=0.5)
-        processes = tuple(replace(process, host=host) for process in record.processes)
-        flags = tuple(other.get(flag, flag) for flag in record.flags)
-        found.append(replace(record, processes=processes, flags=flags))
-    return found
-
-
 def test_the_headline_has_the_mean_and_how_many_models_are_without_doubt(tmp_path: Path) -> None:
-    assert headline(whole_of(findings_of(tmp_path, disturbed(doubtful())))) == (
+    assert headline(whole_of(findings_of(tmp_path, doubtful()))) == (
         "weighted 0.75 AMP + 0.25 fp32: 5.50 over 3 models, 1 without doubt; by device time 5.50 "
         "over 3 models, 2 without doubt"
     )
@@ -107,8 +99,9 @@ def test_the_headline_is_over_verified_models_alone(tmp_path: Path) -> None:
 
 
 def test_a_device_mean_that_is_surer_says_so(tmp_path: Path) -> None:
-    records = [make_record("a", name, flags=("host_busy",)) for name in ("amp", "fp32")]
-    findings = findings_of(tmp_path, disturbed([with_device(record, 2.0) for record in records]))
+    records = [make_record("a", name, flags=("host_busy",)) for name in PRECISIONS]
+    records = [with_device(with_busy_host(record), 2.0) for record in records]
+    findings = findings_of(tmp_path, records)
     assert headline(whole_of(findings)) == (
         "weighted 0.75 AMP + 0.25 fp32: 2.00 over 1 model, none without doubt; "
         "by device time 2.00 over 1 model, all without doubt"
@@ -153,7 +146,7 @@ def test_the_page_has_a_column_of_the_device_mean_where_a_device_time_is_known(
     ],
 )
 def test_a_mean_says_over_how_many_models_it_is(tmp_path: Path, medium: str, shown: str) -> None:
-    findings = findings_of(tmp_path, disturbed(doubtful()))
+    findings = findings_of(tmp_path, doubtful())
     columns = TABLE.shown(findings.groups, findings, medium)
     (column,) = (column for column in columns if column.title == "AMP")
     assert column.show(whole_of(findings)) == shown
