@@ -1,14 +1,16 @@
 """The command line before Hydra sees it: flags last, one checked sweep name, new keys of
 dictionaries allowed.
 
-Hydra 1.3 takes its flags only before or after all overrides, reads `sweep=007` as a number, and
-adds a new key to a dictionary only after `+`. Users should not have to know.
+Hydra 1.3 takes its flags only before or after all overrides, reads `sweep=007` as a number, adds a
+new key to a dictionary only after `+`, and knows neither `train.py` nor `-- --lr 0.1`. Users should
+not have to know.
 """
 
 import argparse
 import datetime as dt
 import re
 import secrets
+import shlex
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NoReturn
@@ -17,6 +19,7 @@ from hydra._internal.utils import get_args_parser
 
 from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.paths import check_sweep_name
+from sweeper.core.system.command_line import split_at_dashes
 
 from .reference import COMMANDS, PURPOSES, read_keys
 from .schema import conf_folder
@@ -39,6 +42,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """
 
     def refuse(message: str) -> NoReturn:
+        _advise_dashes(message, arguments)
         # `--dry-run` and `--model` are a key and a group with dashes before them
         words = [flag.replace("-", "_") for flag in re.findall(r" --([\w./-]+)", message)]
         known = [f"{word}=VALUE" for word in words if word in PURPOSES or word in read_keys()]
@@ -55,11 +59,21 @@ def normalise(arguments: Sequence[str]) -> list[str]:
 
     Raises ConfigError for a word that is no override, and a sweep name that cannot name a folder.
     """
-    overrides: list[str] = parse(arguments).overrides or []
-    _check_words(overrides)
-    flags = list(arguments)
-    if "--hydra-help" in flags:  # Hydra then composes a configuration without ours
+    own, of_script = split_at_dashes(arguments)
+    parsed, flags = parse(own), list(own)
+    overrides: list[str] = parsed.overrides or []
+    if parsed.hydra_help:  # Hydra then composes a configuration without ours
         return flags
+    file = next(filter(is_script, overrides), None)
+    if file:
+        overrides.remove(file)
+        flags.remove(file)
+    script = _read_script(file, of_script, overrides)
+    _check_words(overrides, own)
+    # `-m` excludes these; with it, several values are a grid
+    does = ("multirun", "run", "cfg", "shell_completion", "info")
+    if script and not any(getattr(parsed, name) for name in does):
+        flags.append("-m")
     # Without a name: local time, and four digits against two sweeps in one second.
     name = f"{dt.datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     others = []
@@ -69,7 +83,66 @@ def normalise(arguments: Sequence[str]) -> list[str]:
             name = match[1].strip("'\"")
         else:
             others.append(allow_new_keys(quote_arguments(override)))
-    return [f"sweep='{check_sweep_name(name)}'", *others, *flags]
+    return [f"sweep='{check_sweep_name(name)}'", *script, *others, *flags]
+
+
+def is_script(word: str) -> bool:
+    """Whether a word of the command line names a training script: `train.py`."""
+    return word.endswith(".py") and "=" not in word
+
+
+def _read_script(file: str | None, of_script: Sequence[str], overrides: Sequence[str]) -> list[str]:
+    """Write as overrides what `FILE ... -- ARGUMENTS` says; `of_script` begins with the dashes.
+
+    Raises ConfigError where no script is named, or something twice.
+    """
+    given = {word.partition("=")[0].lstrip("+"): word for word in overrides}
+    found = []
+    if file:
+        others = {given.get("model", "model=script"), given.get("model.path")}
+        if taken := others - {"model=script", None}:
+            raise ConfigError(f"{file} is the model: leave {taken.pop()} out")
+        found.append(f"model.path={_quote(file)}")
+    elif of_script and "model.path" not in given:
+        raise ConfigError("--: name a script before it, e.g. sweeper train.py -- --batch-size 64")
+    if of_script:
+        if "model.args" in given:
+            raise ConfigError("model.args: leave it out where the arguments stand behind --")
+        found.append(f"model.args={_quote(shlex.join(of_script[1:]))}")
+    if found and "model" not in given:
+        found.append("model=script")
+    return found
+
+
+def _advise_dashes(message: str, arguments: Sequence[str]) -> None:
+    """Raise ConfigError with the command that gives the script the words that are not ours; do
+    nothing where no script is named.
+    """
+    own: list[str] = []
+    given: list[str] = []
+    for word in arguments:
+        key, _, value = word.partition("=")
+        if key == "model.args":
+            given.append(value)
+        elif (
+            (is_script(word) and not any(map(is_script, own)))
+            or word in ("-m", "--multirun")
+            or _is_ours(key)
+        ):
+            own.append(word)
+        else:
+            given.append(shlex.quote(word))
+    if any(is_script(word) or word.startswith("model.path=") for word in own):
+        command = shlex.join(["sweeper", *own])
+        raise ConfigError(
+            f"{message}; arguments of the script stand behind --: {command} -- {' '.join(given)}"
+        )
+
+
+def _is_ours(key: str) -> bool:
+    name = key.lstrip("+~")
+    ours = name in PURPOSES or name in read_keys() or name.startswith("hydra")
+    return ours or bool(OPEN_DICTIONARY.match(f"{name}="))
 
 
 def quote_arguments(override: str) -> str:
@@ -79,18 +152,25 @@ def quote_arguments(override: str) -> str:
     match = ARGUMENTS.fullmatch(override)
     if not match or not match["value"] or QUOTED.fullmatch(match["value"]):
         return override
-    # Hydra takes a backslash for itself before a quote alone.
-    value = re.sub(
+    return f"{match['key']}={_quote(match['value'])}"
+
+
+def _quote(text: str) -> str:
+    """Quote a text for Hydra, which takes a backslash for itself before a quote alone, and for
+    OmegaConf, which would fill in `${...}`.
+    """
+    text = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
+    text = re.sub(
         r"(\\*)('|$)",
         lambda found: 2 * found[1] + (f"\\{found[2]}" if found[2] else ""),
-        match["value"],
+        text,
     )
-    return f"{match['key']}='{value}'"
+    return f"'{text}'"
 
 
-def _check_words(overrides: Sequence[str]) -> None:
+def _check_words(overrides: Sequence[str], arguments: Sequence[str]) -> None:
     """Raises ConfigError for a word without `=`: `model resnet18`, `vit_b16` alone, or a command
-    that is not first.
+    that is not first; and for `mode=` and `mode=default,`.
     """
     for word, following in zip_longest(overrides, overrides[1:]):
         if "=" in word or word.startswith("~"):
@@ -98,6 +178,7 @@ def _check_words(overrides: Sequence[str]) -> None:
         if word in PURPOSES or word in read_keys():
             value = following if following and "=" not in following else "VALUE"
             raise ConfigError(f"{word}: it has no value; write {word}={value}")
+        _advise_dashes(f"{word}: not a key of sweeper", arguments)
         if word in COMMANDS:
             raise ConfigError(f"{word}: a command stands first: sweeper {word} ...")
         if options := [
@@ -112,6 +193,18 @@ def _check_words(overrides: Sequence[str]) -> None:
             f"{word}: write KEY=VALUE, or a command; "
             f"{nearest(word, [*COMMANDS, *PURPOSES])}\n{LIST_ALL}"
         )
+    for word in overrides:
+        key, _, value = word.partition("=")
+        name = key.lstrip("+")
+        if name in PURPOSES and "" in value.split(","):
+            raise ConfigError(
+                f"{word}: an option is missing; write {name}=OPTION, several with commas between "
+                f"them\nall options: python -m sweeper --help {name}"
+            )
+        if value.endswith(",") and name != "model.args":
+            raise ConfigError(f"{word}: a value is missing behind the last comma")
+        if not _is_ours(key):
+            _advise_dashes(f"{key}: not a key of sweeper", arguments)
 
 
 def allow_new_keys(override: str) -> str:

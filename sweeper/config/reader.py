@@ -42,6 +42,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "precision.autocast": axes.AUTOCASTS,
     "precision.auto": axes.HALVES,
     "precision.weight": axes.WEIGHTS,
+    "compile.scope": axes.SCOPES,
     "text.name": axes.TEXTS,
     "rung.name": ladder.RUNGS,
 }
@@ -99,6 +100,8 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> GridPo
         _check_positive(key, attrgetter(key)(config))
     if config.rung.name is not None:
         _check_rung(config)
+    if config.model.factory is not None:
+        config.model.factory = name_factory(config.model.factory)
     check_sweep_name(config.sweep)
     settings = check_settings(_copy_fields(Settings, config))
     return GridPoint(_read_trial(config, choices, own, gpu), settings)
@@ -201,7 +204,6 @@ def _read_compile(config: Config) -> Compile:
     if config.mode.name == "eager":  # which ignores them
         return Compile()
     conf = config.compile
-    _check_choice("compile.scope", conf.scope, axes.SCOPES)
     options = flatten(conf.options)
     if conf.memory_budget is not None and not 0 < conf.memory_budget <= 1:
         raise ConfigError(
@@ -343,6 +345,26 @@ def _read_model(model: ModelConf, choices: Choices, own: Mapping[str, Any]) -> M
     return _copy_fields(
         Model, model, name=name, sequence_length=sequence_length, checkpoint=checkpoint
     )
+
+
+def name_factory(factory: str) -> str:
+    """Name a function in a file of the current folder by its module, so that `./mine.py:build` and
+    `mine:build` are one trial, and in any other file by its path.
+
+    Raises ConfigError for a file that is not there, or without a function.
+    """
+    if factory.endswith(".py"):
+        raise ConfigError(f"model.factory={factory}: name the function too: {factory}:build")
+    file, _, function = factory.rpartition(":")
+    if not file.endswith(".py"):
+        return factory
+    folder, path = Path.cwd(), Path(os.path.normpath(Path(file).expanduser().absolute()))
+    if not path.is_file():
+        raise ConfigError(f"model.factory={factory}: there is no such file in {path.parent}")
+    if path.parent == folder and path.stem.isidentifier():
+        return f"{path.stem}:{function}"
+    shown = path.relative_to(folder) if path.is_relative_to(folder) else path
+    return f"{shown}:{function}"
 
 
 def _read_precision(precision: PrecisionConf) -> Precision:

@@ -52,6 +52,25 @@ def test_new_keys_of_open_dictionaries_are_allowed(key: str) -> None:
         (["-m", "model=resnet50", "vit_b16"], "write model=vit_b16; several with -m and a comma"),
         (["-m", "mode=default,", "eager"], "write mode=eager or backend=eager or rung=eager"),
         (["timm/dla102"], "write model=timm/dla102"),
+        (["mode="], "mode=: an option is missing; write mode=OPTION"),
+        (["-m", "mode=default,"], "mode=default,: an option is missing; write mode=OPTION"),
+        (["-m", "batch_size=8,"], "batch_size=8,: a value is missing behind the last comma"),
+        (["train.py", "--batch-size", "64"], "sweeper train.py -- --batch-size 64"),
+        (["train.py", "mode=eager", "a b"], "sweeper train.py mode=eager -- 'a b'"),
+        (["train.py", "lr=0.1"], "sweeper train.py -- lr=0.1"),
+        (["train.py", "other.py"], "sweeper train.py -- other.py"),
+        (
+            ["model=script", "model.path=t.py", "model.args=--batch-size", "64"],
+            "sweeper model=script model.path=t.py -- --batch-size 64",
+        ),
+        (
+            ["model=script", "model.args=--lr", "0.1", "--epochs", "2", "model.path=t.py"],
+            "sweeper model=script model.path=t.py -- --lr 0.1 --epochs 2",
+        ),
+        (["mode=default", "--", "--lr", "1"], "--: name a script before it, e.g. sweeper train.py"),
+        (["train.py", "model=resnet18"], "train.py is the model: leave model=resnet18 out"),
+        (["train.py", "model.path=a.py"], "train.py is the model: leave model.path=a.py out"),
+        (["train.py", "model.args=a", "--", "b"], "model.args: leave it out where"),
         (["help"], "all flags, groups and keys: python -m sweeper --help"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -61,3 +80,28 @@ def test_what_people_type_instead_of_an_override_is_told_in_overrides(
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(advice)):
         normalise(arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "overrides"),
+    [
+        (["train.py"], ["model.path='train.py'", "model=script", "-m"]),
+        (["train.py", "--"], ["model.path='train.py'", "model.args=''", "model=script", "-m"]),
+        (
+            ["-m", "a/train.py", "mode=a,b", "--", "--lr", "1", "-m"],
+            ["model.path='a/train.py'", "model.args='--lr 1 -m'", "model=script", "mode=a,b", "-m"],
+        ),
+        (["model=script", "train.py"], ["model.path='train.py'", "model=script", "-m"]),
+        (
+            ["model.path='-m pkg.train'", "--", "x"],
+            ["model.args='x'", "model=script", "model.path='-m pkg.train'", "-m"],
+        ),
+        # Hydra takes one of these flags
+        (["train.py", "--cfg", "job"], ["model.path='train.py'", "model=script", "--cfg", "job"]),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_a_script_is_named_with_its_arguments_behind_dashes(
+    arguments: list[str], overrides: list[str]
+) -> None:
+    assert normalise(arguments)[1:] == overrides

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from sweeper.config import schema
 from sweeper.config.grid import make_repository, split_off_hydra
-from sweeper.config.reader import GridPoint
+from sweeper.config.reader import GridPoint, name_factory
 from sweeper.config.schema import conf_folder
 from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import LIBRARIES
@@ -404,3 +405,26 @@ def test_the_last_row_of_a_cache_is_no_variant() -> None:
         point(*decode).trial.variant == point(*decode, "decode.position=2047").trial.variant == ""
     )
     assert point(*decode, "decode.position=5").trial.variant == "decode.position=5"
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("mine:build", "mine:build"),
+        ("mine.py:build", "mine:build"),
+        ("./mine.py:build", "mine:build"),
+        ("{here}/sub/../mine.py:build", "mine:build"),
+        ("sub/mine.py:build", "sub/mine.py:build"),
+        ("{here}/sub/mine.py:build", "sub/mine.py:build"),
+        ("my-own.py:build", "my-own.py:build"),
+        ("../other.py:build", "{parent}/other.py:build"),
+    ],
+)
+def test_a_function_of_a_file_has_one_name(in_empty_folder: Path, typed: str, name: str) -> None:
+    parent = in_empty_folder
+    here = parent / "here"
+    (here / "sub").mkdir(parents=True)
+    for file in (here / "mine.py", here / "sub/mine.py", here / "my-own.py", parent / "other.py"):
+        file.touch()
+    os.chdir(here)
+    assert name_factory(typed.format(here=here)) == name.format(parent=parent)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 ROOT = Path("/")  # of the kernel's files
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+MAX_PROGRAMS = 2  # that are named
+MIN_CORES = 0.1  # of a program that is named
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # in /proc/cpuinfo: x86, x86 with AMX, Arm
 
 
@@ -28,6 +30,16 @@ class Host:
     quota_cores: float | None = None  # the cgroup's limit of processor time, in cores
     governor: str | None = None
     bfloat16_native: bool | None = None
+    # what keeps it busy, where that was measured, e.g. `ffmpeg (pid 12, 1.0 cores)`
+    busy_with: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Activity:
+    """What a machine does over a moment."""
+
+    busy_cores: float
+    programs: tuple[str, ...]  # those that keep most cores busy; not this one
 
 
 def read() -> Host:
@@ -71,14 +83,46 @@ def busy_s(cores: Collection[int]) -> float:
     return ticks / TICKS_PER_SECOND
 
 
-def measure_busy_cores(seconds: float) -> float | None:
-    """Measure how many cores are busy now, on average over so many seconds; None where the kernel
-    does not tell.
+def measure_activity(seconds: float) -> Activity | None:
+    """Measure how many cores are busy, and with what, on average over so many seconds; None where
+    the kernel does not tell.
     """
     cores = range(os.cpu_count() or 1)
-    start, before_s = time.monotonic(), busy_s(cores)
+    programs_s, start, before_s = _read_programs_s(), time.monotonic(), busy_s(cores)
     time.sleep(seconds)
-    return (busy_s(cores) - before_s) / (time.monotonic() - start) if before_s else None
+    passed_s, after_s = time.monotonic() - start, busy_s(cores)
+    if not before_s:
+        return None
+    shares = {}
+    for name, spent_s in _read_programs_s().items():
+        shares[name] = (spent_s - programs_s.get(name, 0.0)) / passed_s
+    most = sorted(shares, key=lambda name: -shares[name])[:MAX_PROGRAMS]
+    shown = [f"{name}, {shares[name]:.1f} cores)" for name in most if shares[name] > MIN_CORES]
+    return Activity((after_s - before_s) / passed_s, tuple(shown))
+
+
+def _read_programs_s() -> dict[str, float]:
+    """Read the processor seconds of every other process, by `name (pid N`: /proc/PID/stat of
+    proc(5).
+    """
+    found = {}
+    for folder in (ROOT / "proc").glob("[0-9]*"):
+        # the name may have any character in it
+        begin, _, rest = _text(f"proc/{folder.name}/stat").rpartition(") ")
+        words = rest.split()
+        if words and folder.name != str(os.getpid()):
+            name = begin.partition("(")[2]
+            found[f"{name} (pid {folder.name}"] = sum(map(int, words[11:13])) / TICKS_PER_SECOND
+    return found
+
+
+def name_on_gpu(pid: int) -> str | None:
+    """Name a process that uses an NVIDIA GPU; None where it cannot be seen, or where another one
+    has this number here, as in a container.
+    """
+    if "/dev/nvidia" not in _text(f"proc/{pid}/maps"):
+        return None
+    return f"{_text(f'proc/{pid}/comm')} (pid {pid})"
 
 
 def physical_cores(numbers: Iterable[int]) -> list[tuple[int, ...]]:
