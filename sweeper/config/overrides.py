@@ -60,20 +60,14 @@ def normalise(arguments: Sequence[str]) -> list[str]:
     Raises ConfigError for a word that is no override, and a sweep name that cannot name a folder.
     """
     own, of_script = split_at_dashes(arguments)
-    parsed, flags = parse(own), list(own)
+    file = next(filter(is_script, own), None)
+    if file:
+        own[own.index(file)] = f"model.path={_quote(file)}"
+    parsed, flags = parse(own), own
     overrides: list[str] = parsed.overrides or []
     if parsed.hydra_help:  # Hydra then composes a configuration without ours
         return flags
-    file = next(filter(is_script, overrides), None)
-    if file:
-        overrides.remove(file)
-        flags.remove(file)
-    script = _read_script(file, of_script, overrides)
-    _check_words(overrides, own)
-    # `-m` excludes these; with it, several values are a grid
-    does = ("multirun", "run", "cfg", "shell_completion", "info")
-    if script and not any(getattr(parsed, name) for name in does):
-        flags.append("-m")
+    _check_words(overrides)
     # Without a name: local time, and four digits against two sweeps in one second.
     name = f"{dt.datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     others = []
@@ -83,7 +77,12 @@ def normalise(arguments: Sequence[str]) -> list[str]:
             name = match[1].strip("'\"")
         else:
             others.append(allow_new_keys(quote_arguments(override)))
-    return [f"sweep='{check_sweep_name(name)}'", *script, *others, *flags]
+    if file or of_script:
+        others += _complete_script(overrides, of_script)
+        # `-m` excludes these; with it, several values are a grid
+        if not any(map(vars(parsed).get, ("multirun", "run", "cfg", "shell_completion", "info"))):
+            flags.append("-m")
+    return [f"sweep='{check_sweep_name(name)}'", *others, *flags]
 
 
 def is_script(word: str) -> bool:
@@ -91,58 +90,41 @@ def is_script(word: str) -> bool:
     return word.endswith(".py") and "=" not in word
 
 
-def _read_script(file: str | None, of_script: Sequence[str], overrides: Sequence[str]) -> list[str]:
-    """Write as overrides what `FILE ... -- ARGUMENTS` says; `of_script` begins with the dashes.
+def _complete_script(overrides: Sequence[str], of_script: Sequence[str]) -> list[str]:
+    """Write what is missing of a script's overrides; `of_script` is empty, or `--` and arguments.
 
     Raises ConfigError where no script is named, or something twice.
     """
-    given = {word.partition("=")[0].lstrip("+"): word for word in overrides}
-    found = []
-    if file:
-        others = {given.get("model", "model=script"), given.get("model.path")}
-        if taken := others - {"model=script", None}:
-            raise ConfigError(f"{file} is the model: leave {taken.pop()} out")
-        found.append(f"model.path={_quote(file)}")
-    elif of_script and "model.path" not in given:
+    keys = [override.partition("=")[0] for override in overrides]
+    if "model.path" not in keys:
         raise ConfigError("--: name a script before it, e.g. sweeper train.py -- --batch-size 64")
+    if keys.count("model.path") > 1 or (of_script and "model.args" in keys):
+        raise ConfigError("give the script once and its arguments once, e.g. train.py -- --lr 1")
+    missing = [] if "model" in keys else ["model=script"]
     if of_script:
-        if "model.args" in given:
-            raise ConfigError("model.args: leave it out where the arguments stand behind --")
-        found.append(f"model.args={_quote(shlex.join(of_script[1:]))}")
-    if found and "model" not in given:
-        found.append("model=script")
-    return found
+        missing.append(f"model.args={_quote(shlex.join(of_script[1:]))}")
+    return missing
 
 
-def _advise_dashes(message: str, arguments: Sequence[str]) -> None:
+def _advise_dashes(message: str, words: Sequence[str]) -> None:
     """Raise ConfigError with the command that gives the script the words that are not ours; do
     nothing where no script is named.
     """
     own: list[str] = []
     given: list[str] = []
-    for word in arguments:
+    for word in words:
         key, _, value = word.partition("=")
-        if key == "model.args":
+        if key == "model.path":
+            own.insert(0, value.strip("'"))
+        elif key == "model.args":
             given.append(value)
-        elif (
-            (is_script(word) and not any(map(is_script, own)))
-            or word in ("-m", "--multirun")
-            or _is_ours(key)
-        ):
+        elif key in PURPOSES or key in read_keys():
             own.append(word)
-        else:
+        elif word not in ("-m", "--multirun"):
             given.append(shlex.quote(word))
-    if any(is_script(word) or word.startswith("model.path=") for word in own):
-        command = shlex.join(["sweeper", *own])
-        raise ConfigError(
-            f"{message}; arguments of the script stand behind --: {command} -- {' '.join(given)}"
-        )
-
-
-def _is_ours(key: str) -> bool:
-    name = key.lstrip("+~")
-    ours = name in PURPOSES or name in read_keys() or name.startswith("hydra")
-    return ours or bool(OPEN_DICTIONARY.match(f"{name}="))
+    if any(map(is_script, own)):
+        command = f"{shlex.join(['sweeper', *own])} -- {' '.join(given)}"
+        raise ConfigError(f"{message}; arguments of the script stand behind --: {command}")
 
 
 def quote_arguments(override: str) -> str:
@@ -168,7 +150,7 @@ def _quote(text: str) -> str:
     return f"'{text}'"
 
 
-def _check_words(overrides: Sequence[str], arguments: Sequence[str]) -> None:
+def _check_words(overrides: Sequence[str]) -> None:
     """Raises ConfigError for a word without `=`: `model resnet18`, `vit_b16` alone, or a command
     that is not first; and for `mode=` and `mode=default,`.
     """
@@ -178,7 +160,7 @@ def _check_words(overrides: Sequence[str], arguments: Sequence[str]) -> None:
         if word in PURPOSES or word in read_keys():
             value = following if following and "=" not in following else "VALUE"
             raise ConfigError(f"{word}: it has no value; write {word}={value}")
-        _advise_dashes(f"{word}: not a key of sweeper", arguments)
+        _advise_dashes(f"{word}: not a key of sweeper", overrides)
         if word in COMMANDS:
             raise ConfigError(f"{word}: a command stands first: sweeper {word} ...")
         if options := [
@@ -203,8 +185,6 @@ def _check_words(overrides: Sequence[str], arguments: Sequence[str]) -> None:
             )
         if value.endswith(",") and name != "model.args":
             raise ConfigError(f"{word}: a value is missing behind the last comma")
-        if not _is_ours(key):
-            _advise_dashes(f"{key}: not a key of sweeper", arguments)
 
 
 def allow_new_keys(override: str) -> str:

@@ -348,23 +348,24 @@ def _read_model(model: ModelConf, choices: Choices, own: Mapping[str, Any]) -> M
 
 
 def name_factory(factory: str) -> str:
-    """Name a function in a file of the current folder by its module, so that `./mine.py:build` and
-    `mine:build` are one trial, and in any other file by its path.
-
-    Raises ConfigError for a file that is not there, or without a function.
+    """Name a function in a file as Python imports it from the current folder: `./mine.py:build` is
+    `mine:build`. Raises ConfigError for a file that is not there.
     """
+    file, _, function = factory.rpartition(":")
     if factory.endswith(".py"):
         raise ConfigError(f"model.factory={factory}: name the function too: {factory}:build")
-    file, _, function = factory.rpartition(":")
     if not file.endswith(".py"):
         return factory
-    folder, path = Path.cwd(), Path(os.path.normpath(Path(file).expanduser().absolute()))
+    path = Path(os.path.relpath(Path(file).expanduser()))
+    parts = path.with_suffix("").parts
     if not path.is_file():
-        raise ConfigError(f"model.factory={factory}: there is no such file in {path.parent}")
-    if path.parent == folder and path.stem.isidentifier():
-        return f"{path.stem}:{function}"
-    shown = path.relative_to(folder) if path.is_relative_to(folder) else path
-    return f"{shown}:{function}"
+        raise ConfigError(f"model.factory={factory}: there is no such file in {Path.cwd()}")
+    if not all(part.isidentifier() for part in parts):
+        raise ConfigError(
+            f"model.factory={factory}: Python cannot import this path from {Path.cwd()}; start "
+            "sweeper in the folder of the file"
+        )
+    return f"{'.'.join(parts)}:{function}"
 
 
 def _read_precision(precision: PrecisionConf) -> Precision:

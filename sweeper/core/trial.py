@@ -52,7 +52,7 @@ ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flex_attention")
 @dataclass(frozen=True, slots=True)
 class Model:
     """What to build: `library` is a key of `LIBRARIES`, `name` the library's own name, or
-    `package.module:function`, or `FILE.py:function`.
+    `package.module:function`.
     """
 
     library: Annotated[str, tuple(LIBRARIES)]

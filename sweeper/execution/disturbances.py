@@ -3,7 +3,6 @@ its clock.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from sweeper.core.system import gpus, host
 from sweeper.core.system.gpus import Device, GpuReading
@@ -18,7 +17,7 @@ MAX_MEMORY_UNEXPLAINED_BYTES = 2**30  # an idle GPU has some hundred MiB in use
 def find_disturbances(machine: Host, gpu: GpuReading | None) -> Iterator[str]:
     """Describe what would disturb a measurement now, one line each."""
     if _is_busy(machine):
-        by = f" with {' and '.join(machine.busy_with)}" if machine.busy_with else ""
+        by = f" ({', '.join(machine.busy_with)})" if machine.busy_with else ""
         yield (
             f"{machine.load:.1f} of {machine.cores} cores are busy{by}; stop the other processes, "
             "or wait"
@@ -49,12 +48,7 @@ def discount_past_load(machine: Host) -> Host:
     """Lower the load, an average over a minute, to the cores that are busy now: the last sweep may
     have ended.
     """
-    if machine.load is None or not _is_busy(machine):
-        return machine
-    now = host.measure_activity(SAMPLE_S)
-    if now is None:
-        return machine
-    return replace(machine, load=min(machine.load, now.busy_cores), busy_with=now.programs)
+    return host.watch(machine, SAMPLE_S) if _is_busy(machine) else machine
 
 
 def read_disturbances(devices: Sequence[Device]) -> list[str]:

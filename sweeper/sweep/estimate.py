@@ -37,16 +37,15 @@ class History:
     """How long processes of similar earlier trials took on the same device.
 
     A trial that ran before is expected to take as long as the last time. Any other is expected to
-    take the median of those with its model, workload, mode, backend and compile settings; a script
-    of which there are none, the median of its other trials.
+    take the median of those with its model, workload, mode, backend and compile settings, or of
+    those with its script.
     """
 
     def __init__(self, earlier: Iterable[tuple[Trial, ProcessTimes]]) -> None:
         known: dict[object, list[ProcessTimes]] = {}
         for trial, times in earlier:
             known[trial.id] = [times]
-            for key in _list_likenesses(trial):
-                known.setdefault(key, []).append(times)
+            known.setdefault(_make_likeness(trial), []).append(times)
         self._expected: dict[object, ProcessTimes] = {}
         for key, alike in known.items():
             whole_s, device_s = zip(*alike, strict=True)
@@ -54,8 +53,7 @@ class History:
 
     def expect(self, trial: Trial) -> ProcessTimes | None:
         """Return what a process will take; None when no similar trial is known."""
-        found = map(self._expected.get, (trial.id, *_list_likenesses(trial)))
-        return next(filter(None, found), None)
+        return self._expected.get(trial.id, self._expected.get(_make_likeness(trial)))
 
     def longest_first(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
         """Sort trials for several devices: a long one that begins last would keep the others
@@ -71,16 +69,14 @@ class History:
         return tuple(sorted(trials, key=lambda trial: -expected_s.get(trial.id, middle_s)))
 
 
-def _list_likenesses(trial: Trial) -> list[object]:
-    """What decides how long a process of a trial takes, the likest first: mostly how much there is
-    to compile, and how hard it tries; of a script also the script alone.
+def _make_likeness(trial: Trial) -> object:
+    """What decides how long a process of a trial takes: mostly how much there is to compile, and
+    how hard it tries; of a script, what the script does.
     """
-    where, model = (trial.device, trial.python), trial.model
-    how = (trial.workload, trial.mode, trial.backend, str(trial.compile))
-    keys: list[object] = [(model.key, how, where)]
     if trial.workload == SCRIPT:
-        keys.append((model.name, model.arguments.get("cwd"), where))
-    return keys
+        return trial.model.name, trial.model.arguments.get("cwd"), trial.device, trial.python
+    how = (trial.workload, trial.mode, trial.backend, str(trial.compile))
+    return trial.model.key, how, trial.device, trial.python
 
 
 def estimate_s(whole_s: float, device_s: float, devices: int, concurrency: int) -> float:
@@ -130,9 +126,8 @@ def describe_estimate(plan: Plan, placement: Placement, measure: Measure) -> str
     whole_s = sum(times.whole_s for times in known)
     device_s = sum(times.device_s for times in known)
     process_s = estimate_s(whole_s, device_s, num_devices, concurrency)
-    time = duration(process_s * measure.process_minimum)
-    if measure.process_limit > measure.process_minimum:
-        time += f" to {duration(process_s * measure.process_limit)}"
+    limits = dict.fromkeys((measure.process_minimum, measure.process_limit))
+    time = " to ".join(duration(process_s * processes) for processes in limits)
     where = "one device" if num_devices == 1 else f"{num_devices} devices"
     if placement.concurrency > num_devices:
         where += f" with {placement.concurrency} trials in flight"
@@ -154,15 +149,12 @@ def describe_script_runs(trials: Sequence[Trial], measure: Measure) -> list[str]
     lines = []
     for name, own in found.items():
         compared = [one for one in own if one.model.asked_trajectory and one.mode != "eager"]
-        runs, extra = len(own) * RUNS_PER_PROCESS, len(compared)
-        times = f"{runs * measure.process_minimum + extra}"
-        if measure.process_limit > measure.process_minimum:
-            times += f" to {runs * measure.process_limit + extra}"
-        line = (
-            f"{name} will run {times} times: in each process for the steps of both arms, for the "
-            "loop in eager, and for the compiled loop"
+        numbers = []
+        for processes in (measure.process_minimum, measure.process_limit):
+            numbers.append(str(RUNS_PER_PROCESS * len(own) * processes + len(compared)))
+        lines.append(
+            f"{name} will run {' to '.join(dict.fromkeys(numbers))} times: each process runs its "
+            "steps in both arms, its loop in eager and its loop compiled"
+            + (", and the first one model.trajectory" if compared else "")
         )
-        if extra:
-            line += "; in the first also for model.trajectory"
-        lines.append(line)
     return lines

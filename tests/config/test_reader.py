@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
@@ -414,17 +413,36 @@ def test_the_last_row_of_a_cache_is_no_variant() -> None:
         ("mine.py:build", "mine:build"),
         ("./mine.py:build", "mine:build"),
         ("{here}/sub/../mine.py:build", "mine:build"),
-        ("sub/mine.py:build", "sub/mine.py:build"),
-        ("{here}/sub/mine.py:build", "sub/mine.py:build"),
-        ("my-own.py:build", "my-own.py:build"),
-        ("../other.py:build", "{parent}/other.py:build"),
+        ("sub/mine.py:build", "sub.mine:build"),
+        ("{here}/sub/mine.py:build", "sub.mine:build"),
+        ("a.b:build", "a.b:build"),
     ],
 )
-def test_a_function_of_a_file_has_one_name(in_empty_folder: Path, typed: str, name: str) -> None:
-    parent = in_empty_folder
-    here = parent / "here"
-    (here / "sub").mkdir(parents=True)
-    for file in (here / "mine.py", here / "sub/mine.py", here / "my-own.py", parent / "other.py"):
+def test_a_function_of_a_file_is_named_by_its_module(
+    in_empty_folder: Path, typed: str, name: str
+) -> None:
+    (in_empty_folder / "sub").mkdir()
+    for file in ("mine.py", "sub/mine.py"):
+        Path(file).touch()
+    assert name_factory(typed.format(here=in_empty_folder)) == name
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("./mine.py", "name the function too: ./mine.py:build"),
+        ("./nope.py:build", "there is no such file in"),
+        ("my-own.py:build", "Python cannot import this path"),
+        ("../other.py:build", "start sweeper in the folder of the file"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_from_here_is_refused(
+    in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, typed: str, says: str
+) -> None:
+    here = in_empty_folder / "here"
+    here.mkdir()
+    for file in (here / "mine.py", here / "my-own.py", in_empty_folder / "other.py"):
         file.touch()
-    os.chdir(here)
-    assert name_factory(typed.format(here=here)) == name.format(parent=parent)
+    monkeypatch.chdir(here)
+    with pytest.raises(ConfigError, match=says):
+        name_factory(typed)

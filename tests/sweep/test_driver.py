@@ -26,7 +26,7 @@ from sweeper.core.record import Inspection, Record
 from sweeper.core.settings import Measure, Settings, Tracking
 from sweeper.core.system import host
 from sweeper.core.system.exit_codes import INTERRUPTED, NOT_OK, OK
-from sweeper.core.system.host import Activity, Host
+from sweeper.core.system.host import Host
 from sweeper.core.trial import Model, Trial
 from sweeper.execution.execute import Launcher, execute, make_cluster_launcher
 from sweeper.execution.scheduler import Event, Finished, PhaseBegan, Started
@@ -232,10 +232,10 @@ def test_a_busy_machine_is_told_before_the_first_trial(
 ) -> None:
     cores = host.read().cores
     monkeypatch.setattr(host, "read", lambda: Host("a processor", cores, cores, load=float(cores)))
-    now = Activity(float(cores), ("ffmpeg (pid 12, 1.0 cores)",))
-    monkeypatch.setattr(host, "measure_activity", lambda _seconds: now)
+    watched = ("ffmpeg (pid 12) 1.0",)
+    monkeypatch.setattr(host, "watch", lambda machine, _s: replace(machine, busy_with=watched))
     assert run_sweep([trial], SETTINGS) == OK
-    said = f"{cores}.0 of {cores} cores are busy with {now.programs[0]}; stop the other processes"
+    said = f"{cores}.0 of {cores} cores are busy ({watched[0]}); stop the other processes"
     line = f"measurements taken now would be unreliable: {said}, or wait"
     assert capsys.readouterr().out.splitlines()[1] == line
     assert run_sweep([trial], SETTINGS) == OK
@@ -304,4 +304,4 @@ def test_a_terminal_shows_phases_and_no_clock(trial: Trial) -> None:
     assert f"{trial.label}: compiling  0 s" in text
     assert "1/2 trials, 0 s elapsed, about 0 s to go, done at " in text
     (line,) = [line for line in text.splitlines() if "[1/2]" in line]
-    assert re.search(rf"\[1/2\] {trial.label}: 2\.00x\?  \(0 s\)$", line)
+    assert re.search(rf"\[1/2\] {trial.label}: 2\.0x\?  \(0 s\)$", line)

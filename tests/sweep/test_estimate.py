@@ -94,7 +94,7 @@ def test_how_often_a_script_runs_is_told(
     if trajectory:
         one = replace(one, model=replace(one.model, arguments={"trajectory": trajectory}))
     (line,) = describe_script_runs([one, make_trial("resnet50")], measure)
-    assert line.startswith(f"a.py will run {times}: in each process for ")
+    assert line.startswith(f"a.py will run {times}: each process runs ")
     assert ("model.trajectory" in line) is bool(trajectory)
 
 
@@ -109,14 +109,15 @@ def test_a_record_that_vanishes_meanwhile_is_no_record(
     in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_sweep(Path("runs"), [make_record("resnet50"), make_record("resnet18")])
-    real, kept = os.lstat, sorted(Path("runs").glob("*/*/record.json"))
+    first, second = sorted(Path("runs").glob("*/*/record.json"))
+    real = Path.lstat
 
-    def vanish(path: object, **options: object) -> os.stat_result:
-        if str(path) == str(kept[0]):
-            kept[0].unlink(missing_ok=True)
-        return real(path, **options)  # type: ignore[arg-type]
+    def vanish(path: Path) -> os.stat_result:
+        if path == first:
+            first.unlink(missing_ok=True)
+        return real(path)
 
-    monkeypatch.setattr(os, "lstat", vanish)
+    monkeypatch.setattr(Path, "lstat", vanish)
     read_history(Placement("the CPU", (DeviceShare(Device("cpu")),)), Measure())
-    assert not kept[0].exists()
-    assert kept[1].exists()
+    assert not first.exists()
+    assert second.exists()

@@ -55,7 +55,6 @@ def trial_of(model: Model, **changes: object) -> Trial:
         ),
         (Model("custom", "factories:nothing"), ["has no function nothing"]),
         (Model("custom", "no_such_module:build"), ["cannot import no_such_module"]),
-        (Model("custom", "no/such/file.py:build"), ["cannot import no/such/file.py", "No such"]),
         (Model("custom", "factories"), ["package.module:function"]),
         (Model("custom", "factories:returns_a_list"), ["must return", "a list"]),
         (Model("custom", "factories:returns_no_tensor"), ["must return", "a tuple of str"]),
@@ -156,23 +155,13 @@ def test_the_loss_of_a_factory_is_noted(tmp_path: Path) -> None:
     ids=["error", "import", "syntax", "exit", "no function"],
 )
 def test_a_file_that_cannot_be_imported_is_named_with_its_line(
-    tmp_path: Path, code: str, says: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, says: str
 ) -> None:
     (tmp_path / "mine.py").write_text(code)
-    (found,) = problems(tmp_path, trial_of(Model("custom", f"{tmp_path}/mine.py:build")))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    (found,) = problems(tmp_path, trial_of(Model("custom", "mine:build")))
     assert says in found
-
-
-def test_factories_of_one_name_in_two_folders_are_two(tmp_path: Path) -> None:
-    names = []
-    for folder, said in (("a", "first"), ("b", "second")):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "beside.py").touch()
-        code = f"import beside\ndef build(batch_size, device): raise OSError('{said}')\n"
-        (tmp_path / folder / "mine.py").write_text(code)
-        names.append(f"{tmp_path}/{folder}/mine.py:build")
-    found = problems(tmp_path, *(trial_of(Model("custom", name)) for name in names))
-    assert [line.rpartition(": ")[2] for line in found] == ["first", "second"]
 
 
 def test_a_factory_is_called_once_for_each_batch_size(

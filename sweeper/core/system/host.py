@@ -8,7 +8,7 @@ import platform
 import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path("/")  # of the kernel's files
@@ -30,16 +30,8 @@ class Host:
     quota_cores: float | None = None  # the cgroup's limit of processor time, in cores
     governor: str | None = None
     bfloat16_native: bool | None = None
-    # what keeps it busy, where that was measured, e.g. `ffmpeg (pid 12, 1.0 cores)`
+    # what keeps cores busy, and how many, where that was watched: `ffmpeg (pid 12) 1.0`
     busy_with: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Activity:
-    """What a machine does over a moment."""
-
-    busy_cores: float
-    programs: tuple[str, ...]  # those that keep most cores busy; not this one
 
 
 def read() -> Host:
@@ -83,36 +75,33 @@ def busy_s(cores: Collection[int]) -> float:
     return ticks / TICKS_PER_SECOND
 
 
-def measure_activity(seconds: float) -> Activity | None:
-    """Measure how many cores are busy, and with what, on average over so many seconds; None where
-    the kernel does not tell.
+def watch(machine: Host, seconds: float) -> Host:
+    """Watch for so many seconds how many cores are busy, and with what: a load above that has
+    passed. Unchanged where the kernel does not tell.
     """
     cores = range(os.cpu_count() or 1)
     programs_s, start, before_s = _read_programs_s(), time.monotonic(), busy_s(cores)
     time.sleep(seconds)
-    passed_s, after_s = time.monotonic() - start, busy_s(cores)
+    passed_s, spent_s = time.monotonic() - start, busy_s(cores) - before_s
     if not before_s:
-        return None
-    shares = {}
-    for name, spent_s in _read_programs_s().items():
-        shares[name] = (spent_s - programs_s.get(name, 0.0)) / passed_s
-    most = sorted(shares, key=lambda name: -shares[name])[:MAX_PROGRAMS]
-    shown = [f"{name}, {shares[name]:.1f} cores)" for name in most if shares[name] > MIN_CORES]
-    return Activity((after_s - before_s) / passed_s, tuple(shown))
+        return machine
+    busy = {}
+    for name, total_s in _read_programs_s().items():
+        busy[name] = (total_s - programs_s.get(name, 0.0)) / passed_s
+    most = sorted(busy, key=lambda name: -busy[name])[:MAX_PROGRAMS]
+    shown = tuple(f"{name} {busy[name]:.1f}" for name in most if busy[name] > MIN_CORES)
+    return replace(machine, load=min(machine.load or 0.0, spent_s / passed_s), busy_with=shown)
 
 
 def _read_programs_s() -> dict[str, float]:
-    """Read the processor seconds of every other process, by `name (pid N`: /proc/PID/stat of
-    proc(5).
-    """
+    """Read the processor seconds of every other process, by `name (pid N)`: proc_pid_stat(5)."""
     found = {}
     for folder in (ROOT / "proc").glob("[0-9]*"):
         # the name may have any character in it
         begin, _, rest = _text(f"proc/{folder.name}/stat").rpartition(") ")
-        words = rest.split()
-        if words and folder.name != str(os.getpid()):
-            name = begin.partition("(")[2]
-            found[f"{name} (pid {folder.name}"] = sum(map(int, words[11:13])) / TICKS_PER_SECOND
+        if rest and folder.name != str(os.getpid()):
+            name = f"{begin.partition('(')[2]} (pid {folder.name})"
+            found[name] = sum(map(int, rest.split()[11:13])) / TICKS_PER_SECOND
     return found
 
 

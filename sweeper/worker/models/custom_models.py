@@ -1,5 +1,5 @@
 """A user's own model: `factory(batch_size, device) -> (module, inputs)` or `(module, inputs,
-loss_fn)`, a function of a module or of a file.
+loss_fn)`.
 
 `inputs` is a tuple or dict of tensors (or one tensor), or a list of such tuples or dicts, which are
 batches of the same shapes: with three or more the last is kept for the check, and the others are
@@ -12,13 +12,9 @@ by itself, as those of transformers do from labels, and otherwise the mean of th
 output.
 """
 
-import functools
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -100,15 +96,12 @@ def build(trial: Trial, device: torch.device) -> Built:
 
 
 def find_factory(name: str) -> Callable[[int, torch.device], Any]:
-    """Import `package.module:function` or `FILE.py:function`. Raises ValueError when there is no
-    such function.
-    """
-    module_name, _, function = name.rpartition(":")
+    """Import `package.module:function`. Raises ValueError when there is no such function."""
+    module_name, _, function = name.partition(":")
     if not module_name or not function:
         raise ValueError(f"model.factory={name}: write package.module:function")
     try:
-        load = _import_file if module_name.endswith(".py") else importlib.import_module
-        module = load(module_name)
+        module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a user's module may do anything
         why = describe_in_script(error)
         raise ValueError(f"model.factory={name}: cannot import {module_name}: {why}") from error
@@ -116,19 +109,6 @@ def find_factory(name: str) -> Callable[[int, torch.device], Any]:
     if not callable(factory):
         raise ValueError(f"model.factory={name}: {module_name} has no function {function}")
     return factory  # type: ignore[no-any-return]
-
-
-@functools.cache
-def _import_file(file: str) -> ModuleType:
-    """Import a file, which finds what stands beside it, as when Python runs it."""
-    path = Path(file).absolute()
-    sys.path.insert(0, str(path.parent))
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = sys.modules[path.stem] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def take_apart(returned: Any, name: str) -> tuple[torch.nn.Module, list[Batch], Loss]:

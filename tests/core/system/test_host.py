@@ -126,8 +126,10 @@ def test_busy_cores_are_counted_over_a_time(root: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(host, "busy_s", lambda _cores: next(busy))
     monkeypatch.setattr(host.os, "getpid", lambda: 10)  # which is not named
     write_processes(1.0, 1.8, 6.0, 2.0)
-    programs = "c) 3 (x (pid 12, 1.0 cores)", "tar (pid 11, 0.5 cores)"
-    assert host.measure_activity(3.0) == host.Activity(2.0, programs)
+    machine = host.Host("a processor", 4, 4, load=2.5)
+    watched = host.watch(machine, 3.0)
+    assert watched.load == 2.0
+    assert watched.busy_with == ("c) 3 (x (pid 12) 1.0", "tar (pid 11) 0.5")
 
 
 NAMES = ("own", "tar", "c) 3 (x", "idle")
