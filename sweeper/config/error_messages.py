@@ -74,10 +74,7 @@ def explain(
         if match := re.match(beginning, text):
             return match.expand(advice)
     if match := re.match(r"Could not override '([^']+)'", text):
-        name = "path" if match[1] == "script" else match[1]
-        longer = [key for key in keys if key.endswith(f".{name}")]
-        found = f"write {' or '.join(longer)}" if longer else nearest(name, keys)
-        return f"{match[1]}: no such key; {found}\n{LIST_OPTIONS}"
+        return f"{match[1]}: no such key; {nearest(match[1], keys)}\n{LIST_OPTIONS}"
     if match := re.match(r"(In '[^']+'): .*\n(Key '.+' not in .*\n.*full_key: [\s\S]*)", text):
         return _explain_value(match[2], f" ({match[1]})", keys, types)
     if text.startswith("LexerNoViableAlt"):

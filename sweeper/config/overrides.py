@@ -185,6 +185,9 @@ def _check_words(overrides: Sequence[str]) -> None:
             )
         if value.endswith(",") and name != "model.args":
             raise ConfigError(f"{word}: a value is missing behind the last comma")
+        whole = "model.path" if name == "script" else f"model.{name}"
+        if whole in read_keys() and name not in (*PURPOSES, *read_keys()):
+            raise ConfigError(f"{word}: write {whole}={value}")
 
 
 def allow_new_keys(override: str) -> str:

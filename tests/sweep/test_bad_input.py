@@ -62,10 +62,6 @@ def assert_refused(run: Run, folder: Path, arguments: list[str], *says: str) -> 
         (["batch_size=0"], ["at least 1"]),
         (["nope.py"], ["model.path=nope.py: there is no such file in"]),
         (["nope.py", "mode=default", "--", "--help"], ["model.path=nope.py: there is no such"]),
-        (["--", "--help"], ["--: name a script before it"]),
-        (["path=train.py"], ["path: no such key; write model.path"]),
-        (["-m", "script=train.py"], ["script: no such key; write model.path"]),
-        (["model=script", "args=--lr"], ["args: no such key; write model.args"]),
         (["compile.scope=nonsense", "mode=eager"], ["compile.scope=nonsense: allowed are model"]),
         (
             ["model=custom", "model.factory=./no.py:f"],
