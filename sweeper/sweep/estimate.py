@@ -152,9 +152,10 @@ def describe_script_runs(trials: Sequence[Trial], measure: Measure) -> list[str]
         numbers = []
         for processes in (measure.process_minimum, measure.process_limit):
             numbers.append(str(RUNS_PER_PROCESS * len(own) * processes + len(compared)))
-        lines.append(
-            f"{name} will run {' to '.join(dict.fromkeys(numbers))} times: each process runs its "
-            "steps in both arms, its loop in eager and its loop compiled"
-            + (", and the first one model.trajectory" if compared else "")
-        )
+        times = " to ".join(dict.fromkeys(numbers))
+        line = f"{name} will run {times} times, three times per process: "
+        line += "steps of both arms, loop in eager, loop compiled"
+        if compared:
+            line += "; once more in the first process for model.trajectory"
+        lines.append(line)
     return lines
