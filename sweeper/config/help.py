@@ -38,7 +38,8 @@ sweeper measures how much faster torch.compile makes your model on your machine,
                   (retry=changed: also those measured with another measure; retry=all: every trial again)
   any model       model=timm model.name=convnext_tiny        model=torchvision model.name=densenet121
                   model=transformers model.name=ModernBertForMaskedLM
-                  model=diffusers model.name=UNet2DModel model.image_size=32 model.arguments.block_out_channels=[32,32,64,64]
+                  model=diffusers model.name=UNet2DModel model.image_size=32
+                    model.arguments.block_out_channels=[32,32,64,64]
   a suite's model model=timm/dla102   model=transformers/T5Small   model=torchbench/hf_Bert
   a ladder        sweeper experiment=ladder model=resnet50   (what torch.compile gives beyond free one-liners)
   your model      model=custom model.factory=./my_model.py:build   (or your own YAML, with --config-dir)

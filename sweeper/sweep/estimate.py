@@ -153,8 +153,8 @@ def describe_script_runs(trials: Sequence[Trial], measure: Measure) -> list[str]
         for processes in (measure.process_minimum, measure.process_limit):
             numbers.append(str(RUNS_PER_PROCESS * len(own) * processes + len(compared)))
         times = " to ".join(dict.fromkeys(numbers))
-        line = f"{name} will run {times} times, three times per process: "
-        line += "steps of both arms, loop in eager, loop compiled"
+        line = f"{name} will run {times} times: in each process for the steps of both arms, the "
+        line += "loop in eager and the loop compiled"
         if compared:
             line += "; once more in the first process for model.trajectory"
         lines.append(line)

@@ -94,7 +94,7 @@ def test_how_often_a_script_runs_is_told(
     if trajectory:
         one = replace(one, model=replace(one.model, arguments={"trajectory": trajectory}))
     (line,) = describe_script_runs([one, make_trial("resnet50")], measure)
-    assert line.startswith(f"a.py will run {times}, three times per process: ")
+    assert line.startswith(f"a.py will run {times}: in each process for ")
     assert ("model.trajectory" in line) is bool(trajectory)
 
 
