@@ -26,8 +26,9 @@ def main() -> int:
 def _run() -> int:
     from sweeper.config.reference import COMMANDS
     from sweeper.core.errors import ConfigError
+    from sweeper.core.system.command_line import split_at_dashes
 
-    arguments = sys.argv[1:]
+    arguments, _ = split_at_dashes(sys.argv[1:])
     if arguments and arguments[0] in COMMANDS:  # as `python -m sweeper.NAME`
         interrupts.release()
         del sys.argv[1]
@@ -54,10 +55,11 @@ def _answer(arguments: Sequence[str]) -> str | None:
         return describe_versions()
     if "--help" in arguments or "-h" in arguments:
         from sweeper.config.help import write_help
-        from sweeper.config.overrides import parse
+        from sweeper.config.overrides import is_script, parse
 
         parsed = parse(arguments)
-        return write_help([word for word in parsed.overrides if "=" not in word], parsed.config_dir)
+        topics = [word for word in parsed.overrides if "=" not in word and not is_script(word)]
+        return write_help(topics, parsed.config_dir)
     if "query" in {word.partition("=")[0] for word in arguments} and "COMP_LINE" in os.environ:
         from sweeper.config.completion import complete
 

@@ -29,6 +29,8 @@ MAX_WIDTH = 120
 INTRODUCTION = """\
 sweeper measures how much faster torch.compile makes your model on your machine, and how certain the figure is.
 
+  your script     sweeper train.py -- --batch-size 64   (a training script of yours, as it is)
+                  sweeper train.py mode=default,reduce-overhead measure=quick -- --batch-size 64
   one trial       sweeper model=resnet18 batch_size=8
   a grid          sweeper -m model=resnet50,vit_b16 mode=default,reduce-overhead precision=fp32,amp
   the plan only   sweeper -m model=resnet50,vit_b16 dry_run=true
@@ -36,11 +38,11 @@ sweeper measures how much faster torch.compile makes your model on your machine,
                   (retry=changed: also those measured with another measure; retry=all: every trial again)
   any model       model=timm model.name=convnext_tiny        model=torchvision model.name=densenet121
                   model=transformers model.name=ModernBertForMaskedLM
-                  model=diffusers model.name=UNet2DConditionModel model.image_size=64
+                  model=diffusers model.name=UNet2DModel model.image_size=32
+                    model.arguments.block_out_channels=[32,32,64,64]
   a suite's model model=timm/dla102   model=transformers/T5Small   model=torchbench/hf_Bert
   a ladder        sweeper experiment=ladder model=resnet50   (what torch.compile gives beyond free one-liners)
-  your script     model=script model.path=train.py model.args='--batch-size 64'   (a training script of yours, as it is)
-  your model      model=custom model.factory=package.module:function   (or your own YAML, with --config-dir)
+  your model      model=custom model.factory=./my_model.py:build   (or your own YAML, with --config-dir)
 
 `python -m sweeper ...` is the same as `sweeper ...`.
 Exit codes: 0 every trial is ok, 1 some trial is not ok, 2 bad configuration (nothing ran), 130 interrupted,

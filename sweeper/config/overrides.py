@@ -1,14 +1,16 @@
 """The command line before Hydra sees it: flags last, one checked sweep name, new keys of
 dictionaries allowed.
 
-Hydra 1.3 takes its flags only before or after all overrides, reads `sweep=007` as a number, and
-adds a new key to a dictionary only after `+`. Users should not have to know.
+Hydra 1.3 takes its flags only before or after all overrides, reads `sweep=007` as a number, adds a
+new key to a dictionary only after `+`, and knows neither `train.py` nor `-- --lr 0.1`. Users should
+not have to know.
 """
 
 import argparse
 import datetime as dt
 import re
 import secrets
+import shlex
 from collections.abc import Sequence
 from itertools import zip_longest
 from typing import NoReturn
@@ -17,6 +19,7 @@ from hydra._internal.utils import get_args_parser
 
 from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.paths import check_sweep_name
+from sweeper.core.system.command_line import split_at_dashes
 
 from .reference import COMMANDS, PURPOSES, read_keys
 from .schema import conf_folder
@@ -39,6 +42,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """
 
     def refuse(message: str) -> NoReturn:
+        _advise_dashes(message, arguments)
         # `--dry-run` and `--model` are a key and a group with dashes before them
         words = [flag.replace("-", "_") for flag in re.findall(r" --([\w./-]+)", message)]
         known = [f"{word}=VALUE" for word in words if word in PURPOSES or word in read_keys()]
@@ -55,11 +59,15 @@ def normalise(arguments: Sequence[str]) -> list[str]:
 
     Raises ConfigError for a word that is no override, and a sweep name that cannot name a folder.
     """
-    overrides: list[str] = parse(arguments).overrides or []
-    _check_words(overrides)
-    flags = list(arguments)
-    if "--hydra-help" in flags:  # Hydra then composes a configuration without ours
+    own, of_script = split_at_dashes(arguments)
+    file = next(filter(is_script, own), None)
+    if file:
+        own[own.index(file)] = f"model.path={_quote(file)}"
+    parsed, flags = parse(own), own
+    overrides: list[str] = parsed.overrides or []
+    if parsed.hydra_help:  # Hydra then composes a configuration without ours
         return flags
+    _check_words(overrides)
     # Without a name: local time, and four digits against two sweeps in one second.
     name = f"{dt.datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     others = []
@@ -69,7 +77,54 @@ def normalise(arguments: Sequence[str]) -> list[str]:
             name = match[1].strip("'\"")
         else:
             others.append(allow_new_keys(quote_arguments(override)))
+    if file or of_script:
+        others += _complete_script(overrides, of_script)
+        # `-m` excludes these; with it, several values are a grid
+        if not any(map(vars(parsed).get, ("multirun", "run", "cfg", "shell_completion", "info"))):
+            flags.append("-m")
     return [f"sweep='{check_sweep_name(name)}'", *others, *flags]
+
+
+def is_script(word: str) -> bool:
+    """Whether a word of the command line names a training script: `train.py`."""
+    return word.endswith(".py") and "=" not in word
+
+
+def _complete_script(overrides: Sequence[str], of_script: Sequence[str]) -> list[str]:
+    """Write what is missing of a script's overrides; `of_script` is empty, or `--` and arguments.
+
+    Raises ConfigError where no script is named, or something twice.
+    """
+    keys = [override.partition("=")[0] for override in overrides]
+    if "model.path" not in keys:
+        raise ConfigError("--: name a script before it, e.g. sweeper train.py -- --batch-size 64")
+    if keys.count("model.path") > 1 or (of_script and "model.args" in keys):
+        raise ConfigError("give the script once and its arguments once, e.g. train.py -- --lr 1")
+    missing = [] if "model" in keys else ["model=script"]
+    if of_script:
+        missing.append(f"model.args={_quote(shlex.join(of_script[1:]))}")
+    return missing
+
+
+def _advise_dashes(message: str, words: Sequence[str]) -> None:
+    """Raise ConfigError with the command that gives the script the words that are not ours; do
+    nothing where no script is named.
+    """
+    own: list[str] = []
+    given: list[str] = []
+    for word in words:
+        key, _, value = word.partition("=")
+        if key == "model.path":
+            own.insert(0, value.strip("'"))
+        elif key == "model.args":
+            given.append(value)
+        elif key in PURPOSES or key in read_keys():
+            own.append(word)
+        elif word not in ("-m", "--multirun"):
+            given.append(shlex.quote(word))
+    if any(map(is_script, own)):
+        command = f"{shlex.join(['sweeper', *own])} -- {' '.join(given)}"
+        raise ConfigError(f"{message}; arguments of the script stand behind --: {command}")
 
 
 def quote_arguments(override: str) -> str:
@@ -79,18 +134,25 @@ def quote_arguments(override: str) -> str:
     match = ARGUMENTS.fullmatch(override)
     if not match or not match["value"] or QUOTED.fullmatch(match["value"]):
         return override
-    # Hydra takes a backslash for itself before a quote alone.
-    value = re.sub(
+    return f"{match['key']}={_quote(match['value'])}"
+
+
+def _quote(text: str) -> str:
+    """Quote a text for Hydra, which takes a backslash for itself before a quote alone, and for
+    OmegaConf, which would fill in `${...}`.
+    """
+    text = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
+    text = re.sub(
         r"(\\*)('|$)",
         lambda found: 2 * found[1] + (f"\\{found[2]}" if found[2] else ""),
-        match["value"],
+        text,
     )
-    return f"{match['key']}='{value}'"
+    return f"'{text}'"
 
 
 def _check_words(overrides: Sequence[str]) -> None:
     """Raises ConfigError for a word without `=`: `model resnet18`, `vit_b16` alone, or a command
-    that is not first.
+    that is not first; and for `mode=` and `mode=default,`.
     """
     for word, following in zip_longest(overrides, overrides[1:]):
         if "=" in word or word.startswith("~"):
@@ -98,6 +160,7 @@ def _check_words(overrides: Sequence[str]) -> None:
         if word in PURPOSES or word in read_keys():
             value = following if following and "=" not in following else "VALUE"
             raise ConfigError(f"{word}: it has no value; write {word}={value}")
+        _advise_dashes(f"{word}: not a key of sweeper", overrides)
         if word in COMMANDS:
             raise ConfigError(f"{word}: a command stands first: sweeper {word} ...")
         if options := [
@@ -112,6 +175,19 @@ def _check_words(overrides: Sequence[str]) -> None:
             f"{word}: write KEY=VALUE, or a command; "
             f"{nearest(word, [*COMMANDS, *PURPOSES])}\n{LIST_ALL}"
         )
+    for word in overrides:
+        key, _, value = word.partition("=")
+        name = key.lstrip("+")
+        if name in PURPOSES and "" in value.split(","):
+            raise ConfigError(
+                f"{word}: an option is missing; write {name}=OPTION, several with commas between "
+                f"them\nall options: python -m sweeper --help {name}"
+            )
+        if value.endswith(",") and name != "model.args":
+            raise ConfigError(f"{word}: a value is missing behind the last comma")
+        whole = "model.path" if name == "script" else f"model.{name}"
+        if whole in read_keys() and name not in (*PURPOSES, *read_keys()):
+            raise ConfigError(f"{word}: write {whole}={value}")
 
 
 def allow_new_keys(override: str) -> str:

@@ -42,6 +42,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "precision.autocast": axes.AUTOCASTS,
     "precision.auto": axes.HALVES,
     "precision.weight": axes.WEIGHTS,
+    "compile.scope": axes.SCOPES,
     "text.name": axes.TEXTS,
     "rung.name": ladder.RUNGS,
 }
@@ -99,6 +100,8 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> GridPo
         _check_positive(key, attrgetter(key)(config))
     if config.rung.name is not None:
         _check_rung(config)
+    if config.model.factory is not None:
+        config.model.factory = name_factory(config.model.factory)
     check_sweep_name(config.sweep)
     settings = check_settings(_copy_fields(Settings, config))
     return GridPoint(_read_trial(config, choices, own, gpu), settings)
@@ -201,7 +204,6 @@ def _read_compile(config: Config) -> Compile:
     if config.mode.name == "eager":  # which ignores them
         return Compile()
     conf = config.compile
-    _check_choice("compile.scope", conf.scope, axes.SCOPES)
     options = flatten(conf.options)
     if conf.memory_budget is not None and not 0 < conf.memory_budget <= 1:
         raise ConfigError(
@@ -343,6 +345,27 @@ def _read_model(model: ModelConf, choices: Choices, own: Mapping[str, Any]) -> M
     return _copy_fields(
         Model, model, name=name, sequence_length=sequence_length, checkpoint=checkpoint
     )
+
+
+def name_factory(factory: str) -> str:
+    """Name a function in a file as Python imports it from the current folder: `./mine.py:build` is
+    `mine:build`. Raises ConfigError for a file that is not there.
+    """
+    file, _, function = factory.rpartition(":")
+    if factory.endswith(".py"):
+        raise ConfigError(f"model.factory={factory}: name the function too: {factory}:build")
+    if not file.endswith(".py"):
+        return factory
+    path = Path(os.path.relpath(Path(file).expanduser()))
+    parts = path.with_suffix("").parts
+    if not path.is_file():
+        raise ConfigError(f"model.factory={factory}: there is no such file in {Path.cwd()}")
+    if not all(part.isidentifier() for part in parts):
+        raise ConfigError(
+            f"model.factory={factory}: Python cannot import this path from {Path.cwd()}; start "
+            "sweeper in the folder of the file"
+        )
+    return f"{'.'.join(parts)}:{function}"
 
 
 def _read_precision(precision: PrecisionConf) -> Precision:

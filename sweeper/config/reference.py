@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.serialization import show_value
-from sweeper.core.trial import SCOPES
 
 from .reader import CHOICES
 from .schema import GROUPS, Config, conf_folder
@@ -42,7 +41,6 @@ PURPOSES = {
     "rung": "a rung of the ladder",
     "hydra/launcher": "where trials run",
 }
-ALLOWED = {**CHOICES, "compile.scope": SCOPES}
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "a text"}
 
 
@@ -82,7 +80,7 @@ def _read_keys(
             yield from inside
             continue
         kinds = set(typing.get_args(hint)) if isinstance(hint, types.UnionType) else {hint}
-        values = tuple(ALLOWED.get(name, ("true", "false") if bool in kinds else ()))
+        values = tuple(CHOICES.get(name, ("true", "false") if bool in kinds else ()))
         value = own.get(entry.name, {} if entry.default is MISSING else entry.default)
         is_open = prefix == "model." or value == "???"
         default = None if is_open else show_value(value)
@@ -93,8 +91,8 @@ def _read_keys(
 
 def _describe_type(name: str, kinds: set[Any]) -> str:
     (kind, *_) = [kind for kind in kinds if kind is not type(None)]
-    if name in ALLOWED:
-        text = ", ".join(ALLOWED[name])
+    if name in CHOICES:
+        text = ", ".join(CHOICES[name])
     elif typing.get_origin(kind) is list:
         text = f"a list of whole numbers, e.g. {name}=[64,96]"  # there is no other list
     elif typing.get_origin(kind) is dict:

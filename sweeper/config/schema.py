@@ -23,7 +23,8 @@ class ModelConf:
     library: str = MISSING
     batch_size: int = MISSING  # used when the top-level batch_size is null
     name: str | None = None  # the library's own name
-    # a model of your own: package.module:function, called with (batch_size, device)
+    # a model of your own: package.module:function or FILE.py:function, called with (batch_size,
+    # device)
     factory: str | None = None
     # A training script of your own: a file, or "-m package.module"
     path: str | None = None

@@ -67,6 +67,13 @@ class Measure:
             return self.processes * self.draws
         return max(self.processes, self.max_processes)
 
+    @property
+    def process_minimum(self) -> int:
+        """The minimum of processes of one trial that goes well."""
+        if self.target is None:
+            return self.process_limit
+        return max(self.processes, MIN_PROCESSES_FOR_TARGET)
+
     def figure_settings(self) -> dict[str, object]:
         """The settings that change figures, by name; without a target there is no maximum of
         processes.

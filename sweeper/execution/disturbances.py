@@ -3,7 +3,6 @@ its clock.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 
 from sweeper.core.system import gpus, host
 from sweeper.core.system.gpus import Device, GpuReading
@@ -18,8 +17,9 @@ MAX_MEMORY_UNEXPLAINED_BYTES = 2**30  # an idle GPU has some hundred MiB in use
 def find_disturbances(machine: Host, gpu: GpuReading | None) -> Iterator[str]:
     """Describe what would disturb a measurement now, one line each."""
     if _is_busy(machine):
+        by = f" ({', '.join(machine.busy_with)})" if machine.busy_with else ""
         yield (
-            f"{machine.load:.1f} of {machine.cores} cores are busy; stop the other processes, "
+            f"{machine.load:.1f} of {machine.cores} cores are busy{by}; stop the other processes, "
             "or wait"
         )
     if gpu is not None:
@@ -29,7 +29,9 @@ def find_disturbances(machine: Host, gpu: GpuReading | None) -> Iterator[str]:
 def _find_on_gpu(gpu: GpuReading) -> Iterator[str]:
     if gpu.pids:
         processes = "processes" if len(gpu.pids) > 1 else "process"
-        yield f"{len(gpu.pids)} other {processes} on the GPU; stop them, or take another"
+        names = [*filter(None, map(host.name_on_gpu, sorted(gpu.pids)))][: host.MAX_PROGRAMS]
+        shown = f": {', '.join(names)}" if names else ""
+        yield f"{len(gpu.pids)} other {processes} on the GPU{shown}; stop them, or take another"
     elif (gpu.memory_used_bytes or 0) > MAX_MEMORY_UNEXPLAINED_BYTES:
         yield "memory of the GPU is in use by processes that cannot be seen from here; take another"
     reasons = gpu.lowered_clocks or ()
@@ -46,10 +48,7 @@ def discount_past_load(machine: Host) -> Host:
     """Lower the load, an average over a minute, to the cores that are busy now: the last sweep may
     have ended.
     """
-    if machine.load is None or not _is_busy(machine):
-        return machine
-    busy = host.measure_busy_cores(SAMPLE_S)
-    return machine if busy is None else replace(machine, load=min(machine.load, busy))
+    return host.watch(machine, SAMPLE_S) if _is_busy(machine) else machine
 
 
 def read_disturbances(devices: Sequence[Device]) -> list[str]:

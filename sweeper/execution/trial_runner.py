@@ -23,7 +23,7 @@ from sweeper.core.paths import SweepPaths, TrialPaths
 from sweeper.core.protocol import NOT_UNDERSTOOD, Job, Outcome, ProtocolError
 from sweeper.core.record import Inspection, Record
 from sweeper.core.serialization import to_json
-from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Settings
+from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
 
 from . import processes
@@ -130,7 +130,7 @@ def _needs_another(run: _TrialRun, outcomes: Sequence[Outcome]) -> bool:
     measure = run.settings.measure
     if len(outcomes) >= measure.process_limit or (outcomes and outcomes[-1].status != "ok"):
         return False
-    if measure.target is None or len(outcomes) < max(measure.processes, MIN_PROCESSES_FOR_TARGET):
+    if measure.target is None or len(outcomes) < measure.process_minimum:
         return True
     return not is_resolved(derive(_make_record(run, outcomes)), measure.target)
 

@@ -11,9 +11,8 @@ from rich.markup import escape
 
 from sweeper.core.backends import NO_CUDA_GRAPHS
 from sweeper.core.errors import ConfigError
-from sweeper.core.libraries import SCRIPT
 from sweeper.core.paths import SweepPaths
-from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Measure, Settings
+from sweeper.core.settings import Measure, Settings
 from sweeper.core.system import interrupts, shortages
 from sweeper.core.system.command_line import make_resume_command, remember_sweep
 from sweeper.core.system.exit_codes import INTERRUPTED, NOT_OK, OK
@@ -34,7 +33,7 @@ from sweeper.tracking import known_stores
 from sweeper.tracking.tracker import Tracker
 
 from . import manifest
-from .estimate import describe_estimate, read_history
+from .estimate import describe_estimate, describe_script_runs, read_history
 from .plan import Plan, describe_plan, make_plan
 from .preflight import require_runnable
 from .progress import Progress
@@ -178,18 +177,7 @@ class _Sweep:
         if settings.inspect:
             processes += ", and one that shows what the compiler does"
         lines = [f"sweep {settings.sweep}: {trials} to run on {placement.name}, {processes}"]
-        scripts = [trial for trial in plan.trials if trial.workload == SCRIPT]
-        if scripts:
-            lines.append(
-                "a process runs its script three times: steps of both arms, the loop in eager, "
-                "compiled"
-            )
-        if any(
-            trial.model.arguments.get("trajectory") and trial.mode != "eager" for trial in scripts
-        ):
-            lines.append(
-                "with model.trajectory the first runs it once more, to compare arms step by step"
-            )
+        lines += describe_script_runs(plan.trials, settings.measure)
         if any(trial.mode == "reduce-overhead" and trial.device == "cpu" for trial in plan.trials):
             lines.append(
                 f"mode=reduce-overhead adds CUDA graphs to mode=default, and {NO_CUDA_GRAPHS}"
@@ -252,6 +240,8 @@ class _Sweep:
                         # while the worker of the next trial starts
                         tracker.log(event.record, event.result)
                 progress.show(event)
+        if progress.has_unsure:
+            self.console.print("a speedup with ? is not sure; the answer says why")
         # ended while a trial was inspected
         return "interrupted" in statuses or len(statuses) < len(plan.trials)
 
@@ -319,5 +309,4 @@ def _describe_processes(measure: Measure) -> str:
         limit = measure.process_limit
         processes = "1 process" if limit == 1 else f"{limit} processes"
         return f"{processes} in {measure.draws} draws" if measure.draws > 1 else processes
-    minimum = max(measure.processes, MIN_PROCESSES_FOR_TARGET)
-    return f"{minimum} to {max(minimum, measure.process_limit)} processes"
+    return f"{measure.process_minimum} to {measure.process_limit} processes"

@@ -2,12 +2,14 @@
 device.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from statistics import median
 from typing import NamedTuple
 
+from sweeper.core.libraries import SCRIPT
 from sweeper.core.paths import RUNS
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
@@ -18,6 +20,8 @@ from sweeper.report.columns.formats import count, duration
 
 from .plan import Plan
 from .resume import read_measure
+
+RUNS_PER_PROCESS = 3  # of a script
 
 _read_timing = attrgetter(*TIMING)
 
@@ -33,7 +37,8 @@ class History:
     """How long processes of similar earlier trials took on the same device.
 
     A trial that ran before is expected to take as long as the last time. Any other is expected to
-    take the median of those with its model, workload, mode, backend and compile settings.
+    take the median of those with its model, workload, mode, backend and compile settings, or of
+    those with its script.
     """
 
     def __init__(self, earlier: Iterable[tuple[Trial, ProcessTimes]]) -> None:
@@ -66,8 +71,10 @@ class History:
 
 def _make_likeness(trial: Trial) -> object:
     """What decides how long a process of a trial takes: mostly how much there is to compile, and
-    how hard it tries.
+    how hard it tries; of a script, what the script does.
     """
+    if trial.workload == SCRIPT:
+        return trial.model.name, trial.model.arguments.get("cwd"), trial.device, trial.python
     how = (trial.workload, trial.mode, trial.backend, str(trial.compile))
     return trial.model.key, how, trial.device, trial.python
 
@@ -87,9 +94,11 @@ def read_history(placement: Placement, measure: Measure) -> History:
     Empty where a cluster places the trials, since its devices are not known.
     """
     names = placement.device_names
-    earlier = []
-    paths = RUNS.glob("*/*/record.json") if names else ()
-    for path in sorted(paths, key=lambda path: path.lstat().st_mtime):
+    earlier, dated = [], []
+    for path in RUNS.glob("*/*/record.json") if names else ():
+        with suppress(FileNotFoundError):  # another command may take a record away meanwhile
+            dated.append((path.lstat().st_mtime, path))
+    for _, path in sorted(dated):
         with suppress(RecordError):  # a report says what cannot be read
             record = Record.read(path)
             num_processes = len(record.processes)
@@ -110,13 +119,15 @@ def describe_estimate(plan: Plan, placement: Placement, measure: Measure) -> str
     history = read_history(placement, measure)
     known = list(filter(None, map(history.expect, plan.trials)))
     if not known:
-        return "no estimate yet"
+        has_script = any(trial.workload == SCRIPT for trial in plan.trials)
+        return "no estimate yet" + (": the first run of a script tells" if has_script else "")
     num_devices = len(placement.devices)
     concurrency = placement.concurrency // num_devices
     whole_s = sum(times.whole_s for times in known)
     device_s = sum(times.device_s for times in known)
     process_s = estimate_s(whole_s, device_s, num_devices, concurrency)
-    time = duration(process_s * measure.processes * measure.draws)
+    limits = dict.fromkeys((measure.process_minimum, measure.process_limit))
+    time = " to ".join(duration(process_s * processes) for processes in limits)
     where = "one device" if num_devices == 1 else f"{num_devices} devices"
     if placement.concurrency > num_devices:
         where += f" with {placement.concurrency} trials in flight"
@@ -127,3 +138,24 @@ def describe_estimate(plan: Plan, placement: Placement, measure: Measure) -> str
         f"about {time} on {where} for {count(len(known), 'trial')}, no estimate yet for {unknown} "
         "unlike any earlier one"
     )
+
+
+def describe_script_runs(trials: Sequence[Trial], measure: Measure) -> list[str]:
+    """Say how many times each script will run, a line for each."""
+    found: dict[str, list[Trial]] = defaultdict(list)
+    for trial in trials:
+        if trial.workload == SCRIPT:
+            found[trial.labels.model].append(trial)
+    lines = []
+    for name, own in found.items():
+        compared = [one for one in own if one.model.asked_trajectory and one.mode != "eager"]
+        numbers = []
+        for processes in (measure.process_minimum, measure.process_limit):
+            numbers.append(str(RUNS_PER_PROCESS * len(own) * processes + len(compared)))
+        times = " to ".join(dict.fromkeys(numbers))
+        line = f"{name} will run {times} times: in each process for the steps of both arms, the "
+        line += "loop in eager and the loop compiled"
+        if compared:
+            line += "; once more in the first process for model.trajectory"
+        lines.append(line)
+    return lines

@@ -67,6 +67,8 @@ def _ask(trials: Sequence[Trial], python: str | None, device: Device, prefix: st
             )
         if not answer.exists():
             how = f"{prefix}the check of {model} {processes.describe_exit(code)} and gave no answer"
+            if prefix:
+                how += "; it must be a Python of 3.11 to 3.13 with torch"
             if last := "\n".join(processes.read_last_lines(log, LAST_LINES)):
                 how += f":\n{last}"
             raise ConfigError(how)

@@ -7,6 +7,7 @@ The view is drawn once per second at most: the driver must leave the processor t
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -14,12 +15,15 @@ from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
+from sweeper.analysis.flags import find_disturbances
 from sweeper.analysis.result import Result
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Inspection, Record
 from sweeper.core.trial import Trial
 from sweeper.execution.scheduler import Event, Finished, Started
-from sweeper.report.columns.formats import duration
+from sweeper.loading.entries import Entry
+from sweeper.report.answers.gains import Gain, find_candidate
+from sweeper.report.columns.formats import duration, interval, ratio
 
 
 @dataclass
@@ -40,6 +44,7 @@ class Progress:
     def __init__(self, trials: int, processes: int, console: Console) -> None:
         self._total, self._processes, self._console = trials, processes, console
         self._done = 0
+        self.has_unsure = False  # whether a speedup was shown with the mark of what is not sure
         self._begin = time.monotonic()
         # of a trial; a cluster's jobs have all ended by then
         self._first_begin: float | None = None
@@ -55,7 +60,7 @@ class Progress:
             self._done += 1
             current = self._current.pop(event.record.trial_id)
             took = duration(time.monotonic() - current.begin)
-            result = _describe_result(event.record, event.result)
+            result = self._describe_result(event.record, event.result)
             text = f"{current.place} {escape(current.trial.label)}: {result}  ({took})"
             if event.record.inspection:
                 text += f"; {escape(_describe_inspection(event.record, event.record.inspection))}"
@@ -74,6 +79,24 @@ class Progress:
             if self._processes > 1 and event.process < self._processes:
                 phase += f", process {event.process + 1} of {self._processes}"
             self._current[event.trial.id].phase = phase
+
+    def _describe_result(self, record: Record, result: Result) -> str:
+        """The speedup that the answer takes, with a mark where it is not sure, or the status with
+        the first line of why.
+        """
+        if record.status != "ok":
+            return f"[red]{record.status}[/red] while {record.phase}: {escape(record.first_line)}"
+        disturbances = find_disturbances(record)
+        entry = Entry(record, result, Path(), flags=record.flags, disturbances=disturbances)
+        one = find_candidate(entry)
+        if one is None:
+            return "[green]ok[/green]"
+        mark = "?" if one.why_unsure(record.trial.labels.total_steps) else ""
+        self.has_unsure |= bool(mark)
+        text = _show_gain(one.gain, mark)
+        if one.of_loop:
+            text = f"loop {text}, step {ratio(result.speedup)}x"
+        return f"[green]{escape(text)}[/green]"
 
     def _view(self) -> Group:
         lines = []
@@ -96,6 +119,12 @@ class Progress:
         return f"{separator}about {duration(left_s)} to go, done at {end}"
 
 
+def _show_gain(gain: Gain, mark: str) -> str:
+    """E.g. `1.28x [1.25, 1.31]`, or `2.66x?`."""
+    shown = f"{ratio(gain.value)}x{mark}"
+    return shown if gain.by_margin else f"{shown} {interval(gain.low, gain.high)}"
+
+
 def _describe_inspection(record: Record, found: Inspection) -> str:
     """Say where the inspection of a trial lies, and what is missing of it."""
     parts = []
@@ -105,17 +134,3 @@ def _describe_inspection(record: Record, found: Inspection) -> str:
     if found.missing:
         parts.append(f"not inspected in full: {' '.join(found.missing.splitlines()[:1])}")
     return "; ".join(parts)
-
-
-def _describe_result(record: Record, result: Result) -> str:
-    """The speedup with its interval or range, or the status with the first line of why."""
-    if record.status != "ok":
-        return f"[red]{record.status}[/red] while {record.phase}: {escape(record.first_line)}"
-    text = f"{result.speedup:.3f}x" if result.speedup else "ok"
-    if result.speedup_low and result.speedup_high:
-        text += f" [{result.speedup_low:.3f}, {result.speedup_high:.3f}]"
-    elif result.speedup_min and result.speedup_max:
-        text += f" ({result.speedup_min:.3f} to {result.speedup_max:.3f}, host-bound)"
-    if result.loop_speedup:
-        text = f"loop {result.loop_speedup:.3f}x, step {text}"
-    return f"[green]{escape(text)}[/green]"

@@ -41,6 +41,7 @@ from .failures import EagerError, MismatchError, Missing, try_reading, try_steps
 from .lease import Lease
 from .measurement import device_time, energy, host_time, memory
 from .monitoring import environment, host_monitor, round_monitor
+from .scripts.source_lines import describe_in_script
 from .setup import TrialSetup
 
 # of the compile time: after a longer wait, the compiler's own timings are wrong
@@ -145,9 +146,8 @@ def run(
         (task or _measure)(job, part, notes)
     except Exception as error:  # noqa: BLE001  # the one place where anything at all becomes a status
         traceback.print_exc()
-        return notes.outcome(
-            failures.choose_status(error, notes.phase), notes.phase, failures.describe_error(error)
-        )
+        status = failures.choose_status(error, notes.phase)
+        return notes.outcome(status, notes.phase, describe_in_script(error))
     return notes.outcome("ok")
 
 

@@ -52,6 +52,27 @@ def test_new_keys_of_open_dictionaries_are_allowed(key: str) -> None:
         (["-m", "model=resnet50", "vit_b16"], "write model=vit_b16; several with -m and a comma"),
         (["-m", "mode=default,", "eager"], "write mode=eager or backend=eager or rung=eager"),
         (["timm/dla102"], "write model=timm/dla102"),
+        (["path=train.py"], "path=train.py: write model.path=train.py"),
+        (["-m", "script=train.py"], "script=train.py: write model.path=train.py"),
+        (["model=script", "args=--lr"], "args=--lr: write model.args=--lr"),
+        (["factory=a:b"], "factory=a:b: write model.factory=a:b"),
+        (["mode="], "mode=: an option is missing; write mode=OPTION"),
+        (["-m", "mode=default,"], "mode=default,: an option is missing; write mode=OPTION"),
+        (["-m", "batch_size=8,"], "batch_size=8,: a value is missing behind the last comma"),
+        (["train.py", "--batch-size", "64"], "sweeper train.py -- --batch-size 64"),
+        (["train.py", "mode=eager", "a b"], "sweeper train.py mode=eager -- 'a b'"),
+        (["train.py", "other.py"], "sweeper train.py -- other.py"),
+        (
+            ["model=script", "model.path=t.py", "model.args=--batch-size", "64"],
+            "sweeper t.py model=script -- --batch-size 64",
+        ),
+        (
+            ["model=script", "model.args=--lr", "0.1", "--epochs", "2", "model.path=t.py"],
+            "sweeper t.py model=script -- --lr 0.1 --epochs 2",
+        ),
+        (["mode=default", "--", "--lr", "1"], "--: name a script before it, e.g. sweeper train.py"),
+        (["train.py", "model.path=a.py"], "give the script once"),
+        (["train.py", "model.args=a", "--", "b"], "and its arguments once"),
         (["help"], "all flags, groups and keys: python -m sweeper --help"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -61,3 +82,28 @@ def test_what_people_type_instead_of_an_override_is_told_in_overrides(
 ) -> None:
     with pytest.raises(ConfigError, match=re.escape(advice)):
         normalise(arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "overrides"),
+    [
+        (["train.py"], ["model.path='train.py'", "model=script", "-m"]),
+        (["train.py", "--"], ["model.path='train.py'", "model=script", "model.args=''", "-m"]),
+        (
+            ["-m", "a/train.py", "mode=a,b", "--", "--lr", "1", "-m"],
+            ["model.path='a/train.py'", "mode=a,b", "model=script", "model.args='--lr 1 -m'", "-m"],
+        ),
+        (["model=script", "train.py"], ["model=script", "model.path='train.py'", "-m"]),
+        (
+            ["model.path='-m pkg.train'", "--", "x"],
+            ["model.path='-m pkg.train'", "model=script", "model.args='x'", "-m"],
+        ),
+        # Hydra takes one of these flags
+        (["train.py", "--cfg", "job"], ["model.path='train.py'", "model=script", "--cfg", "job"]),
+    ],
+    ids=lambda value: " ".join(value),
+)
+def test_a_script_is_named_with_its_arguments_behind_dashes(
+    arguments: list[str], overrides: list[str]
+) -> None:
+    assert normalise(arguments)[1:] == overrides

@@ -8,7 +8,7 @@ from hydra.core.global_hydra import GlobalHydra
 
 from sweeper.config import schema
 from sweeper.config.grid import make_repository, split_off_hydra
-from sweeper.config.reader import GridPoint
+from sweeper.config.reader import GridPoint, name_factory
 from sweeper.config.schema import conf_folder
 from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import LIBRARIES
@@ -404,3 +404,45 @@ def test_the_last_row_of_a_cache_is_no_variant() -> None:
         point(*decode).trial.variant == point(*decode, "decode.position=2047").trial.variant == ""
     )
     assert point(*decode, "decode.position=5").trial.variant == "decode.position=5"
+
+
+@pytest.mark.parametrize(
+    ("typed", "name"),
+    [
+        ("mine:build", "mine:build"),
+        ("mine.py:build", "mine:build"),
+        ("./mine.py:build", "mine:build"),
+        ("{here}/sub/../mine.py:build", "mine:build"),
+        ("sub/mine.py:build", "sub.mine:build"),
+        ("{here}/sub/mine.py:build", "sub.mine:build"),
+        ("a.b:build", "a.b:build"),
+    ],
+)
+def test_a_function_of_a_file_is_named_by_its_module(
+    in_empty_folder: Path, typed: str, name: str
+) -> None:
+    (in_empty_folder / "sub").mkdir()
+    for file in ("mine.py", "sub/mine.py"):
+        Path(file).touch()
+    assert name_factory(typed.format(here=in_empty_folder)) == name
+
+
+@pytest.mark.parametrize(
+    ("typed", "says"),
+    [
+        ("./mine.py", "name the function too: ./mine.py:build"),
+        ("./nope.py:build", "there is no such file in"),
+        ("my-own.py:build", "Python cannot import this path"),
+        ("../other.py:build", "start sweeper in the folder of the file"),
+    ],
+)
+def test_a_file_that_cannot_be_imported_from_here_is_refused(
+    in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, typed: str, says: str
+) -> None:
+    here = in_empty_folder / "here"
+    here.mkdir()
+    for file in (here / "mine.py", here / "my-own.py", in_empty_folder / "other.py"):
+        file.touch()
+    monkeypatch.chdir(here)
+    with pytest.raises(ConfigError, match=says):
+        name_factory(typed)

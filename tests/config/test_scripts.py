@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -148,3 +149,68 @@ def test_scripts_keys_are_for_scripts(script: Path, key: str) -> None:
     found = subprocess.run(command, capture_output=True, text=True, check=False)
     assert found.returncode == BAD_INPUT
     assert f"{key.partition('=')[0]}: only with model=script" in found.stderr
+
+
+NASTY = [
+    "a b",
+    "x=1",
+    "a,b",
+    "'single'",
+    '"double"',
+    "it's",
+    "{a: 1}",
+    "[1,2]",
+    "$HOME",
+    "${HOME}",
+    r"\${HOME}",
+    r"\\${x",
+    "back\\slash\\",
+    r"\'",
+    "",
+    "*",
+    "~x",
+    "#",
+    "ünï €",
+    "a\nb",
+    "???",
+    "--",
+    "null",
+    "-m",
+    "--help",
+    "mode=eager",
+    "other.py",
+]
+
+
+@pytest.mark.parametrize("flags", [["--run", "mode=default"], ["-m", "mode=default,eager"]])
+def test_arguments_behind_dashes_arrive_as_the_shell_gave_them(
+    script: Path, flags: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the composed configuration gives them, in a single run and in a grid."""
+    code = """
+import json, shlex, sys
+from sweeper.sweep import hydra_app
+def show(trials, settings, *_):
+    print("trials", json.dumps([shlex.split(trial.model.arguments["args"]) for trial in trials]))
+    return 0
+hydra_app.run_sweep = show
+from sweeper.__main__ import main
+sys.exit(main())
+"""
+    command = [sys.executable, "-c", code, "train.py", *flags, "device=cpu", "--", *NASTY]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == OK, found.stderr
+    arrived = json.loads(found.stdout.partition("trials ")[2])
+    assert arrived == [NASTY] * (2 if "-m" in flags else 1)
+
+
+def test_a_script_alone_is_a_command_and_several_modes_are_a_grid(script: Path) -> None:
+    trials = set()
+    for words in (["train.py"], ["./train.py", "mode=default,eager", "--", "--lr", "1"]):
+        command = [sys.executable, "-m", "sweeper", "device=cpu", "dry_run=true", *words]
+        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert found.returncode == OK, found.stderr
+        trials |= {line.split()[1] for line in found.stdout.splitlines() if "-script-" in line}
+        assert "train.py will run " in found.stdout
+        assert "no estimate yet: the first run of a script tells" in found.stdout
+    assert trials == {"train.py-script-default", "train.py-script-eager"}

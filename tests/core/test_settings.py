@@ -62,6 +62,9 @@ def test_most_processes_of_a_trial() -> None:
     assert Measure(processes=3, draws=2, max_processes=15).process_limit == 6
     assert Measure(processes=3, target=0.02, max_processes=15).process_limit == 15
     assert Measure(processes=20, target=0.02, max_processes=15).process_limit == 20
+    assert Measure(processes=3, draws=2, max_processes=15).process_minimum == 6
+    assert Measure(processes=3, target=0.02, max_processes=15).process_minimum == 5
+    assert Measure(processes=20, target=0.02, max_processes=15).process_minimum == 20
 
 
 def test_limits_change_no_figure_and_a_maximum_only_where_there_is_a_target() -> None:

@@ -36,14 +36,19 @@ def test_disturbances_of_several_gpus_name_the_gpu_and_those_of_the_host_come_on
     first, second = (gpus.Gpu(str(index), f"GPU-{index}", "a GPU") for index in range(2))
     busy = GpuReading(pids=frozenset({1}))
     monkeypatch.setattr(host, "read", lambda: dataclasses.replace(QUIET, load=1.2))
-    monkeypatch.setattr(host, "measure_busy_cores", lambda _seconds: 1.5)
+    watched = ("make (pid 8) 1.0", "sh (pid 9) 0.2")
+    monkeypatch.setattr(
+        host, "watch", lambda machine, _s: dataclasses.replace(machine, busy_with=watched)
+    )
+    monkeypatch.setattr(host, "name_on_gpu", lambda pid: f"python (pid {pid})")
     monkeypatch.setattr(
         gpus, "read", lambda gpu: busy if gpu is second else GpuReading(pids=frozenset())
     )
-    load, other = (
-        "1.2 of 4 cores are busy; stop the other processes, or wait",
-        "1 other process on the GPU; ",
+    load = (
+        "1.2 of 4 cores are busy (make (pid 8) 1.0, sh (pid 9) 0.2); stop the other processes, or "
+        "wait"
     )
+    other = "1 other process on the GPU: python (pid 1); "
     found = read_disturbances([Device("cuda", first), Device("cuda", second)])
     assert found == [load, f"GPU 1: {other}stop them, or take another"]
     assert read_disturbances([Device("cuda", second)]) == [
@@ -86,11 +91,12 @@ def test_a_load_that_has_passed_disturbs_nothing(
 ) -> None:
     """The last sweep is in the average of the last minute, and ended seconds ago."""
     monkeypatch.setattr(host, "read", lambda: dataclasses.replace(QUIET, load=2.5))
-    monkeypatch.setattr(host, "measure_busy_cores", lambda _seconds: busy)
+    now = dataclasses.replace(QUIET, load=2.5 if busy is None else min(busy, 2.5))
+    monkeypatch.setattr(host, "watch", lambda _machine, _seconds: now)
     assert bool(read_disturbances([CPU])) is disturbs
 
 
 def test_a_quiet_host_is_not_watched(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "read", lambda: QUIET)
-    monkeypatch.setattr(host, "measure_busy_cores", lambda _seconds: pytest.fail("it takes time"))
+    monkeypatch.setattr(host, "watch", lambda *_: pytest.fail("it takes time"))
     assert read_disturbances([CPU]) == []

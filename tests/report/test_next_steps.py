@@ -100,6 +100,12 @@ def test_a_command_that_is_no_plain_text_is_not_repeated(tmp_path: Path) -> None
     assert again.command.startswith("python -m sweeper -m model=resnet50 ")
 
 
+def test_the_arguments_of_a_script_stay_behind_what_is_changed() -> None:
+    command = "python -m sweeper train.py mode=default -- mode=x 'a b' -m"
+    narrowed = narrow(command, [ReportedModel("train.py")], {"mode": "lite", "sweep": "n"})
+    assert narrowed == "python -m sweeper -m train.py mode=lite sweep=n -- mode=x 'a b' -m"
+
+
 @pytest.mark.parametrize(
     ("tuned", "changes"),
     [

@@ -58,8 +58,14 @@ def trial_of(model: Model, **changes: object) -> Trial:
         (Model("custom", "factories"), ["package.module:function"]),
         (Model("custom", "factories:returns_a_list"), ["must return", "a list"]),
         (Model("custom", "factories:returns_no_tensor"), ["must return", "a tuple of str"]),
-        (Model("custom", "factories:fails_to_build"), ["no such dataset"]),
-        (Model("custom", "factories:leaves"), ["calling it failed: SystemExit"]),
+        (
+            Model("custom", "factories:fails_to_build"),
+            ["calling it failed: ", "factories.py:246: RuntimeError: no such dataset"],
+        ),
+        (
+            Model("custom", "factories:leaves"),
+            ["calling it failed: ", "factories.py:314: SystemExit: 0"],
+        ),
     ],
     ids=lambda value: value.name if isinstance(value, Model) else None,
 )
@@ -138,6 +144,27 @@ def test_the_loss_of_a_factory_is_noted(tmp_path: Path) -> None:
         "problems": [],
         "notes": ["loss of given_inputs:bert_with_labels: output.loss"],
     }
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        ("import torch\nraise KeyError('a')\n", "mine.py:2: KeyError: 'a'"),
+        ("import no_such_package\n", "mine.py:1: ModuleNotFoundError: No module named 'no_such"),
+        ("def build(:\n", "SyntaxError: invalid syntax (mine.py, line 1)"),
+        ("raise SystemExit('no data')\n", "mine.py:1: SystemExit: no data"),
+        ("x = 1\n", "has no function build"),
+    ],
+    ids=["error", "import", "syntax", "exit", "no function"],
+)
+def test_a_file_that_cannot_be_imported_is_named_with_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, says: str
+) -> None:
+    (tmp_path / "mine.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    (found,) = problems(tmp_path, trial_of(Model("custom", "mine:build")))
+    assert says in found
 
 
 def test_a_factory_is_called_once_for_each_batch_size(

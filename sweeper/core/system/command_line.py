@@ -3,6 +3,7 @@ sweep.
 """
 
 import sys
+from collections.abc import Sequence
 
 _sweeps: list[str] = []  # that this command runs: one, once it is known
 
@@ -17,10 +18,17 @@ def remember_sweep(name: str) -> None:
     _sweeps[:] = [name]
 
 
+def split_at_dashes(words: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Split a command line before `--`: what follows are arguments of the user's script."""
+    position = words.index("--") if "--" in words else len(words)
+    return list(words[:position]), list(words[position:])
+
+
 def make_resume_command() -> str:
     """Make the command that goes on with this sweep, to be copied."""
     import shlex  # signals are handled only once all imports at the start of the program are done
 
-    words = list_words()
-    is_named = any(word.lstrip("+").startswith("sweep=") for word in words)
-    return shlex.join(words if is_named else [*words, *(f"sweep={name}" for name in _sweeps)])
+    words, of_script = split_at_dashes(list_words())
+    if not any(word.lstrip("+").startswith("sweep=") for word in words):
+        words += [f"sweep={name}" for name in _sweeps]
+    return shlex.join(words + of_script)

@@ -8,11 +8,13 @@ import platform
 import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 ROOT = Path("/")  # of the kernel's files
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+MAX_PROGRAMS = 2  # that are named
+MIN_CORES = 0.1  # of a program that is named
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # in /proc/cpuinfo: x86, x86 with AMX, Arm
 
 
@@ -28,6 +30,8 @@ class Host:
     quota_cores: float | None = None  # the cgroup's limit of processor time, in cores
     governor: str | None = None
     bfloat16_native: bool | None = None
+    # what keeps cores busy, and how many, where that was watched: `ffmpeg (pid 12) 1.0`
+    busy_with: tuple[str, ...] = ()
 
 
 def read() -> Host:
@@ -71,14 +75,43 @@ def busy_s(cores: Collection[int]) -> float:
     return ticks / TICKS_PER_SECOND
 
 
-def measure_busy_cores(seconds: float) -> float | None:
-    """Measure how many cores are busy now, on average over so many seconds; None where the kernel
-    does not tell.
+def watch(machine: Host, seconds: float) -> Host:
+    """Watch for so many seconds how many cores are busy, and with what: a load above that has
+    passed. Unchanged where the kernel does not tell.
     """
     cores = range(os.cpu_count() or 1)
-    start, before_s = time.monotonic(), busy_s(cores)
+    programs_s, start, before_s = _read_programs_s(), time.monotonic(), busy_s(cores)
     time.sleep(seconds)
-    return (busy_s(cores) - before_s) / (time.monotonic() - start) if before_s else None
+    passed_s, spent_s = time.monotonic() - start, busy_s(cores) - before_s
+    if not before_s:
+        return machine
+    busy = {}
+    for name, total_s in _read_programs_s().items():
+        busy[name] = (total_s - programs_s.get(name, 0.0)) / passed_s
+    most = sorted(busy, key=lambda name: -busy[name])[:MAX_PROGRAMS]
+    shown = tuple(f"{name} {busy[name]:.1f}" for name in most if busy[name] > MIN_CORES)
+    return replace(machine, load=min(machine.load or 0.0, spent_s / passed_s), busy_with=shown)
+
+
+def _read_programs_s() -> dict[str, float]:
+    """Read the processor seconds of every other process, by `name (pid N)`: proc_pid_stat(5)."""
+    found = {}
+    for folder in (ROOT / "proc").glob("[0-9]*"):
+        # the name may have any character in it
+        begin, _, rest = _text(f"proc/{folder.name}/stat").rpartition(") ")
+        if rest and folder.name != str(os.getpid()):
+            name = f"{begin.partition('(')[2]} (pid {folder.name})"
+            found[name] = sum(map(int, rest.split()[11:13])) / TICKS_PER_SECOND
+    return found
+
+
+def name_on_gpu(pid: int) -> str | None:
+    """Name a process that uses an NVIDIA GPU; None where it cannot be seen, or where another one
+    has this number here, as in a container.
+    """
+    if "/dev/nvidia" not in _text(f"proc/{pid}/maps"):
+        return None
+    return f"{_text(f'proc/{pid}/comm')} (pid {pid})"
 
 
 def physical_cores(numbers: Iterable[int]) -> list[tuple[int, ...]]:

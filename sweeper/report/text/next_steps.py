@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sweeper.analysis.derive import MIN_PROCESSES_IF_HOST_BOUND
+from sweeper.core.system.command_line import split_at_dashes
 from sweeper.core.trial import OWN_PRECISION
 from sweeper.loading.entries import Entry
 from sweeper.loading.invocations import Manifest
@@ -123,8 +124,8 @@ def list_again(
     for (need, precision), models in lacking.items():
         precisions[need, tuple(models)][precision] = sum(models.values())
     said = []
-    for (need, models), took_s in precisions.items():
-        said.append(need.describe(models, list(took_s), sum(took_s.values())))
+    for (need, names), took_s in precisions.items():
+        said.append(need.describe(names, list(took_s), sum(took_s.values())))
     return said
 
 
@@ -203,7 +204,8 @@ def narrow(command: str, models: Sequence[ReportedModel], changes: Mapping[str, 
     """Narrow the command of a sweep to some models, and change overrides."""
     parts = _split(command)
     assert parts is not None
-    program, arguments = parts
+    program, words = parts
+    arguments, of_script = split_at_dashes(words)
     given = ""
     for word in arguments:
         key, _, value = word.partition("=")
@@ -216,7 +218,8 @@ def narrow(command: str, models: Sequence[ReportedModel], changes: Mapping[str, 
     for word in arguments:
         if word not in left_out and word.partition("=")[0].lstrip("+") not in left_out:
             kept.append(word)
-    return shlex.join([*program, "-m", *kept, *map("=".join, changes.items())])
+    changed = map("=".join, changes.items())
+    return shlex.join([*program, "-m", *kept, *changed, *of_script])
 
 
 def _find_options(given: str, models: Sequence[ReportedModel]) -> list[str]:

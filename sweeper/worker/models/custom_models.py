@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from sweeper.core.trial import Model, Trial
-from sweeper.worker.failures import describe_error
+from sweeper.worker.scripts.source_lines import describe_in_script
 
 from . import Built, Examined, build_from_batches
 from .batches import (
@@ -60,7 +60,9 @@ def examine(trial: Trial) -> Examined:
         except torch.OutOfMemoryError:
             return Examined()  # that is what the trial is for: it has a status
         except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's factory may do anything, that is the answer
-            return Examined([f"model.factory={name}: calling it failed: {describe_error(error)}"])
+            return Examined(
+                [f"model.factory={name}: calling it failed: {describe_in_script(error)}"]
+            )
         loss = _describe_loss(*take_apart(returned, name))
     except ValueError as error:
         return Examined([str(error)])
@@ -100,8 +102,9 @@ def find_factory(name: str) -> Callable[[int, torch.device], Any]:
         raise ValueError(f"model.factory={name}: write package.module:function")
     try:
         module = importlib.import_module(module_name)
-    except ImportError as error:
-        raise ValueError(f"model.factory={name}: cannot import {module_name}: {error}") from error
+    except (Exception, SystemExit) as error:  # a user's module may do anything
+        why = describe_in_script(error)
+        raise ValueError(f"model.factory={name}: cannot import {module_name}: {why}") from error
     factory = getattr(module, function, None)
     if not callable(factory):
         raise ValueError(f"model.factory={name}: {module_name} has no function {function}")

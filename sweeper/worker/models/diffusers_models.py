@@ -5,7 +5,8 @@ https://huggingface.co/docs/diffusers/api/models/unet2d. Images and noise are ra
 diffusers' own DDPM schedule mixes them at random timesteps. The loss is the mean squared error of
 the predicted noise.
 
-Try: `python -m sweeper model=unet_ddpm batch_size=2`
+Try: `python -m sweeper model=diffusers model.name=UNet2DModel model.image_size=32
+model.arguments.block_out_channels=[32,32,64,64] batch_size=2`
 """
 
 import importlib.util

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from sweeper.core.protocol import Job, Message, encode
-from sweeper.core.record import Process, ScriptRun
+from sweeper.core.record import EAGER_PHASES, Process, ScriptRun
 from sweeper.worker import failures
 from sweeper.worker.lease import Lease
 from sweeper.worker.measurement.bench import Steps
@@ -29,13 +29,27 @@ from . import phases, trajectories
 from .arms import Arms
 from .compile_calls import CompileCalls
 from .description import describe
+from .last_line import describe_last_line, measure_log
 from .loop import Loop
 from .loop_time import LoopFacts
 from .passes import PASSES
 from .script_runner import EndOfScript, Program
 from .setup import ScriptSetup
 from .several_processes import refuse_several
-from .source_lines import describe_in_script
+from .source_lines import describe_in_script, find_own_line
+
+
+class ScriptExit(failures.Failure):
+    """The script has ended itself, with a message or an exit code other than 0."""
+
+    def __init__(self, error: SystemExit, begin: int, phase: str) -> None:
+        """`begin`: bytes of the log before the script ran."""
+        self.status = "eager_error" if phase in EAGER_PHASES else "runtime_error"
+        text = f"the script ended with the message: {error.code}"
+        if isinstance(error.code, int):
+            sys.stderr.flush()
+            text = f"the script ended with exit code {error.code}{describe_last_line(begin)}"
+        super().__init__(": ".join(filter(None, (find_own_line(error), text))))
 
 
 def main() -> None:
@@ -120,22 +134,19 @@ def run_script(
         raise EndOfScript
 
     refuse_several(refuse)
+    before = measure_log()
     try:
         program.run()
     except EndOfScript:
         pass
     except SystemExit as error:
-        loop.finish(RuntimeError(_describe_exit(error)) if error.code not in (None, 0) else None)
+        failed = error.code not in (None, 0)
+        loop.finish(ScriptExit(error, before, notes.phase) if failed else None)
     except Exception as error:  # noqa: BLE001  # whatever a script raises is the result
         loop.finish(error)
     loop.finish()
     sys.stdout.flush()
     sys.stderr.flush()
-
-
-def _describe_exit(error: SystemExit) -> str:
-    kind = "exit code" if isinstance(error.code, int) else "the message:"
-    return f"the script ended with {kind} {error.code}"
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from sweeper.core.record import EAGER_PHASES, Diagnostics, HostState, ScriptRun,
 from sweeper.worker import failures
 from sweeper.worker.session import ProcessLog, ProcessSlot, Task
 
+from .last_line import describe_last_line, measure_log
 from .loop_time import LoopFacts
 
 EAGER_LOOP = "loop_eager"
@@ -148,6 +149,7 @@ def _run_pass(
     standard input.
     """
     print(f"run of the script: {which}", *told[:2], flush=True)  # into the log
+    begin = measure_log()
     receive, send = os.pipe()
     command = [sys.executable, "-m", "sweeper.worker.scripts", str(trial.resolve()), which, *told]
     command += [f"--index={part.index}", f"--draw={part.draw}", f"--answer-fd={send}"]
@@ -180,7 +182,8 @@ def _run_pass(
         else f"ended its process with exit code {code}"
     )
     status = "eager_error" if notes.phase in EAGER_PHASES else "crashed"
-    return Outcome(status, notes.phase, f"the script {how}, before enough steps were seen")
+    message = f"the script {how}, before enough steps were seen{describe_last_line(begin)}"
+    return Outcome(status, notes.phase, message)
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

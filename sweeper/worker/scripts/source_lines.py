@@ -48,16 +48,23 @@ def name_call(name: str, line: str) -> str:
     return f"{name} ({line})" if line else name
 
 
-def describe_in_script(error: Exception) -> str:
-    """Say what went wrong, and on which of the user's own lines, where it is the script's own
-    error.
+def find_own_line(error: BaseException) -> str:
+    """Find the innermost of the user's own lines that an error came through, e.g. `train.py:7`;
+    empty where there is none.
     """
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)
     ]
-    if isinstance(error, Failure) or not frames:
+    return name_place(frames[-1].filename, frames[-1].lineno) if frames else ""
+
+
+def describe_in_script(error: BaseException) -> str:
+    """Say what went wrong, and on which of the user's own lines, where it is the error of a user's
+    script or model.
+    """
+    where = find_own_line(error)
+    if isinstance(error, Failure) or not where:
         return describe_error(error)
-    where = name_place(frames[-1].filename, frames[-1].lineno)
     if OVERWRITTEN in str(error):
         return (
             f"{where} reads a tensor that the script has kept from an earlier step, and a CUDA "

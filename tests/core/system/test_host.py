@@ -109,10 +109,34 @@ def test_only_the_cores_asked_for_count(root: Path) -> None:
     assert host.busy_s({0}) == 160 / host.TICKS_PER_SECOND
 
 
-def test_busy_cores_are_counted_over_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_cores_are_counted_over_a_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The seconds of both clocks come from lists: two of four cores were busy for three seconds."""
+
+    def write_processes(*seconds: float) -> None:
+        for pid, (name, spent_s) in enumerate(zip(NAMES, seconds, strict=True), 10):
+            ticks = round(spent_s * host.TICKS_PER_SECOND)
+            stat = (
+                f"{pid} ({name}) R 1 1 1 0 -1 4194304 1 0 0 0 {ticks // 3} {ticks - ticks // 3} 0 0"
+            )
+            write_files(root, {f"proc/{pid}/stat": stat})
+
     clock, busy = iter([10.0, 13.0]), iter([100.0, 106.0])
     monkeypatch.setattr(host.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(host.time, "sleep", lambda _seconds: None)
+    monkeypatch.setattr(host.time, "sleep", lambda _seconds: write_processes(4.0, 3.3, 9.0, 2.1))
     monkeypatch.setattr(host, "busy_s", lambda _cores: next(busy))
-    assert host.measure_busy_cores(3.0) == 2.0
+    monkeypatch.setattr(host.os, "getpid", lambda: 10)  # which is not named
+    write_processes(1.0, 1.8, 6.0, 2.0)
+    machine = host.Host("a processor", 4, 4, load=2.5)
+    watched = host.watch(machine, 3.0)
+    assert watched.load == 2.0
+    assert watched.busy_with == ("c) 3 (x (pid 12) 1.0", "tar (pid 11) 0.5")
+
+
+NAMES = ("own", "tar", "c) 3 (x", "idle")
+
+
+def test_a_process_is_named_where_it_is_seen_to_use_the_gpu(root: Path) -> None:
+    """In a container, NVML's number may be another program's here."""
+    files = {"proc/7/comm": "python\n", "proc/7/maps": "7f00-7f01 rw-s 0 00:05 9 /dev/nvidiactl\n"}
+    write_files(root, {**files, "proc/8/comm": "cron\n", "proc/8/maps": "/usr/lib/libc.so.6\n"})
+    assert [host.name_on_gpu(pid) for pid in (7, 8, 9)] == ["python (pid 7)", None, None]

@@ -106,6 +106,10 @@ def test_texts_that_are_padded_to_the_longest_are_named_with_sizes_to_pad_to(
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("accelerate") is None,
+    reason="accelerate is not installed: make slow installs it",
+)
 def test_a_trainer_that_compiles_is_the_compiled_arm(tmp_path: Path) -> None:
     trial, outcome, printed = run_stored("trainer", tmp_path, "--compile")
     assert outcome.status == "ok", printed[-3000:]
