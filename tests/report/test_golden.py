@@ -22,9 +22,7 @@ JOB = "recommendations-for-a-job"
 OF_JOBS = {("recommendations", column) for column in ("max_memory_gib", "total_compiled_s")}
 # Columns that no stored sweep fills, and why.
 NEVER_FILLED = {
-    ("speedups", "device_speedup_low"): "the sweeps on GPUs with device step times have one "
     "process a trial",
-    ("speedups", "device_speedup_high"): "the same",
     ("speedups", "memory_missing"): "every ok trial of the sweeps on GPUs has its memory",
     ("scripts", "dropout"): "the stored scripts ran before it was recorded",
     ("scripts", "autocast"): "the same",

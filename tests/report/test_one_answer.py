@@ -26,7 +26,7 @@ from sweeper.report.build import print_verdict
 from sweeper.report.text.report import Report
 
 MODES = ("default", "reduce-overhead", "max-autotune")
-STATUSES = ("compile_error", "timeout", "accuracy_mismatch", "oom", "crash", "interrupted")
+STATUSES = ("compile_error", "timeout", "accuracy_mismatch", "oom", "crashed", "interrupted")
 NUM_MODELS = 60
 
 
