@@ -22,7 +22,6 @@ JOB = "recommendations-for-a-job"
 OF_JOBS = {("recommendations", column) for column in ("max_memory_gib", "total_compiled_s")}
 # Columns that no stored sweep fills, and why.
 NEVER_FILLED = {
-    "process a trial",
     ("speedups", "memory_missing"): "every ok trial of the sweeps on GPUs has its memory",
     ("scripts", "dropout"): "the stored scripts ran before it was recorded",
     ("scripts", "autocast"): "the same",
