@@ -32,7 +32,7 @@ def test_what_is_worth_another_run_has_its_command(tmp_path: Path) -> None:
         "mode=reduce-overhead sweep=night"
     )
     assert again.names == ("alexnet (amp)",)
-    assert again.why == "more processes on an idle machine make it sure"
+    assert again.why == "more processes on an idle machine can make it sure"
     assert again.command == (
         "python -m sweeper -m measure=quick model=alexnet precision=amp mode=default "
         "measure.processes=5"
@@ -131,7 +131,7 @@ def test_the_command_names_the_mode_that_the_answer_rests_on(
     ("speedups", "flags", "why"),
     [
         ([1.5, 1.51, 1.49], (), None),
-        ([1.5, 1.51, 1.49], ("shared_gpu",), "more processes on an idle machine make it sure"),
+        ([1.5, 1.51, 1.49], ("shared_gpu",), "more processes on an idle machine can make it sure"),
         ([1.0, 1.1, 1.05], (), "open; more processes on an idle machine may tell"),
         ([1.5, 1.51, 1.49], ("accuracy_unverified",), None),  # no process makes it verified
     ],
@@ -214,7 +214,7 @@ def test_how_long_the_command_takes_follows_from_the_trials(tmp_path: Path) -> N
     command = "python -m sweeper -m model=resnet50,vgg16 sweep=night"
     unsure = [replace(make_record(name, speedups=[7.0]), wall_s=60.0) for name in ("a", "b")]
     (again,) = report_on(tmp_path, unsure, command).verdict.again
-    assert again.why == "more processes on an idle machine make it sure (about 10 min 00 s)"
+    assert again.why == "more processes on an idle machine can make it sure (about 10 min 00 s)"
     untried = replace(make_record(speedups=[1.0, 1.0]), wall_s=60.0)
     (first,) = report_on(tmp_path / "untried", [untried], command).verdict.again
     assert first.why == "reduce-overhead not tried (about 1 min 00 s)"

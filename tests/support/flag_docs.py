@@ -21,7 +21,7 @@ FLAG_HEAD = """
 A flag never changes a number. A trial has a flag of a process when any of its processes has it. A
 flag of the rank doubt says that the result is not verified, or that something disturbed the
 measurement. A disturbance counts as a doubt where it may have moved the speedup by more than the
-speedup's interval. Beside each mean stands the number of its models without doubt. An answer says
+speedup's interval. Beside each mean stands the number of its undisturbed models. An answer says
 what keeps it from being sure. A flag that every trial has is said once, above the table; in
 `speedups.csv` each row has all its flags. The page hides housekeeping flags until a row is opened.
 """

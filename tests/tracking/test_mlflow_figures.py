@@ -96,7 +96,7 @@ def test_parent_shows_the_key_figures_and_every_file_of_the_report(store: Mlflow
     assert run.data.metrics["geomean_fp32"] == pytest.approx(1.5)
     assert run.data.metrics["pass_rate"] == 0.5
     note = run.data.tags["mlflow.note.content"]
-    assert "\n\n**weighted 0.75 AMP + 0.25 fp32: 1.88 over 1 model, all without doubt; " in note
+    assert "\n\n**weighted 0.75 AMP + 0.25 fp32: 1.88 over 1 model, all undisturbed; " in note
     assert "| all | 1 of 2 |" in note
     sent = {file.path for file in store.list_artifacts(run.info.run_id, "report")}
     assert sent == {f"report/{path.name}" for path in SweepPaths.of("night").report.iterdir()}

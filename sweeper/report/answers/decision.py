@@ -18,7 +18,7 @@ from sweeper.analysis.margins import find_margin
 from sweeper.core.backends import CONTROLS
 from sweeper.core.trial import Trial
 from sweeper.loading.entries import Entry
-from sweeper.report.columns.formats import duration, interval, join, prefix, ratio, shorten_names
+from sweeper.report.columns.formats import duration, join, prefix, ratio, shorten_names
 
 from .gains import Candidate, find_candidate, name_mode
 from .speedups import memory_change_percent
@@ -114,7 +114,7 @@ class Answer:
 
     def __str__(self) -> str:
         """E.g. `compile default: 1.28x [1.25, 1.31], 1.29x by the device; pays back after 3,178
-        steps (12 min); memory -17 %`.
+        steps (12 min); peak memory -17 %`.
         """
         unsure = prefix("; not sure: ", ", ".join(self.why_unsure))
         if self.verdict != COMPILE or self.best is None:
@@ -125,9 +125,10 @@ class Answer:
 
 
 def show_gain(one: Candidate) -> str:
-    """E.g. `1.28x [1.25, 1.31], 1.29x by the device`; of a script its loop before its step."""
-    bounds = "" if one.gain.by_margin else f" {interval(one.gain.low, one.gain.high)}"
-    shown = f"{one.clock}{ratio(one.gain.value)}x{bounds}"
+    """E.g. `1.28x [1.25, 1.31], 1.29x by the device`, or `1.28x (1.25 to 1.31)` with the margin of
+    one process; of a script its loop before its step.
+    """
+    shown = f"{one.clock}{ratio(one.gain.value)}x {one.gain.bounds}"
     if one.of_loop:
         shown += f", step {ratio(one.entry.result.speedup)}x"
     device = f"{ratio(one.device.value)}x by the device" if one.device else ""
@@ -144,11 +145,11 @@ def show_payback(one: Candidate) -> str:
 
 
 def show_memory(one: Candidate) -> str:
-    """E.g. `memory +16 %`, of a step's peak; nothing of a change below `MIN_MEMORY_CHANGE`."""
+    """E.g. `peak memory +16 %`; nothing of a change below `MIN_MEMORY_CHANGE`."""
     change = memory_change_percent(one.entry)
     if change is None or abs(change) < MIN_MEMORY_CHANGE:
         return ""
-    return f"memory {change:+.0f} %"
+    return f"peak memory {change:+.0f} %"
 
 
 def choose_all(entries: Iterable[Entry], limits: Limits = NO_LIMITS) -> list[Answer]:
@@ -320,9 +321,9 @@ def _say_why_to_stay(nearest: Candidate, steps: int | None) -> str:
         paid = "never pays back"
         if needed is not None:
             paid = f"pays back after {math.ceil(needed):,} steps, and the job has {steps:,}"
-        return f"{nearest.name} {paid} ({show_gain(nearest)})"
+        return f"{nearest.name} {paid}; measured {show_gain(nearest)}"
     less = f"less than {ratio(nearest.turn(None))}x as fast as eager"
-    return f"{nearest.name} is {less} ({show_gain(nearest)})"
+    return f"{nearest.name} is {less}; measured {show_gain(nearest)}"
 
 
 def _say_what_failed(entries: Sequence[Entry]) -> str:

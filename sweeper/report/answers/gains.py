@@ -15,6 +15,7 @@ from sweeper.analysis.margins import single_process_margin
 from sweeper.analysis.stats import Estimate
 from sweeper.core.libraries import SCRIPT
 from sweeper.loading.entries import Entry
+from sweeper.report.columns.formats import interval, ratio
 
 MIN_GAIN = 0.05  # a smaller speedup is none
 
@@ -28,6 +29,13 @@ class Gain:
     high: float
     by_margin: bool = False  # one process: the ends are those of `MARGINS`
     waits: bool = False  # for a host, and too few processes show for how long
+
+    @property
+    def bounds(self) -> str:
+        """Both ends, e.g. `[1.25, 1.31]`, or `(1.25 to 1.31)` by the margin of one process."""
+        if self.by_margin:
+            return f"({ratio(self.low)} to {ratio(self.high)})"
+        return interval(self.low, self.high)
 
     @property
     def share(self) -> float:

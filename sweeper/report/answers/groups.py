@@ -150,15 +150,15 @@ class Mean:
         return self.count(replace(group, points=sure))
 
     def name_sure(self, group: Group) -> str:
-        """Say how many of the models are without doubt: `all`, `2` or `none`."""
+        """Say how many of the models are undisturbed: `all`, `2` or `none`."""
         sure = self.count_sure(group)
         if sure and sure == self.count(group):
             return "all"
         return str(sure or "none")
 
     def describe_models(self, group: Group) -> str:
-        """Count the models of the mean, e.g. `42 models, 2 without doubt`."""
-        return f"{count(self.count(group), 'model')}, {self.name_sure(group)} without doubt"
+        """Count the models of the mean, e.g. `42 models, 2 undisturbed`."""
+        return f"{count(self.count(group), 'model')}, {self.name_sure(group)} undisturbed"
 
 
 WEIGHTED = Mean("weighted", f"{stats.AMP_SHARE:g} AMP + {stats.FP32_SHARE:g} fp32")

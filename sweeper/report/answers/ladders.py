@@ -260,5 +260,5 @@ def conclude(answers: Sequence[LadderAnswer]) -> list[str]:
     return [
         f"over eager as built, {count(len(verified), 'ladder')} gain {ratio(gain)}x without "
         f"torch.compile, and another {ratio(added)}x with it (geometric means over the best rungs; "
-        f"{sure or 'none'} of them without doubt{rest})"
+        f"{sure or 'none'} of them undisturbed{rest})"
     ]

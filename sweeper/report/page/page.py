@@ -35,7 +35,7 @@ DIGITS = 6  # of a number in a figure
 CARD_LINES = 4  # of a card that show at once
 CONVENTIONS = (
     "Geometric means of eager / compiled step time, wall clock. In brackets the 95 % interval for "
-    "these models, in parentheses how many; without doubt: the models whose speedups nothing "
+    "these models, in parentheses how many; undisturbed: the models whose speedups nothing "
     "disturbed by more than their interval; weighted = 0.75 AMP + 0.25 fp32 over the models that "
     "are ok and verified in both; a new model: where one more of the same kind would lie."
 )

@@ -37,7 +37,7 @@ from sweeper.report.answers.gains import MIN_GAIN, Candidate
 from sweeper.report.answers.speedups import peak_ratio
 from sweeper.report.answers.trials import name_sweep
 from sweeper.report.columns.column import MARKDOWN, PAGE, Column, lift
-from sweeper.report.columns.formats import interval, join, ratio, shorten_names
+from sweeper.report.columns.formats import ratio, shorten_names
 
 from .spec import TableSpec
 from .trials import file_columns, trial_columns
@@ -67,8 +67,7 @@ def _show_answer(answer: Answer) -> str:
 
 
 def _show_speedup(one: Candidate) -> str:
-    bounds = "" if one.gain.by_margin else interval(one.gain.low, one.gain.high)
-    return join((f"{one.clock}{ratio(one.gain.value)}", bounds), " ")
+    return f"{one.clock}{ratio(one.gain.value)} {one.gain.bounds}"
 
 
 def _total_s(answer: Answer) -> float | None:
@@ -153,9 +152,9 @@ class RecommendationsTable(TableSpec[Answer]):
         if any(answer.trial.labels.rung for answer in items):
             lines.append("the speedup of a rung is over eager with the same options")
         lines.append(
-            f"an answer turns at {ratio(1 + MIN_GAIN)}x, or where a job of known length has paid "
-            "for compiling; it is sure where both ends of the interval over several processes give "
-            "it, the result is verified, and nothing disturbed it by more than its distance from "
-            "there"
+            f"the answer is compile from {ratio(1 + MIN_GAIN)}x on, or where a job of `--steps N` "
+            "pays for it; it is sure where the whole interval over several processes gives it, the "
+            "result is verified, and no disturbance is larger than the distance to that point; "
+            "parentheses hold the margin of one process"
         )
         return lines

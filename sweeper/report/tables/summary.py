@@ -54,11 +54,11 @@ CLIPPED = "preset=pt2"  # its figures were made so
 
 
 def show_mean(mean: Mean, group: Group) -> str:
-    """Show a mean, e.g. `1.44 [1.40, 1.48] (42, 2 without doubt)`."""
+    """Show a mean, e.g. `1.44 [1.40, 1.48] (42, 2 undisturbed)`."""
     found = estimated(mean.estimate(group))
     if not found:
         return ""
-    return f"{found} ({mean.count(group)}, {mean.name_sure(group)} without doubt)"
+    return f"{found} ({mean.count(group)}, {mean.name_sure(group)} undisturbed)"
 
 
 def show_new_model(group: Group) -> str:
@@ -78,7 +78,7 @@ def _predict_new_model(group: Group) -> Interval | None:
 
 
 def _mean_columns(name: str, mean: Mean) -> list[Column[Group]]:
-    """Make the columns of a mean; a terminal has no room for how many models are without doubt."""
+    """Make the columns of a mean; a terminal has no room for how many models are undisturbed."""
 
     def show_in_terminal(group: Group) -> str:
         found = estimated(mean.estimate(group))
@@ -184,7 +184,7 @@ class SummaryTable(TableSpec[Group]):
         return [prefix("no model was judged, see the failures: ", "; ".join(keys))]
 
     def terminal_notes(self, items: Sequence[Group]) -> Sequence[str]:
-        """Make a line for each key with how many models are without doubt; equal lines are one."""
+        """Make a line for each key with how many models are undisturbed; equal lines are one."""
         keys: dict[str, list[GroupKey]] = defaultdict(list)
         for group in items:
             sure = join((_count_sure(AMP, group), _count_sure(FP32, group)), ", ")
@@ -193,7 +193,7 @@ class SummaryTable(TableSpec[Group]):
         lines = []
         for sure, found in keys.items():
             names = shorten_names(list(map(str, found)), between="; ")
-            lines.append(f"models without doubt: {sure} ({names})")
+            lines.append(f"undisturbed models: {sure} ({names})")
         return lines
 
     def explain(self, findings: Findings, items: Sequence[Group]) -> str:
@@ -202,7 +202,7 @@ class SummaryTable(TableSpec[Group]):
             amp = f" AMP: {findings.amp}."
         return (
             "Geometric means of speedups; in brackets the 95 % interval for these models, in "
-            "parentheses how many models, and how many of them are without doubt: nothing "
+            "parentheses how many models, and how many of them are undisturbed: nothing "
             "disturbed them by more than their interval. A trial with the flag accuracy_unverified "
             "is in no mean and has not passed: its result could not be judged, or was wrong in an "
             f"earlier attempt. A new model: where one more of the same kind would lie.{amp}"
@@ -236,7 +236,7 @@ def _count_sure(mean: Mean, group: Group) -> str:
 def headline(group: Group) -> str:
     """Show the weighted mean and how sure it is.
 
-    E.g. `weighted 0.75 AMP + 0.25 fp32: 1.43 over 3 models, 2 without doubt; these models [1.40,
+    E.g. `weighted 0.75 AMP + 0.25 fp32: 1.43 over 3 models, 2 undisturbed; these models [1.40,
     1.46]`.
     """
     weighted = group.weighted

@@ -147,7 +147,7 @@ def _find_need(answer: Answer, command: str, sweep: str) -> _Need | None:
         return _Need(why, modes, True, processes, command, sweep)
     if answer.best is None or answer.is_sure or "unverified" in answer.why_unsure:
         return None
-    why = "more processes on an idle machine make it sure"
+    why = "more processes on an idle machine can make it sure"
     if answer.verdict == OPEN:
         why = "open; more processes on an idle machine may tell"
     modes = (find_option(answer.best.entry),)

@@ -208,6 +208,9 @@ def _describe_failures(findings: Findings) -> tuple[str, str, str]:
     trials = count(len(findings.entries), "trial")
     failed = f"{len(findings.failed)} of {trials} failed: {named}"
     ordered = sort_trials(findings.failed)
-    first = min(ordered, key=lambda entry: entry.record.status in NOT_RUN)
+    first = min(
+        ordered,
+        key=lambda one: (not one.record.judges_the_compiler, one.record.status in NOT_RUN),
+    )
     message = shorten(show(first.record.first_line), MAX_MESSAGE_CHARACTERS)
     return failed, join((name_trial(first, findings.axes), message), ": "), show(first.log)

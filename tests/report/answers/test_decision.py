@@ -111,7 +111,7 @@ def test_staying_eager_names_the_mode_that_came_nearest(tmp_path: Path) -> None:
     )
     assert (answer.verdict, answer.recommended, answer.chosen) == (STAY, "stay eager", None)
     assert str(answer) == (
-        "stay eager: default is less than 1.05x as fast as eager (1.00x [0.98, 1.03])"
+        "stay eager: default is less than 1.05x as fast as eager; measured 1.00x [0.98, 1.03]"
     )
 
 
@@ -155,7 +155,7 @@ def test_a_step_that_is_faster_as_measured_and_by_the_device_is_taken_unsure(
     measured = make_record(speedups=[1.36])
     faster = waits_for_the_host(measured, "eager", PerArm(0.0125, 0.010))
     answer = only(tmp_path, faster)
-    assert str(answer).startswith("default, unsure: 1.36x, 1.25x by the device; ")
+    assert str(answer).startswith("default, unsure: 1.36x (0.98 to 1.89), 1.25x by the device; ")
     equal = waits_for_the_host(measured, "eager", PerArm(0.010, 0.010))
     assert only(tmp_path / "equal", equal).verdict == OPEN
     slower = waits_for_the_host(make_record(speedups=[0.9]), "eager", PerArm(0.0125, 0.010))
@@ -274,7 +274,7 @@ def test_a_job_must_pay_back(tmp_path: Path) -> None:
     assert (short.verdict, short.is_sure) == (STAY, True)
     assert short.total_eager_s == pytest.approx(299 * 0.02)
     assert short.why_not.startswith(
-        "max-autotune pays back after 5,000 steps, and the job has 299 ("
+        "max-autotune pays back after 5,000 steps, and the job has 299; measured "
     )
     middle = only(tmp_path / "b", quick, slow, limits=Limits(steps=6000))
     assert (middle.recommended, middle.total_compiled_s) == (

@@ -226,7 +226,7 @@ def test_the_verdict_has_the_means_of_many_ladders(tmp_path: Path) -> None:
     ]
     assert say(tmp_path, records) == (
         "Over eager as built, 4 ladders gain 2.00x without torch.compile, and another 1.58x with "
-        "it (geometric means over the best rungs; 4 of them without doubt)."
+        "it (geometric means over the best rungs; 4 of them undisturbed)."
     )
 
 
@@ -240,7 +240,7 @@ def test_a_ladder_that_is_not_verified_is_in_no_mean(tmp_path: Path) -> None:
     said = say(tmp_path, [*records, make_rung("eager", make_trial("d")), *fast])
     assert said == (
         "Over eager as built, 3 ladders gain 2.00x without torch.compile, and another 2.00x with "
-        "it (geometric means over the best rungs; 3 of them without doubt; 1 more not verified)."
+        "it (geometric means over the best rungs; 3 of them undisturbed; 1 more not verified)."
     )
 
 

@@ -214,7 +214,7 @@ def test_the_loop_decides_whether_to_compile(
     gain = rf"loop {0.1 / compiled_s:.2f}x \[\d\.\d\d, \d\.\d\d\], step {speedup:.2f}x"
     forms = {
         "compile": rf"compile default: {gain}; pays back after [\d,]+ steps \(.*\)",
-        "stay eager": rf"stay eager: default .*\({gain}\)",
+        "stay eager": rf"stay eager: default .*; measured {gain}",
     }
     assert re.match(f"script train.py: {forms[advice]}", said), said
     assert "unsure" not in said
@@ -257,8 +257,8 @@ def test_one_line_recommends_one_mode_of_a_script(tmp_path: Path) -> None:
     said = [line for line in report.verdict.sentences if line.startswith("Script")]
     assert len(said) == 1
     assert said[0].startswith(
-        "Script train.py: reduce-overhead, unsure: loop 2.00x, step 2.00x; pays back after 800 "
-        "steps (1 min 20 s)"
+        "Script train.py: reduce-overhead, unsure: loop 2.00x (1.44 to 2.77), step 2.00x; "
+        "pays back after 800 steps (1 min 20 s)"
     )
 
 
@@ -279,7 +279,8 @@ def test_scripts_of_one_name_have_a_sentence_each(tmp_path: Path) -> None:
     first, second = verdict_of(tmp_path, *records)
     assert first.startswith("Script train.py: compile default: loop 2.00x [")
     assert second.startswith(
-        "Script train.py: stay eager: default is less than 1.05x as fast as eager (loop 0.91x ["
+        "Script train.py: stay eager: default is less than 1.05x as fast as eager; "
+        "measured loop 0.91x ["
     )
 
 
@@ -313,7 +314,7 @@ def test_a_length_of_the_report_is_not_that_of_the_command(tmp_path: Path) -> No
     )
     (said,) = verdict_of(tmp_path / "short", record, limits=Limits(steps=1_000))
     assert said.startswith("Script train.py: stay eager: default pays back after 2,000 steps")
-    assert "pays back after 2,000 steps, and the job has 1,000 (" in said
+    assert "pays back after 2,000 steps, and the job has 1,000; measured " in said
     assert "over" not in said
 
 
@@ -334,7 +335,7 @@ def test_a_script_whose_loop_was_not_timed_is_answered_by_its_step(tmp_path: Pat
     record = make_trained(None, 0.08, device="cuda")
     process = replace(make_process(3.0), script=ScriptRun(modules=("Net",)))
     answer = choose(tmp_path, replace(record, processes=(process,)))
-    assert str(answer).startswith("default, unsure: step 3.00x; pays back after")
+    assert str(answer).startswith("default, unsure: step 3.00x (2.94 to 3.06); pays back after")
 
 
 def end_after(steps: int, record: Record) -> Record:
@@ -351,7 +352,7 @@ def test_a_script_that_ended_before_compiling_paid_back_stays_eager(tmp_path: Pa
     loops = (0.08, 0.0801, 0.0799)
     (said,) = verdict_of(tmp_path, end_after(96, make_trained(None, *loops)))
     assert said.startswith("Script train.py: stay eager: default pays back after 2,000 steps, and ")
-    assert "and the job has 96 (loop 1.25x [" in said
+    assert "and the job has 96; measured loop 1.25x [" in said
     assert "; over the script's own 96 steps compiling loses 38 s (38 s to 38 s)." in said
     (said,) = verdict_of(tmp_path / "long", end_after(10_000, make_trained(None, *loops)))
     assert said.startswith("Script train.py: compile default: loop 1.25x [")

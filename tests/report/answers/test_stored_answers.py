@@ -41,7 +41,7 @@ def test_three_processes_that_agree_on_a_gpu_are_a_sure_answer(tmp_path: Path) -
 def test_a_step_that_gains_more_than_its_loop_is_not_told_to_stay_eager(tmp_path: Path) -> None:
     answer = answers_of(tmp_path, "h100-scripts")["main.py"]
     assert (answer.verdict, answer.is_sure) == (COMPILE, False)
-    said = "default, unsure: loop 1.11x, step 1.32x, 1.53x by the device; "
+    said = "default, unsure: loop 1.11x (0.80 to 1.55), step 1.32x, 1.53x by the device; "
     assert str(answer).startswith(said)
 
 

@@ -93,14 +93,14 @@ def test_header_says_how_sure_the_mean_is(tmp_path: Path) -> None:
         tmp_path, [*PAIR, *(make_record("vgg16", name, [2.0], flags=flags[name]) for name in flags)]
     )
     assert (
-        "<span>1 model, all without doubt</span><span>1 of 2 with verified results</span>"
+        "<span>1 model, all undisturbed</span><span>1 of 2 with verified results</span>"
         in text.replace("\n", "")
     )
     (row,) = (row for row in data_of(text)["tables"]["summary"]["rows"] if row["cells"][0] == "cnn")
-    assert [cell.partition("(")[2] for cell in row["cells"] if " doubt)" in cell] == [
-        "1, all without doubt)",
-        "2, all without doubt)",
-        "1, all without doubt)",
+    assert [cell.partition("(")[2] for cell in row["cells"] if "undisturbed)" in cell] == [
+        "1, all undisturbed)",
+        "2, all undisturbed)",
+        "1, all undisturbed)",
     ]
     bars = [
         trace
@@ -108,8 +108,8 @@ def test_header_says_how_sure_the_mean_is(tmp_path: Path) -> None:
         if trace["type"] == "bar"
     ]
     assert [bar["hovertext"][0].partition(" over ")[2] for bar in bars] == [
-        "1 model, all without doubt",
-        "2 models, all without doubt",
+        "1 model, all undisturbed",
+        "2 models, all undisturbed",
     ]
 
 

@@ -123,20 +123,20 @@ def test_what_keeps_an_answer_from_being_sure_is_named(
     assert str(row["reason"]).endswith(f"; not sure: {', '.join(why)}" if why else "(6 s)")
 
 
-def test_the_ends_of_one_process_are_those_of_its_margin_and_not_shown(tmp_path: Path) -> None:
+def test_the_ends_of_one_process_are_those_of_its_margin(tmp_path: Path) -> None:
     one, several = [make_record(speedups=[1.5])], [make_record(speedups=[1.5, 1.52, 1.48])]
     row = row_of(tmp_path / "one", *one)
     assert (row["ends"], row["why_unsure"]) == ("margin", ("one process",))
     ends = [row["speedup_low"], row["speedup_high"]]
     assert ends == pytest.approx([1.5 / 1.02, 1.5 * 1.02])
     assert row_of(tmp_path / "several", *several)["ends"] == "processes"
-    assert cells(tmp_path / "one shown", one)["speedup"] == "1.50"
+    assert cells(tmp_path / "one shown", one)["speedup"] == "1.50 (1.47 to 1.53)"
     assert cells(tmp_path / "several shown", several)["speedup"].startswith("1.50 [")
 
 
 def test_the_note_says_where_an_answer_turns(tmp_path: Path) -> None:
     (note,) = TABLE.notes(findings_of(tmp_path, make_record()).answers)
-    assert note.startswith("an answer turns at 1.05x, or ")
+    assert note.startswith("the answer is compile from 1.05x on, or ")
     assert TABLE.notes([]) == []
 
 

@@ -82,15 +82,15 @@ def test_another_weight_gives_another_summary(
 
 def test_the_headline_has_the_mean_and_how_many_models_are_without_doubt(tmp_path: Path) -> None:
     assert headline(whole_of(findings_of(tmp_path, doubtful()))) == (
-        "weighted 0.75 AMP + 0.25 fp32: 5.50 over 3 models, 1 without doubt; by device time 5.50 "
-        "over 3 models, 2 without doubt"
+        "weighted 0.75 AMP + 0.25 fp32: 5.50 over 3 models, 1 undisturbed; by device time 5.50 "
+        "over 3 models, 2 undisturbed"
     )
 
 
 def test_the_headline_is_over_verified_models_alone(tmp_path: Path) -> None:
     assert headline(whole_of(findings_of(tmp_path, unverified()))) == (
-        "weighted 0.75 AMP + 0.25 fp32: 3.50 over 1 model, all without doubt; "
-        "by device time 3.50 over 1 model, all without doubt"
+        "weighted 0.75 AMP + 0.25 fp32: 3.50 over 1 model, all undisturbed; "
+        "by device time 3.50 over 1 model, all undisturbed"
     )
     assert headline(whole_of(findings_of(tmp_path / "none", unverified()[4:]))) == (
         "weighted 0.75 AMP + 0.25 fp32: none, no model is ok and verified in a precision of weight "
@@ -103,8 +103,8 @@ def test_a_device_mean_that_is_surer_says_so(tmp_path: Path) -> None:
     records = [with_device(with_busy_host(record), 2.0) for record in records]
     findings = findings_of(tmp_path, records)
     assert headline(whole_of(findings)) == (
-        "weighted 0.75 AMP + 0.25 fp32: 2.00 over 1 model, none without doubt; "
-        "by device time 2.00 over 1 model, all without doubt"
+        "weighted 0.75 AMP + 0.25 fp32: 2.00 over 1 model, none undisturbed; "
+        "by device time 2.00 over 1 model, all undisturbed"
     )
 
 
@@ -115,7 +115,7 @@ def test_the_headline_has_the_intervals_of_both_means(tmp_path: Path) -> None:
     interval = estimated(group.weighted).partition(" ")[2]
     assert headline(group).endswith(
         f"; these models {interval}; by device time {estimated(DEVICE.estimate(group))} over 1 "
-        "model, all without doubt"
+        "model, all undisturbed"
     )
     assert "[" in interval
 
@@ -140,8 +140,8 @@ def test_the_page_has_a_column_of_the_device_mean_where_a_device_time_is_known(
 @pytest.mark.parametrize(
     ("medium", "shown"),
     [
-        (PAGE, "6.00 (3, 1 without doubt)"),
-        (MARKDOWN, "6.00 (3, 1 without doubt)"),
+        (PAGE, "6.00 (3, 1 undisturbed)"),
+        (MARKDOWN, "6.00 (3, 1 undisturbed)"),
         (TERMINAL, "6.00 (3)"),
     ],
 )

@@ -64,7 +64,7 @@ def test_every_table_names_the_loop_of_a_script_before_its_step(tmp_path: Path) 
     (entry,), (answer,) = findings.entries, findings.answers
     assert show_speedup(entry) == "loop 1.25, step 2.00"
     assert set(shown_of(SpeedupsTable(), "speedup", entry)) == {"loop 1.25, step 2.00"}
-    assert shown_of(RecommendationsTable(), "speedup", answer) == ["loop 1.25"]
+    assert shown_of(RecommendationsTable(), "speedup", answer) == ["loop 1.25 (0.90 to 1.73)"]
     assert "speedup loop 1.25, step 2.00" in describe_trial(entry)
     titles = [column.title for column in ScriptsTable().columns]
     assert titles.index("loop") < titles.index("step")
