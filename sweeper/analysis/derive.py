@@ -167,20 +167,18 @@ def _describe_any_status(
     programs = {
         (process.code_fingerprint, process.autotuning_fingerprint) for process in record.processes
     }
-    result = Result(
+    found = record.diagnostics
+    return Result(
         processes=len(measured),
         draws=len({process.draw for process in measured}),
         eager_step_s=eager.ratio if eager else None,
         artifacts=len(programs - {(None, None)}) or None,
         seen_of_script=next(filter(None, (process.script for process in record.processes)), None),
         is_void_by_script=_is_void_by_script(record),
+        graph_breaks=sum(map(attrgetter("count"), found.graph_breaks)) if found else None,
+        recompiles=found.recompiles if found else None,
         readings=readings,
     )
-    found = record.diagnostics
-    if found is None:
-        return result
-    graph_breaks = sum(map(attrgetter("count"), found.graph_breaks))
-    return replace(result, graph_breaks=graph_breaks, recompiles=found.recompiles)
 
 
 def _is_void_by_script(record: Record) -> bool:

@@ -110,10 +110,6 @@ def _is_unsteady(record: Record, process: Process) -> bool:
     return False
 
 
-def _was_recompiled(_record: Record, process: Process) -> bool:
-    return any(item.void == "recompiled" for item in process.rounds)
-
-
 def _is_gpu_unobserved(record: Record, process: Process) -> bool:
     """Return whether it is unknown if the GPU was shared or its clocks were lowered."""
     gpu = process.gpu
@@ -377,7 +373,7 @@ FLAGS: Mapping[str, Flag] = {
         cause="recompilation",
         moves=lambda _: MAX_RECOMPILED,
         why="rounds are void, and the next compilation may come at any step",
-        of_process=_was_recompiled,
+        of_process=lambda _, process: any(item.void == "recompiled" for item in process.rounds),
     ),
     "several_artifacts": Flag(
         "processes that share a compile cache ran different code",
@@ -474,8 +470,7 @@ FLAGS: Mapping[str, Flag] = {
     ),
 }
 
-# The flags that say that the speedup may be off, and why.
-DOUBTS: Mapping[str, str] = {name: flag.why for name, flag in FLAGS.items() if flag.rank == DOUBT}
-WALL_CLOCK_DOUBTS = frozenset({"host_busy"})  # not of device time
-DEVICE_DOUBTS = frozenset(DOUBTS) - WALL_CLOCK_DOUBTS
+# The flags that say that the speedup may be off.
+DOUBTS = frozenset(name for name, flag in FLAGS.items() if flag.rank == DOUBT)
+DEVICE_DOUBTS = DOUBTS - {"host_busy"}
 UNVERIFYING = frozenset(name for name in DOUBTS if not FLAGS[name].cause)

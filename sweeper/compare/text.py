@@ -102,7 +102,7 @@ def _quantity_columns(quantity: Quantity) -> list[Column[JudgedPair]]:
 
     columns: list[Column[Change]] = [
         *read("base", "head", "ratio"),
-        *interval_columns(f"{name}_ratio", lambda change: change.interval),
+        *interval_columns(f"{name}_ratio", attrgetter("estimate")),
         *read("p", "unit", "verdict", "reason"),
     ]
     return [lift(column, lambda row: row.find_change(quantity)) for column in columns]
@@ -119,8 +119,8 @@ def _show_device(change: Change) -> str:
     return f"{_show_change(change)} {change.verdict}"
 
 
-def _show_change(change: Change) -> str:
-    return percent(change.log) if change.estimate else ""
+def _show_change(change: Change | None) -> str:
+    return percent(change.log) if change and change.estimate else ""
 
 
 def _show_compiled(change: Change) -> str:
@@ -228,11 +228,8 @@ def rank(row: JudgedPair) -> tuple[int, float]:
 
 def is_worth_showing(row: JudgedPair) -> bool:
     """Whether something changed, or the row is not SAME; other rows are only counted."""
-    verdicts = {row.verdict}
-    for name, change in row.changes.items():
-        if name not in CONTROLS:
-            verdicts.add(change.verdict)
-    return row.verdict != "SAME" or not verdicts.issubset(UNCHANGED)
+    judged = [change for name, change in row.changes.items() if name not in CONTROLS]
+    return row.verdict != "SAME" or any(change.verdict not in UNCHANGED for change in judged)
 
 
 def choose_columns(rows: Sequence[JudgedPair], every: bool = False) -> list[Column[JudgedPair]]:
@@ -322,8 +319,7 @@ def count_verdicts(document: Document) -> str:
     for verdict, rows in groupby(document.rows, attrgetter("verdict")):
         names = []
         for row in rows:
-            changed = _show_change(row.decisive) if row.decisive else ""
-            names.append(join((document.name(row), changed), " "))
+            names.append(join((document.name(row), _show_change(row.decisive)), " "))
         listed = f" ({shorten_names(names)})" if verdict in NAMED else ""
         counts.append(f"{len(names)} {verdict}{listed}")
     return f"{count(len(document.rows), 'row')}: {', '.join(counts)}"
@@ -396,8 +392,7 @@ def render(document: Document, kind: str) -> str:
 
 def print_document(document: Document, console: Console) -> None:
     """Print the document to a terminal; a pipe gets lines as long as they are."""
-    if not console.is_terminal:
-        console.width = max(console.width, MIN_WIDTH)
+    terminal.widen(console, MIN_WIDTH)
     shown = document.shown
     names = (f"BASE: {document.base}", f"HEAD: {document.head}")
     for line in (*names, *document.facts, *describe_controls(document.comparison)):

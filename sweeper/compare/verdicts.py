@@ -14,9 +14,8 @@ from statistics import median
 from sweeper.analysis import stats
 from sweeper.analysis.derive import MIN_DRAWS_FOR_INTERVAL, MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.flags import UNVERIFIED
+from sweeper.analysis.margins import find_margin
 from sweeper.analysis.stats import CONFIDENCE, Estimate, Interval
-from sweeper.core.trial import Trial
-from sweeper.loading.cross_trial import max_eager_spread
 from sweeper.report.columns.formats import join, prefix
 
 from .pairs import LOST, Pair, Sides
@@ -115,7 +114,7 @@ class Control:
 
     shift: float | None = None  # None: no row has this time of eager on both sides
     rows: int = 0
-    max_shift: float = max_eager_spread("cuda")
+    max_shift: float = math.inf
 
     @property
     def moved(self) -> bool:
@@ -219,7 +218,7 @@ def _measure_control(changes: Sequence[Change], quantity: Quantity) -> Control:
         return Control()
     calm = [change for change in known if not is_host_bound(change.sides, quantity)]
     logs = [change.log for change in calm or known]
-    limit = min(max_eager_spread(change.sides[0].trial.device) for change in known)
+    limit = min(find_margin(change.sides[0].trial.device).eager for change in known)
     return Control(median(logs), len(logs), limit)
 
 
@@ -276,15 +275,12 @@ def _same_artifact(sides: Sides) -> bool:
     """Whether all processes of both sides ran one compiled program, so that autotuning cannot
     differ between them.
     """
-    if all(_is_without_autotuning(side.trial) for side in sides):
+    trials = [side.trial for side in sides]
+    if all(trial.mode == "eager" or trial.backend in WITHOUT_AUTOTUNING for trial in trials):
         return True
     base, head = sides
     artifacts = base.artifacts | head.artifacts
     return len(artifacts) == 1 and None not in artifacts
-
-
-def _is_without_autotuning(trial: Trial) -> bool:
-    return trial.mode == "eager" or trial.backend in WITHOUT_AUTOTUNING
 
 
 def judge_quantity(

@@ -6,12 +6,10 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
+from sweeper.analysis.margins import find_margin
+
 from .entries import Entry, OverStrongest
 from .ladder import find_ladders
-
-# The share by which the eager step times of one model may differ, by type of device: a CPU's clock
-# wobbles.
-MAX_EAGER_SPREAD = {"cuda": 0.01, "cpu": 0.10}
 
 
 def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
@@ -22,7 +20,8 @@ def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
             groups[_eager_step(entry)][entry] = entry.result.eager_step_s
     moved: set[Entry] = set()
     for group in groups.values():
-        if disagree(list(group.values()), next(iter(group)).record.trial.device):
+        spread = max(group.values()) / min(group.values()) - 1
+        if spread > find_margin(next(iter(group)).trial.device).eager:
             moved.update(group)
     over_strongest: dict[Entry, OverStrongest] = {}
     for ladder in find_ladders(entries):
@@ -34,18 +33,6 @@ def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
             flags = tuple(sorted({*flags, "eager_moved"}))
         found.append(replace(entry, flags=flags, over_strongest=over_strongest.get(entry)))
     return tuple(found)
-
-
-def disagree(eager_s: Sequence[float], device: str) -> bool:
-    """Say whether the times that trials on a type of device found for one eager step are different
-    times.
-    """
-    return len(eager_s) > 1 and max(eager_s) / min(eager_s) - 1 > max_eager_spread(device)
-
-
-def max_eager_spread(device: str) -> float:
-    """Return the share by which times of one eager step may differ on a type of device."""
-    return MAX_EAGER_SPREAD.get(device, MAX_EAGER_SPREAD["cuda"])
 
 
 def _eager_step(entry: Entry) -> Hashable:

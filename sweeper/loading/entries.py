@@ -143,10 +143,17 @@ def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str
         except RecordError as error:
             problems.append(printable(f"{found.where}: {error}"))
             continue
-        result, worst, blocks = derive(record), find_worst_accuracy(record), _read_blocks(record)
-        small = _slim(record, shared)
-        entry = Entry(small, result, found.folder, "", record.flags, worst, blocks=blocks)
-        entries.append(replace(entry, disturbances=find_disturbances(record)))
+        entries.append(
+            Entry(
+                _slim(record, shared),
+                derive(record),
+                found.folder,
+                flags=record.flags,
+                worst=find_worst_accuracy(record),
+                blocks=_read_blocks(record),
+                disturbances=find_disturbances(record),
+            )
+        )
     return entries, problems
 
 

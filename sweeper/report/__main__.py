@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from sweeper.core.errors import ConfigError
 from sweeper.core.system.exit_codes import BAD_INPUT, NOT_OK, OK
 from sweeper.core.system.pipes import run_until_closed
 
@@ -84,8 +85,6 @@ def read_limits(steps: str | None, memory_gib: str | None) -> Limits:
 def _read_positive(
     option: str, text: str | None, number: Callable[[str], N], allowed: str
 ) -> N | None:
-    from sweeper.core.errors import ConfigError
-
     if text is None:
         return None
     with contextlib.suppress(ValueError):
@@ -100,7 +99,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parse(arguments)
     from rich.console import Console
 
-    from sweeper.core.errors import ConfigError
     from sweeper.core.paths import RUNS, SweepPaths
     from sweeper.loading import parallel
     from sweeper.loading.sources import find_sources

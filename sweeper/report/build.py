@@ -20,7 +20,7 @@ from sweeper.report.answers.decision import NO_LIMITS, Limits
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.groups import list_missing_precisions, list_unverified
 from sweeper.report.answers.provenance import describe
-from sweeper.report.columns.formats import count
+from sweeper.report.columns.formats import count, shorten_names
 from sweeper.report.tables.registry import TABLES
 from sweeper.report.text.report import Report
 from sweeper.report.text.terminal import print_plain
@@ -105,16 +105,13 @@ def locate_inspections(entries: Sequence[Entry]) -> list[str]:
             summaries.append(str(entry.folder / inspection.folder / "summary.md"))
     if not summaries:
         return []
-    named = ", ".join(summaries[:MAX_INSPECTIONS])
-    hidden = len(summaries) - MAX_INSPECTIONS
-    more = f" and {hidden} others" if hidden > 0 else ""
-    return [f"what the compiler did: {named}{more}"]
+    return [f"what the compiler did: {shorten_names(summaries, max_names=MAX_INSPECTIONS)}"]
 
 
 @pause_garbage_collection()
 def print_report(report: Report, console: Console) -> None:
     """Print facts, tables and notes."""
-    _widen(console)
+    terminal.widen(console, MIN_WIDTH)
     for fact in report.provenance.facts:
         print_plain(fact.line, console)
     terminal.print_tables(report.findings, console)
@@ -127,17 +124,11 @@ def print_verdict(report: Report, console: Console) -> None:
     """Print what no answer should hide, the best mode of each model, and at the end the verdict in
     a few lines.
     """
-    _widen(console)
+    terminal.widen(console, MIN_WIDTH)
     entries = report.findings.entries
     for line in (*find_mixtures(entries), *locate_inspections(entries)):
         print_plain(f"note: {line}", console)
     terminal.print_verdict(report, console)
-
-
-def _widen(console: Console) -> None:
-    """Make a console that is no terminal at least `MIN_WIDTH` columns wide."""
-    if not console.is_terminal:
-        console.width = max(console.width, MIN_WIDTH)
 
 
 def suggest_next(report: Report, out: Path, sweep: str | None) -> list[str]:

@@ -88,10 +88,10 @@ class Progress:
             return f"[red]{record.status}[/red] while {record.phase}: {escape(record.first_line)}"
         disturbances = find_disturbances(record)
         entry = Entry(record, result, Path(), flags=record.flags, disturbances=disturbances)
-        one = find_candidate(entry)
+        one = find_candidate(entry, record.trial.labels.total_steps)
         if one is None:
             return "[green]ok[/green]"
-        mark = "?" if one.why_unsure(record.trial.labels.total_steps) else ""
+        mark = "?" if one.why_unsure else ""
         self.has_unsure |= bool(mark)
         text = f"{ratio(one.gain.value)}x{mark} {one.gain.bounds}"
         if one.of_loop:

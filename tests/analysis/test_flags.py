@@ -179,9 +179,9 @@ def test_every_flag_has_a_rule_and_every_status_and_flag_has_texts() -> None:
     assert without_rule == {"unresolved", "eager_moved"}
     assert tuple(meanings.STATUSES) == STATUSES
     assert {flag.rank for flag in FLAGS.values()} == RANKS.keys()
-    assert {name for name, flag in FLAGS.items() if flag.rank == DOUBT} == DOUBTS.keys()
+    assert {name for name, flag in FLAGS.items() if flag.rank == DOUBT} == DOUBTS
     disturbances = {name for name, flag in FLAGS.items() if flag.cause}
-    assert disturbances | UNVERIFYING == DOUBTS.keys()
+    assert disturbances | UNVERIFYING == DOUBTS
     assert {"accuracy_unverified", "trains_differently"} == UNVERIFYING
     for meaning in (*meanings.STATUSES.values(), *FLAGS.values(), *meanings.CAUSES.values()):
         assert "`" not in meaning.says  # tooltips have no markup

@@ -160,7 +160,7 @@ def check_answer(answer: Answer) -> None:
     if best is None:
         assert (answer.verdict, answer.is_sure) == (OPEN, False)
         return
-    turn = best.turn(steps)
+    turn = best.turn
     if answer.is_sure:
         assert not best.gain.by_margin
         assert not best.gain.low <= turn <= best.gain.high
@@ -171,5 +171,5 @@ def check_answer(answer: Answer) -> None:
     if best.gain.low > turn:
         assert answer.verdict == COMPILE, "an interval above the turning point is an answer"
     if answer.verdict == COMPILE and steps is not None:
-        assert best.break_even_steps is not None
-        assert best.break_even_steps <= steps
+        assert best.result.break_even_steps is not None
+        assert best.result.break_even_steps <= steps

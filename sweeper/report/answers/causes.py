@@ -56,22 +56,16 @@ class Cause:
     @property
     def extent(self) -> str:
         """What a trial loses and how often the cause was seen; empty where neither is known."""
-        if self.count is None:
-            return self.loss
-        return join((self.loss, count(self.count, "time")), ", ")
+        times = "" if self.count is None else count(self.count, "time")
+        return join((self.loss, times), ", ")
 
     def describe(self) -> str:
         """E.g. `10.3 ms per step (43 %): the device waits for the host`."""
-        detail = join_lines(self.detail)
-        if self.extent:
-            return f"{self.extent}: {detail}"
-        return detail
+        return join((self.extent, join_lines(self.detail)), ": ")
 
     def describe_behind_name(self) -> str:
         """Describe it with what separates the text from the cause's name."""
-        separator = ": "
-        if self.extent:
-            separator = ", "
+        separator = ", " if self.extent else ": "
         return f"{separator}{self.describe()}"
 
 

@@ -13,6 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 
 from sweeper.analysis.margins import find_margin
 from sweeper.core.backends import CONTROLS
@@ -20,8 +21,8 @@ from sweeper.core.trial import Trial
 from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import duration, join, prefix, ratio, shorten_names
 
-from .gains import Candidate, find_candidate, name_mode
-from .speedups import memory_change_percent
+from .gains import MIN_GAIN, Candidate, find_candidate, name_mode
+from .speedups import memory_change_percent, show_memory_change
 from .trials import rank_mode
 
 COMPILE, STAY, OPEN = "compile", "stay eager", "open"
@@ -76,9 +77,13 @@ class Answer:
     not_tried: tuple[str, ...] = ()  # modes that could help where no mode that was tried does
 
     @property
-    def trial(self) -> Trial:
+    def entry(self) -> Entry:
         """A trial of the model, for what all of them have in common."""
-        return self.entries[0].trial
+        return self.entries[0]
+
+    @property
+    def trial(self) -> Trial:
+        return self.entry.trial
 
     @property
     def chosen(self) -> Candidate | None:
@@ -91,7 +96,7 @@ class Answer:
 
     @property
     def recommended(self) -> str:
-        return self.best.name if self.best and self.verdict == COMPILE else self.verdict
+        return self.chosen.name if self.chosen else self.verdict
 
     @property
     def gain(self) -> float:
@@ -117,10 +122,11 @@ class Answer:
         steps (12 min); peak memory -17 %`.
         """
         unsure = prefix("; not sure: ", ", ".join(self.why_unsure))
-        if self.verdict != COMPILE or self.best is None:
+        one = self.chosen
+        if one is None:
             return f"{self.verdict}: {self.why_not}{unsure}"
-        name = f"compile {self.best.name}" if self.is_sure else f"{self.best.name}, unsure"
-        figures = show_gain(self.best), show_payback(self.best), show_memory(self.best)
+        name = f"compile {one.name}" if self.is_sure else f"{one.name}, unsure"
+        figures = show_gain(one), show_payback(one), show_memory(one)
         return f"{name}: {join(figures)}{unsure}"
 
 
@@ -128,28 +134,25 @@ def show_gain(one: Candidate) -> str:
     """E.g. `1.28x [1.25, 1.31], 1.29x by the device`, or `1.28x (1.25 to 1.31)` with the margin of
     one process; of a script its loop before its step.
     """
-    shown = f"{one.clock}{ratio(one.gain.value)}x {one.gain.bounds}"
-    if one.of_loop:
-        shown += f", step {ratio(one.entry.result.speedup)}x"
+    shown = f"{one.shown}x {one.gain.bounds}"
+    step = f"step {ratio(one.result.speedup)}x" if one.of_loop else ""
     device = f"{ratio(one.device.value)}x by the device" if one.device else ""
-    return join((shown, device), ", ")
+    return join((shown, step, device), ", ")
 
 
 def show_payback(one: Candidate) -> str:
     """E.g. `pays back after 3,178 steps (12 min)`."""
-    steps = one.break_even_steps
-    if steps is None:
+    if one.result.break_even_steps is None:
         return ""
-    seconds = one.total_s(math.ceil(steps)) or 0.0
-    return f"pays back after {math.ceil(steps):,} steps ({duration(seconds)})"
+    steps = math.ceil(one.result.break_even_steps)
+    return f"pays back after {steps:,} steps ({duration(one.total_s(steps) or 0.0)})"
 
 
 def show_memory(one: Candidate) -> str:
     """E.g. `peak memory +16 %`; nothing of a change below `MIN_MEMORY_CHANGE`."""
-    change = memory_change_percent(one.entry)
-    if change is None or abs(change) < MIN_MEMORY_CHANGE:
+    if abs(memory_change_percent(one.entry) or 0.0) < MIN_MEMORY_CHANGE:
         return ""
-    return f"peak memory {change:+.0f} %"
+    return f"peak memory {show_memory_change(one.entry)}"
 
 
 def choose_all(entries: Iterable[Entry], limits: Limits = NO_LIMITS) -> list[Answer]:
@@ -174,7 +177,7 @@ def choose_all(entries: Iterable[Entry], limits: Limits = NO_LIMITS) -> list[Ans
 
 
 def _order(answer: Answer) -> tuple[str, str, int, str, str]:
-    labels, variant = answer.trial.labels, answer.entries[0].variant
+    labels, variant = answer.trial.labels, answer.entry.variant
     batch_size = answer.batch_size or 0
     return labels.model, answer.trial.workload, batch_size, variant, labels.precision
 
@@ -195,7 +198,7 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Answer:
     ran = [entry.record.batch_size for entry in entries if entry.is_ok]
     batch_size = max(ran, default=first.trial.batch_size)
     candidates, ruled_out = _find_comparable(entries, batch_size, limits)
-    peaks = [one.entry.result.eager_peak_memory_bytes for one in candidates]
+    peaks = [one.result.eager_peak_memory_bytes for one in candidates]
     eager_needs = limits.exceeded_by(min(filter(None, peaks), default=None))
     if eager_needs:
         ruled_out.append(f"eager: {eager_needs}")
@@ -209,32 +212,27 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Answer:
     if not kept:
         why = "neither eager nor a mode that is right fits" if eager_needs else "no mode fits"
         return replace(answer, why_not=why if candidates else _say_what_failed(entries))
-    if eager_needs:
-        return _take(answer, kept, None)
-    steps = limits.steps
-    gaining = [one for one in kept if one.gains(steps)]
-    gaining = gaining or [one for one in kept if one.may_gain(steps)]
+    if eager_needs:  # so nothing has to be paid back
+        return _take(answer, [replace(one, steps=None) for one in kept])
+    gaining = [one for one in kept if one.gains]
+    gaining = gaining or [one for one in kept if one.may_gain]
     if gaining:
-        return _take(answer, gaining, steps)
-    crossing = [one for one in kept if not one.fails_to_gain(steps)]
-    nearest = max(crossing or kept, key=_rank_gain)
+        return _take(answer, gaining)
+    crossing = [one for one in kept if not one.fails_to_gain]
+    nearest = max(crossing or kept, key=lambda one: one.gain.value)
     answer = replace(answer, best=nearest, not_tried=_list_untried(answer, kept))
     if crossing:
         ends = f"{ratio(nearest.gain.low)}x to {ratio(nearest.gain.high)}x"
-        measured = f"{nearest.name} {nearest.clock}{ratio(nearest.gain.value)}x may be {ends}"
-        why = f"{measured}, and pays from {ratio(nearest.turn(steps))}x on"
-        return replace(answer, why_not=why, why_unsure=nearest.why_unsure(steps))
-    unsure = [reason for one in kept for reason in one.why_unsure(steps)]
+        measured = f"{nearest.name} {nearest.shown}x may be {ends}"
+        why = f"{measured}, and pays from {ratio(nearest.turn)}x on"
+        return replace(answer, why_not=why, why_unsure=nearest.why_unsure)
+    unsure = chain.from_iterable(one.why_unsure for one in kept)
     return replace(
         answer,
         verdict=STAY,
-        why_not=_say_why_to_stay(nearest, steps),
+        why_not=_say_why_to_stay(nearest),
         why_unsure=tuple(dict.fromkeys(unsure)),
     )
-
-
-def _rank_gain(one: Candidate) -> float:
-    return one.gain.value
 
 
 def _find_comparable(
@@ -246,7 +244,7 @@ def _find_comparable(
     candidates: list[Candidate] = []
     ruled_out: list[str] = []
     for entry in entries:
-        one = find_candidate(entry)
+        one = find_candidate(entry, limits.steps)
         why = ""
         if entry.trial.backend in CONTROLS:
             why = "a control that compiles nothing"
@@ -263,19 +261,22 @@ def _find_comparable(
             ruled_out.append(f"{name_mode(entry)}: {why}")
     of_loop = [one for one in candidates if one.of_loop]
     if of_loop:
-        why = "its loop was not timed"
-        ruled_out += [f"{one.name}: {why}" for one in candidates if not one.of_loop]
+        others = [one.name for one in candidates if not one.of_loop]
+        ruled_out += [f"{name}: its loop was not timed" for name in others]
     return of_loop or candidates, ruled_out
 
 
-def _take(answer: Answer, gaining: Sequence[Candidate], steps: int | None) -> Answer:
+def _take(answer: Answer, gaining: Sequence[Candidate]) -> Answer:
     """Take the mode with which a job of known length ends first. Otherwise take, of the modes that
     none is told to be better than, the one that compiles fastest, else the mildest; but none that
     waits for the host where a faster one does not.
     """
 
     def rank(one: Candidate) -> float:
-        return one.gain.value if steps is None else -(one.total_s(steps) or math.inf)
+        return one.gain.value if one.steps is None else -(one.total_s(one.steps) or math.inf)
+
+    def compile_s(one: Candidate) -> float:
+        return one.result.compile_cold_s or math.inf
 
     ranked = sorted(gaining, key=rank, reverse=True)
     equals: list[Candidate] = []
@@ -283,17 +284,17 @@ def _take(answer: Answer, gaining: Sequence[Candidate], steps: int | None) -> An
         if not any(_differ(one, better) for better in ranked[:place]):
             equals.append(one)
     best = equals[0]
-    if steps is None:
+    if best.steps is None:
         calm = max((one.gain.value for one in equals if not one.waits_for_host), default=0.0)
         kept = [one for one in equals if one.gain.value >= calm or not one.waits_for_host]
-        compile_s = min(one.compile_s or math.inf for one in kept)
-        quick = [one for one in kept if (one.compile_s or math.inf) <= compile_s * (1 + ALIKE)]
-        best = min(quick or kept, key=lambda one: (rank_mode(one.entry.trial.mode), one.name))
+        longest_s = min(map(compile_s, kept)) * (1 + ALIKE)
+        quick = [one for one in kept if compile_s(one) <= longest_s]
+        best = min(quick, key=lambda one: (rank_mode(one.entry.trial.mode), one.name))
     return replace(
         answer,
         verdict=COMPILE,
         best=best,
-        why_unsure=best.why_unsure(steps),
+        why_unsure=best.why_unsure,
         tied=tuple(one.name for one in equals if one is not best),
     )
 
@@ -310,20 +311,19 @@ def _differ(one: Candidate, other: Candidate) -> bool:
     noise = math.hypot(*(math.log1p(gain.share) for gain in gains if not gain.by_margin))
     if any(gain.waits for gain in gains):
         noise = max(noise, math.log1p(margin.host))
-    if {one.entry.result.interval, other.entry.result.interval} != {"draws"}:
+    if {one.result.interval, other.result.interval} != {"draws"}:
         noise += math.log1p(margin.row)
     return speedups * steps > 0 and min(abs(speedups), abs(steps)) > noise
 
 
-def _say_why_to_stay(nearest: Candidate, steps: int | None) -> str:
-    if steps is not None and nearest.turn(steps) > nearest.turn(None):
-        needed = nearest.break_even_steps
-        paid = "never pays back"
+def _say_why_to_stay(nearest: Candidate) -> str:
+    why = f"is less than {ratio(1 + MIN_GAIN)}x as fast as eager"
+    if nearest.turn > 1 + MIN_GAIN:
+        why, needed = "never pays back", nearest.result.break_even_steps
         if needed is not None:
-            paid = f"pays back after {math.ceil(needed):,} steps, and the job has {steps:,}"
-        return f"{nearest.name} {paid}; measured {show_gain(nearest)}"
-    less = f"less than {ratio(nearest.turn(None))}x as fast as eager"
-    return f"{nearest.name} is {less}; measured {show_gain(nearest)}"
+            paid = f"pays back after {math.ceil(needed):,} steps"
+            why = f"{paid}, and the job has {nearest.steps:,}"
+    return f"{nearest.name} {why}; measured {show_gain(nearest)}"
 
 
 def _say_what_failed(entries: Sequence[Entry]) -> str:
@@ -331,9 +331,8 @@ def _say_what_failed(entries: Sequence[Entry]) -> str:
     parts = []
     for entry in entries:
         record = entry.record
-        where = f" while {record.phase}" if record.phase else ""
-        (first, *_) = (record.message or "").splitlines() or [""]
-        parts.append(f"{name_mode(entry)}: {join((record.status + where, first), ': ')}")
+        ended = f"{record.status}{prefix(' while ', record.phase or '')}"
+        parts.append(join((name_mode(entry), ended, record.first_line), ": "))
     return shorten_names(parts)
 
 

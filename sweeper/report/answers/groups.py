@@ -111,7 +111,7 @@ class Mean:
     meaning: str
     weights: Sequence[str] = WEIGHTS
     speedup: Callable[[Result], Estimate | None] = attrgetter("estimate")
-    doubts: Set[str] = frozenset(DOUBTS)
+    doubts: Set[str] = DOUBTS
 
     def select(self, group: Group) -> list[list[Estimate]]:
         """List the speedups of each of the models, in the order of `weights`."""

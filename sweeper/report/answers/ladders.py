@@ -125,26 +125,22 @@ class LadderAnswer:
     def best(self) -> Rung | None:
         """The compiled rung that is fastest against the strongest eager; None: none worked."""
         compiled = [rung for rung in self.rungs if rung.over_strongest]
-        return max(compiled, key=_gain, default=None)
+        return max(compiled, key=lambda rung: _read_gain(rung.over_strongest), default=None)
 
     @property
-    def eager_gain(self) -> float | None:
-        """How many times as fast as eager as built the strongest eager is."""
-        if self.strongest and self.strongest.speedup:
-            return self.strongest.speedup.ratio
-        return None
+    def eager_gain(self) -> float:
+        """How many times as fast as eager as built the strongest eager is; 0 where not known."""
+        return _read_gain(self.strongest.speedup if self.strongest else None)
 
     @property
-    def compile_gain(self) -> float | None:
-        """How many times as fast as the strongest eager the best compiled rung is."""
-        if self.best:
-            return _gain(self.best)
-        return None
+    def compile_gain(self) -> float:
+        """How many times as fast as the strongest eager the best compiled rung is; 0: none."""
+        return _read_gain(self.best.over_strongest if self.best else None)
 
     @property
     def adds(self) -> bool:
         """Whether torch.compile gains anything beyond the strongest eager."""
-        return (self.compile_gain or 0.0) > 1 + MIN_GAIN
+        return self.compile_gain > 1 + MIN_GAIN
 
     @property
     def is_whole(self) -> bool:
@@ -205,10 +201,8 @@ class LadderAnswer:
         return join((strongest, f"beyond it torch.compile gives {gain})", doubts))
 
 
-def _gain(rung: Rung) -> float:
-    if rung.over_strongest:
-        return rung.over_strongest.ratio
-    return 0.0
+def _read_gain(found: Estimate | None) -> float:
+    return found.ratio if found else 0.0
 
 
 def answer_ladders(ladders: Iterable[Ladder]) -> list[LadderAnswer]:
@@ -246,17 +240,12 @@ def conclude(answers: Sequence[LadderAnswer]) -> list[str]:
     verified = [answer for answer in whole if answer.is_verified]
     if not verified:
         return [f"over eager as built, none of {len(whole)} ladders is verified"]
-    eager_gains, compile_gains = [], []
-    for answer in verified:
-        assert answer.eager_gain
-        assert answer.compile_gain
-        eager_gains.append(answer.eager_gain)
-        compile_gains.append(answer.compile_gain)
     sure = sum(not answer.doubts for answer in verified)
     rest = ""
     if len(verified) < len(whole):
         rest = f"; {len(whole) - len(verified)} more not verified"
-    gain, added = geometric_mean(eager_gains), geometric_mean(compile_gains)
+    gain = geometric_mean(answer.eager_gain for answer in verified)
+    added = geometric_mean(answer.compile_gain for answer in verified)
     return [
         f"over eager as built, {count(len(verified), 'ladder')} gain {ratio(gain)}x without "
         f"torch.compile, and another {ratio(added)}x with it (geometric means over the best rungs; "

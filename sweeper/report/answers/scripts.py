@@ -40,12 +40,14 @@ class Saving:
         """
         low_s, high_s = self.low_s, self.high_s
         said = f"{'saves' if self.value_s > 0 else 'loses'} {_show_time(self.value_s)}"
-        if low_s is not None and high_s is not None and low_s < 0 < high_s:
+        if low_s is None or high_s is None:
+            return said
+        if low_s < 0 < high_s:
             said = f"may save up to {_show_time(high_s)} or lose up to {_show_time(low_s)}"
-        elif low_s is not None and high_s is not None:
+        else:
             least, most = sorted((low_s, high_s), key=abs)
             said += f" ({_show_time(least)} to {_show_time(most)})"
-        if self.is_small and (high_s or 0.0) > 0:
+        if self.is_small and high_s > 0:
             said += f", less than {percent(MIN_GAIN)} of the time in eager"
         return said
 
@@ -106,10 +108,14 @@ class ScriptAnswer:
         return Saving(value_s, low_s, high_s, gain.high < 1 + MIN_GAIN)
 
     @property
-    def steps(self) -> str:
-        """Name the steps of the training, e.g. `10,000 steps` or `the script's own 96 steps`."""
+    def total(self) -> str:
+        """What compiling gives over the whole training, e.g. `over 10,000 steps compiling saves
+        42 s`; empty where it is not known.
+        """
+        if self.saving is None:
+            return ""
         own = "" if self.entry.trial.labels.total_steps else "the script's own "
-        return f"{own}{self.total_steps:,} steps"
+        return f"over {own}{self.total_steps:,} steps compiling {self.saving.describe()}"
 
     @cached_property
     def findings(self) -> tuple[str, ...]:
@@ -134,8 +140,7 @@ class ScriptAnswer:
             paid = "have paid back" if self.saving.value_s > 0 else "would pay back"
             when = f"{paid} after {math.ceil(break_even):,} steps"
         compiling = f"{most}{_show_time(compile_s)} of compilation"
-        gain = self.saving.describe()
-        yield f"over {self.steps} compiling {gain}: {compiling} {when}"
+        yield f"{self.total}: {compiling} {when}"
 
     def _say_how_to_compile(self) -> Iterator[str]:
         calls = [call for call in self.seen.compile_calls if call.is_arm]
@@ -222,10 +227,10 @@ def conclude(answers: Sequence[Answer]) -> list[str]:
     """Say the answer for each script in a sentence, the most gain first, e.g. `script train.py:
     compile default: loop 1.08x [1.05, 1.11], step 1.50x; pays back after 3,000 steps (20 min)`.
     """
-    axes = find_varying([answer.entries[0] for answer in answers], ("variant",))
+    axes = find_varying([answer.entry for answer in answers], ("variant",))
     lines = []
     for answer in sorted(answers, key=_rank, reverse=True):
-        name = join(show_axes(answer.entries[0], ("model", *axes)), " ")
+        name = join(show_axes(answer.entry, ("model", *axes)), " ")
         parts = [f"script {name}: {answer}"]
         if answer.best:
             parts += _add_of_loop(ScriptAnswer(answer.best.entry), answer)
@@ -250,8 +255,7 @@ def _add_of_loop(script: ScriptAnswer, answer: Answer) -> Iterator[str]:
         elif compiled >= NOTABLE_WAIT:
             yield f"once compiled, the loader takes {percent(compiled)}"
     if script.saving and script.total_steps == answer.limits.steps:
-        saves = f"over {script.steps} compiling {script.saving.describe()}"
         # one process: the answer is open, and the figure has no interval that says so
-        has_interval = script.saving.low_s is not None
-        yield saves if has_interval or answer.verdict != OPEN else f"{saves}, as measured"
+        is_measured = answer.verdict == OPEN and script.saving.low_s is None
+        yield f"{script.total}{', as measured' if is_measured else ''}"
     yield trajectories.say(script.seen.trajectory)

@@ -8,7 +8,6 @@ from sweeper.core.libraries import SCRIPT
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import (
-    MAX_NAMES,
     estimated,
     figure,
     join,
@@ -137,9 +136,7 @@ def show_host_share(entry: Entry) -> str:
     both are unknown.
     """
     shares = list(map(ratio, list_host_shares(entry)))
-    if any(shares):
-        return " / ".join(share or "?" for share in shares)
-    return ""
+    return " / ".join(share or "?" for share in shares) if any(shares) else ""
 
 
 def find_common_flags(entries: Sequence[Entry]) -> tuple[str, ...]:
@@ -192,8 +189,8 @@ def list_flags(entries: Sequence[Entry]) -> list[str]:
             having[flag] = ok
     lines = []
     for flag, found in sorted(having.items()):
-        names = [f"{name_trial(one, axes)}{_name_arms(one, flag)}" for one in found[:MAX_NAMES]]
-        lines.append(f"{flag}: {shorten_names(names, len(found))}")
+        names = [f"{name_trial(one, axes)}{_name_arms(one, flag)}" for one in found]
+        lines.append(f"{flag}: {shorten_names(names)}")
     return lines
 
 

@@ -8,12 +8,11 @@ from sweeper.core.record import Trajectory
 from sweeper.core.serialization import Json
 from sweeper.report.columns.formats import figure
 
-SAME, DIFFERS, UNKNOWN = "same", "differs", "unknown"
-VERDICTS = {True: SAME, False: DIFFERS, None: UNKNOWN}  # by whether it passed
-SAID = {
-    SAME: "trains as in eager",
-    DIFFERS: "does not train as in eager",
-    UNKNOWN: "whether it trains as in eager is not known",
+# by whether it passed: a word for files, and what people read
+VERDICTS = {
+    True: ("same", "trains as in eager"),
+    False: ("differs", "does not train as in eager"),
+    None: ("unknown", "whether it trains as in eager is not known"),
 }
 KINDS = {
     "typical": "or more in half of the steps",
@@ -27,27 +26,25 @@ LEAST = 1e-5  # share that is told from nothing
 
 def name_verdict(trajectory: Trajectory | None) -> str | None:
     """Return `same`, `differs` or `unknown`; None where the steps were not compared."""
-    if trajectory is None:
-        return None
-    return VERDICTS[trajectory.passed]
+    return VERDICTS[trajectory.passed][0] if trajectory else None
 
 
 def say(trajectory: Trajectory | None) -> str:
     """Say the verdict in a few words; empty where the steps were not compared."""
-    return SAID.get(name_verdict(trajectory) or "", "")
+    return VERDICTS[trajectory.passed][1] if trajectory else ""
 
 
 def describe(trajectory: Trajectory | None, asked: Json = None) -> Iterator[str]:
     """Say whether it trains alike; `asked` is how many steps were to be compared."""
     if trajectory is None:
         return
-    steps = f"{trajectory.steps:,}"
+    said, steps = say(trajectory), f"{trajectory.steps:,}"
     if isinstance(asked, int) and trajectory.steps < asked:
         steps += f" of {asked:,}"
     if trajectory.passed is None:
-        yield f"whether it trains as in eager is not known: {trajectory.unknown}"
+        yield f"{said}: {trajectory.unknown}"
     elif trajectory.passed:
-        yield f"it trains as in eager: no fault was found in {steps} steps"
+        yield f"it {said}: no fault was found in {steps} steps"
     else:
         how = KINDS.get(trajectory.kind or "", "")
         off = f"is not finite {how}"
@@ -55,8 +52,7 @@ def describe(trajectory: Trajectory | None, asked: Json = None) -> Iterator[str]
             whose = "eager" if trajectory.reference == "eager" else "eager without autocast"
             value, limit = _percent(trajectory.value), _percent(trajectory.limit)
             off = f"differs from that of {whose} by {value} {how} (the limit is {limit})"
-        wrong = f"the compiled {trajectory.worst} {off}"
-        yield f"it does not train as in eager: {wrong}, in {steps} steps"
+        yield f"it {said}: the compiled {trajectory.worst} {off}, in {steps} steps"
 
 
 def _percent(share: float) -> str:

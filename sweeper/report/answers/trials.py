@@ -1,6 +1,5 @@
 """Trials as people tell them apart: their axes, their names and their order."""
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -25,7 +24,7 @@ def name_backend(entry: Entry) -> str | None:
     return trial.backend
 
 
-@functools.lru_cache(maxsize=1000)
+@lru_cache(maxsize=1000)
 def name_folder(folder: Path) -> str:
     """Return the name of the folder itself; resolving every path takes ten times as long as asking
     for a link.
@@ -99,12 +98,8 @@ def rank_mode(mode: str | None) -> int:
     return len(MODES)
 
 
-def sort_trials(entries: Iterable[Entry]) -> list[Entry]:
-    """Put trials of one model together, modes from mild to aggressive."""
-    return sorted(entries, key=rank_trial)
-
-
 def rank_trial(entry: Entry) -> tuple[str | int, ...]:
+    """Put trials of one model together, modes from mild to aggressive."""
     return (
         *show_axes(entry, ("model", "workload")),
         entry.record.known_batch_size or 0,

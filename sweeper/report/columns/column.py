@@ -90,11 +90,16 @@ def select(columns: Iterable[Column[T]], names: Sequence[str]) -> list[Column[T]
     return [by_name[name] for name in names]
 
 
-def interval_columns(name: str, read: Callable[[T], Interval | None]) -> list[Column[T]]:
-    """Make the columns of the ends of an interval."""
+def interval_columns(name: str, read: Callable[[T], Estimate | None]) -> list[Column[T]]:
+    """Make the columns of the ends of an estimate's interval."""
+
+    def bounds(item: T) -> Interval | None:
+        found = read(item)
+        return found.interval() if found else None
+
     low = Column[Interval](f"{name}_low", lambda bounds: bounds.low, float)
     high = Column[Interval](f"{name}_high", lambda bounds: bounds.high, float)
-    return [lift(low, read), lift(high, read)]
+    return [lift(low, bounds), lift(high, bounds)]
 
 
 def estimate_column(name: str, read: Callable[[T], Estimate | None], **shown: Any) -> Column[T]:
@@ -107,14 +112,7 @@ def estimate_columns(
     name: str, read: Callable[[T], Estimate | None], **shown: Any
 ) -> list[Column[T]]:
     """Make the columns of a ratio and of the ends of its interval, which people see in one."""
-
-    def bounds(item: T) -> Interval | None:
-        found = read(item)
-        if found:
-            return found.interval()
-        return None
-
-    return [estimate_column(name, read, **shown), *interval_columns(name, bounds)]
+    return [estimate_column(name, read, **shown), *interval_columns(name, read)]
 
 
 def show_row(columns: Iterable[Column[T]], item: T) -> list[str]:

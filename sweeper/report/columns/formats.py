@@ -46,10 +46,8 @@ def duration(seconds: float) -> str:
     return f"{hours:,} h {minutes:02} min"
 
 
-def interval(low: float | None, high: float | None) -> str:
-    """Show `[1.55, 1.61]`, or nothing where an end is missing."""
-    if low is None or high is None:
-        return ""
+def interval(low: float, high: float) -> str:
+    """Show `[1.55, 1.61]`."""
     return f"[{ratio(low)}, {ratio(high)}]"
 
 
@@ -60,7 +58,7 @@ def estimated(found: Estimate | None) -> str:
     bounds = found.interval()
     if bounds is None:
         return ratio(found.ratio)
-    return f"{ratio(found.ratio)} {interval(bounds.low, bounds.high)}"
+    return f"{ratio(found.ratio)} {interval(*bounds)}"
 
 
 def count(number: int, noun: str) -> str:
@@ -77,16 +75,10 @@ def sentence(line: str) -> str:
     return f"{line[:1].upper()}{line[1:].removesuffix('.')}."
 
 
-def shorten_names(names: Sequence[str], number: int | None = None, between: str = ", ") -> str:
-    """Join the first few names and say how many more there are; `number` is how many there are
-    where some are not given.
-    """
-    joined = between.join(names[:MAX_NAMES])
-    if number is None:
-        number = len(names)
-    if number <= MAX_NAMES:
-        return joined
-    return f"{joined} and {number - MAX_NAMES} more"
+def shorten_names(names: Sequence[str], between: str = ", ", max_names: int = MAX_NAMES) -> str:
+    """Join the first few names and say how many more there are."""
+    joined, hidden = between.join(names[:max_names]), len(names) - max_names
+    return f"{joined} and {hidden} more" if hidden > 0 else joined
 
 
 def prefix(words: str, text: str) -> str:

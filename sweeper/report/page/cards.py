@@ -61,7 +61,7 @@ def _make_card(group: Group, mean: Mean, published: References) -> Card:
     if group.judged:
         lines.append(f"{len(group.passed)} of {len(group.judged)} with verified results")
     if bounds:
-        lines.append(f"these models {interval(bounds.low, bounds.high)}")
+        lines.append(f"these models {interval(*bounds)}")
     else:
         lines.append("no interval for these models")
     if mean is WEIGHTED:

@@ -30,7 +30,6 @@ from sweeper.loading.entries import Blocks, Entry
 from sweeper.loading.environment import read_attention
 from sweeper.report.answers.causes import explain
 from sweeper.report.answers.findings import Findings
-from sweeper.report.answers.speedups import is_ok
 from sweeper.report.answers.trials import name_sweep
 from sweeper.report.columns import cell
 from sweeper.report.columns.column import PAGE, differs
@@ -71,7 +70,7 @@ def make_listing(spec: TableSpec[T], findings: Findings, out: Path) -> Listing |
     for column in spec.columns:
         if column.is_filter and (column.name != SWEEP or differs(column, shown)):
             filters.append(column)
-    metrics = [(metric, metric_column(metric)) for metric in METRICS]
+    figures = list(map(metric_column, METRICS))
     has_several_sweeps = len({entry.folder.parent for entry in findings.entries}) > 1
     rows = []
     for number, item in enumerate(shown, 1):
@@ -88,12 +87,10 @@ def make_listing(spec: TableSpec[T], findings: Findings, out: Path) -> Listing |
             log, why = "", ""
             if spec.shows_log and number <= MAX_LOGS:
                 log = read_end_of_log(entry)
-            if spec.shows_causes and is_ok(entry):
+            if spec.shows_causes and entry.is_ok:
                 why = "\n".join(explain(entry, findings.causes_of.get(entry, ())))
             details = [("why not faster", why), *_describe_record(entry), ("end of the log", log)]
-            for metric, figure in metrics:
-                if metric.value(entry.result) is not None:
-                    details.append((figure.name, figure.show(entry)))
+            details += [(column.name, column.show(entry)) for column in figures]
             row_id = entry.record.trial_id
             if has_several_sweeps:
                 row_id += f"@{name_sweep(entry)}"

@@ -10,16 +10,15 @@ markup.
 
 import html
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import sub
 from typing import Any, TypeVar
 
 from sweeper.analysis.stats import Estimate
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
-from sweeper.report.answers.trials import NAMING_AXES, find_varying, rank_mode, show_axis
+from sweeper.report.answers.trials import NAMING_AXES, find_varying, rank_mode, show_axes, show_axis
 from sweeper.report.columns.formats import ratio, shorten
 
 T = TypeVar("T")
@@ -104,12 +103,8 @@ def list_shades(entries: Iterable[Entry]) -> list[tuple[str, int]]:
 
 def list_kinds(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
     """List the precision of each trial and, where trials have several modes, its mode."""
-    return show_axes(entries, ("precision", *find_varying(entries, ("mode",))))
-
-
-def show_axes(entries: Iterable[Entry], axes: Collection[str]) -> list[tuple[str, ...]]:
-    """Show the values of each trial on `axes`."""
-    return [tuple(map(partial(show_axis, entry), axes)) for entry in entries]
+    axes = "precision", *find_varying(entries, ("mode",))
+    return [show_axes(entry, axes) for entry in entries]
 
 
 def name_first(names: Sequence[str]) -> str:
@@ -135,7 +130,7 @@ def name_entries(entries: Sequence[Entry], without: str = "") -> list[str]:
     """Name each trial by its model and the axes in which trials differ, except `without`, e.g.
     `resnet50 amp default b32`; the batch size counts if a model has several.
     """
-    sizes = set(show_axes(entries, ("model", "batch_size")))
+    sizes = {show_axes(entry, ("model", "batch_size")) for entry in entries}
     models = {model for model, _ in sizes}
     left_out = {without}
     if len(sizes) == len(models):
@@ -196,7 +191,7 @@ def estimate_bars(
         low = middle = high = estimate.ratio if estimate else 0.0
         bounds = estimate and estimate.interval()
         if bounds:
-            low, high = bounds.low, bounds.high
+            low, high = bounds
         heights.append(middle or None)
         ends.append((low, middle, high))
     style = {"textposition": "outside", "cliponaxis": False, "hovertext": hover}

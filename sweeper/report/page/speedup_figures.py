@@ -9,16 +9,16 @@ from typing import Any
 
 from sweeper.analysis.flags import UNVERIFIED, leave_out_housekeeping
 from sweeper.loading.entries import Entry
+from sweeper.report.answers.gains import Gain, find_candidate
 from sweeper.report.answers.groups import ALL, AMP, FP32, Group, Mean
 from sweeper.report.answers.model_points import GroupKey
 from sweeper.report.answers.speedups import (
-    is_ok,
     read_speedup,
     show_device_speedup,
     show_speedup,
     shows_range,
 )
-from sweeper.report.answers.trials import find_varying, name_trial, show_axis
+from sweeper.report.answers.trials import find_varying, name_trial, show_axes, show_axis
 from sweeper.report.columns.formats import estimated, join, prefix, shorten
 from sweeper.report.published import Published, References, find_published
 
@@ -49,7 +49,6 @@ from .plotly_parts import (
     points,
     ratio_axis,
     reference_line,
-    show_axes,
     stack,
     zero_axis,
 )
@@ -75,7 +74,7 @@ MARKS = {
 
 def select_measured(entries: Sequence[Entry]) -> list[Entry]:
     """Select the trials with a speedup that can be drawn, the fastest first."""
-    measured = [entry for entry in entries if is_ok(entry) and read_speedup(entry)]
+    measured = [entry for entry in entries if entry.is_ok and read_speedup(entry)]
     return sorted(measured, key=speedup, reverse=True)
 
 
@@ -84,6 +83,12 @@ def speedup(entry: Entry) -> float:
     found = read_speedup(entry)
     assert found is not None
     return found
+
+
+def _find_gain(entry: Entry) -> Gain:
+    one = find_candidate(entry)
+    assert one is not None
+    return one.gain
 
 
 def describe_trial(entry: Entry, *more: str) -> str:
@@ -111,7 +116,8 @@ def draw_forest(entries: Sequence[Entry]) -> Figure:
         whole = f"all {number}"
         drawings.append(_both_ends("", measured, MAX_BARS))
         axes = find_varying(measured, ("precision", "mode", "backend"))
-        groups = group_by(map(" ".join, show_axes(measured, axes)), measured)
+        names = [" ".join(show_axes(entry, axes)) for entry in measured]
+        groups = group_by(names, measured)
         if 1 < len(groups) <= MAX_CHOICES:
             for name, found in sorted(groups.items()):
                 drawings.append(_both_ends(f"{name}: ", found, MAX_BARS_PER_GROUP))
@@ -177,26 +183,19 @@ def _mark(entry: Entry) -> str:
         return NOT_VERIFIED
     if shows_range(entry):
         return RANGE
-    if None in _read_bounds(entry):
+    if _find_gain(entry).by_margin:
         return SINGLE
     return INTERVAL
-
-
-def _read_bounds(entry: Entry) -> tuple[float | None, float | None]:
-    result = entry.result
-    if result.loop_speedup is not None:
-        return result.loop_speedup_low, result.loop_speedup_high
-    if shows_range(entry):
-        return result.speedup_min, result.speedup_max
-    return result.speedup_low, result.speedup_high
 
 
 def _ends(entry: Entry) -> tuple[float, float, float]:
     """Return the speedup between the ends of its error bar, which are the speedup itself where
     there is none.
     """
-    middle, (low, high) = speedup(entry), _read_bounds(entry)
-    return min(low or middle, middle), middle, max(high or middle, middle)
+    gain = _find_gain(entry)
+    if gain.by_margin:
+        return gain.value, gain.value, gain.value
+    return gain.low, gain.value, gain.high
 
 
 def _speedup_axis(entries: Iterable[Entry]) -> PlotAxis:
@@ -214,7 +213,7 @@ def draw_backends(entries: Sequence[Entry]) -> Figure:
         return Figure("backends", "Backends", missing="fewer than two backends were tried")
     failed = set()
     for entry in compiled:
-        if not is_ok(entry):
+        if not entry.is_ok:
             failed.add(f"{_backend(entry)} ({entry.record.status})")
     caption = "Speedup over eager."
     if failed:

@@ -31,7 +31,7 @@ one, the sweeps of all trials |
 from collections.abc import Sequence
 
 from sweeper.loading.entries import Entry
-from sweeper.report.answers.decision import COMPILE, OPEN, STAY, Answer
+from sweeper.report.answers.decision import OPEN, Answer
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.gains import MIN_GAIN, Candidate
 from sweeper.report.answers.speedups import peak_ratio
@@ -41,10 +41,6 @@ from sweeper.report.columns.formats import ratio, shorten_names
 
 from .spec import TableSpec
 from .trials import file_columns, trial_columns
-
-
-def _get_entry(answer: Answer) -> Entry:
-    return answer.entries[0]
 
 
 def _of_best(column: Column[Candidate]) -> Column[Answer]:
@@ -66,21 +62,17 @@ def _show_answer(answer: Answer) -> str:
     return f"{answer.recommended}{unsure}"
 
 
-def _show_speedup(one: Candidate) -> str:
-    return f"{one.clock}{ratio(one.gain.value)} {one.gain.bounds}"
-
-
 def _total_s(answer: Answer) -> float | None:
     """Return the seconds of the job in what is recommended, compiling included."""
-    if answer.verdict == COMPILE:
-        return answer.total_compiled_s
-    return answer.total_eager_s if answer.verdict == STAY else None
+    if answer.verdict == OPEN:
+        return None
+    return answer.total_compiled_s if answer.chosen else answer.total_eager_s
 
 
 COSTS = ("compile_cold_s", "compile_warm_s", "break_even_steps", "break_even_warm_steps")
 COLUMNS: tuple[Column[Answer], ...] = (
-    *trial_columns(("model", "workload"), _get_entry),
-    *file_columns(("family", "suite"), _get_entry),
+    *trial_columns(("model", "workload")),
+    *file_columns(("family", "suite")),
     Column(
         "batch_size",
         lambda answer: answer.batch_size,
@@ -89,9 +81,9 @@ COLUMNS: tuple[Column[Answer], ...] = (
         is_axis=True,
         is_name=True,
     ),
-    *trial_columns(("variant",), _get_entry),
+    *trial_columns(("variant",)),
     Column("sweep", _name_sweeps, title="sweep", is_axis=True, is_name=True, is_filter=True),
-    *trial_columns(("precision",), _get_entry),
+    *trial_columns(("precision",)),
     Column("", _show_answer, title="answer", folds=True),
     Column("recommended", lambda answer: answer.recommended),
     *file_columns(
@@ -100,7 +92,13 @@ COLUMNS: tuple[Column[Answer], ...] = (
     Column("sure", lambda answer: answer.is_sure, bool),
     Column("why_unsure", lambda answer: answer.why_unsure, tuple),
     _of_best(
-        Column("speedup", lambda one: one.gain.value, float, title="speedup", text=_show_speedup)
+        Column(
+            "speedup",
+            lambda one: one.gain.value,
+            float,
+            title="speedup",
+            text=lambda one: f"{one.shown} {one.gain.bounds}",
+        )
     ),
     _of_best(Column("speedup_low", lambda one: one.gain.low, float)),
     _of_best(Column("speedup_high", lambda one: one.gain.high, float)),

@@ -45,7 +45,7 @@ from sweeper.loading.environment import read_text_form
 from sweeper.report.answers import speedups
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.speedups import NOT_KNOWN, is_ok, select_flags
-from sweeper.report.answers.trials import name_common_axes, sort_trials
+from sweeper.report.answers.trials import name_common_axes, rank_trial
 from sweeper.report.columns.cell import Value
 from sweeper.report.columns.column import (
     MARKDOWN,
@@ -269,7 +269,7 @@ class SpeedupsTable(TableSpec[Entry]):
         return [*TRIAL_COLUMNS, *SHOWN, *others, *OTHERS]
 
     def arrange(self, items: Sequence[Entry]) -> Sequence[Entry]:
-        return sort_trials(items)
+        return sorted(items, key=rank_trial)
 
     def shown(self, items: Sequence[Entry], findings: Findings, medium: str) -> list[Column[Entry]]:
         needed = {

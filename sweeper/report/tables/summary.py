@@ -28,8 +28,8 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from operator import attrgetter
 
-from sweeper.analysis.stats import Interval
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.groups import AMP, DEVICE, FP32, WEIGHTED, Group, Mean
 from sweeper.report.answers.model_points import GroupKey
@@ -53,39 +53,30 @@ MODELS_TO_PREDICT = 6  # a new one: with four models, the interval reaches from 
 CLIPPED = "preset=pt2"  # its figures were made so
 
 
-def show_mean(mean: Mean, group: Group) -> str:
-    """Show a mean, e.g. `1.44 [1.40, 1.48] (42, 2 undisturbed)`."""
+def show_mean(mean: Mean, group: Group, is_brief: bool = False) -> str:
+    """Show a mean, e.g. `1.44 [1.40, 1.48] (42, 2 undisturbed)`, or in brief `1.44 [1.40, 1.48]
+    (42)`.
+    """
     found = estimated(mean.estimate(group))
     if not found:
         return ""
-    return f"{found} ({mean.count(group)}, {mean.name_sure(group)} undisturbed)"
+    sure = "" if is_brief else f", {mean.name_sure(group)} undisturbed"
+    return f"{found} ({mean.count(group)}{sure})"
 
 
 def show_new_model(group: Group) -> str:
     """Show the prediction for one more model; of few it is so wide that it says nothing, and stays
     in summary.csv.
     """
-    bounds = _predict_new_model(group)
+    new = group.weighted_new_model
+    bounds = new.interval() if new else None
     if bounds is None or WEIGHTED.count(group) < MODELS_TO_PREDICT:
         return ""
-    return interval(bounds.low, bounds.high)
-
-
-def _predict_new_model(group: Group) -> Interval | None:
-    if group.weighted_new_model:
-        return group.weighted_new_model.interval()
-    return None
+    return interval(*bounds)
 
 
 def _mean_columns(name: str, mean: Mean) -> list[Column[Group]]:
     """Make the columns of a mean; a terminal has no room for how many models are undisturbed."""
-
-    def show_in_terminal(group: Group) -> str:
-        found = estimated(mean.estimate(group))
-        if found:
-            return f"{found} ({mean.count(group)})"
-        return ""
-
     return [
         Column(f"models_{name.removeprefix('geomean_')}", mean.count, int),
         *estimate_columns(
@@ -96,7 +87,11 @@ def _mean_columns(name: str, mean: Mean) -> list[Column[Group]]:
             media=(PAGE, MARKDOWN),
         ),
         estimate_column(
-            "", mean.estimate, title=mean.title, text=show_in_terminal, media=(TERMINAL,)
+            "",
+            mean.estimate,
+            title=mean.title,
+            text=lambda group: show_mean(mean, group, is_brief=True),
+            media=(TERMINAL,),
         ),
     ]
 
@@ -119,7 +114,7 @@ COLUMNS: tuple[Column[Group], ...] = (
     *_mean_columns("geomean_amp", AMP),
     *_mean_columns("geomean_fp32", FP32),
     *_mean_columns("weighted", WEIGHTED),
-    *interval_columns("weighted_new_model", _predict_new_model),
+    *interval_columns("weighted_new_model", attrgetter("weighted_new_model")),
     Column("", show_new_model, title="a new model", media=(PAGE,)),
     estimate_column(
         "",
@@ -244,7 +239,7 @@ def headline(group: Group) -> str:
         return f"{WEIGHTING}: none, {_explain_no_mean(group)}"
     parts = [f"{WEIGHTING}: {ratio(weighted.ratio)} over {WEIGHTED.describe_models(group)}"]
     if bounds := weighted.interval():
-        parts.append(f"these models {interval(bounds.low, bounds.high)}")
+        parts.append(f"these models {interval(*bounds)}")
     parts += list_other_means(group)
     if CLIPPED in group.key.variant:
         clipped = ratio(group.weighted_clipped)

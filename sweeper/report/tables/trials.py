@@ -57,10 +57,9 @@ NAMES = ("model", "workload", "backend", "batch_size", "variant", "sweep", "prec
 def metric_column(metric: Metric) -> Column[Entry]:
     """Make the column of a metric, which people see under its heading."""
     meaning = f"{metric.heading} is {metric.meaning}" if metric.heading else ""
-    read = metric.column_value if metric.unit else metric.value
     return Column(
         metric.csv_name,
-        lambda entry: read(entry.result),
+        lambda entry: metric.column_value(entry.result),
         metric.kind,
         title=metric.heading,
         meaning=meaning,

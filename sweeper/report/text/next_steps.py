@@ -5,7 +5,7 @@ exactly these.
 import math
 import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -17,7 +17,6 @@ from sweeper.core.trial import OWN_PRECISION
 from sweeper.loading.entries import Entry
 from sweeper.loading.invocations import Manifest
 from sweeper.report.answers.decision import OPEN, Answer
-from sweeper.report.answers.gains import ModeOption, find_option
 from sweeper.report.answers.trials import name_sweep, show_axes, show_axis
 from sweeper.report.columns.cell import show
 from sweeper.report.columns.formats import duration, shorten_names
@@ -60,8 +59,9 @@ class _Need(NamedTuple):
     """What a model lacks, and the command that ran it; "" where that is not known."""
 
     why: str
-    modes: tuple[ModeOption, ...]  # to run; one with a mode that was tried needs more processes
-    is_new: bool  # whether these modes were not tried
+    mode: str  # to run; one that was tried needs more processes
+    backend: str
+    is_new: bool  # whether the mode was not tried
     processes: int  # of each trial
     command: str
     sweep: str
@@ -77,7 +77,7 @@ class _Need(NamedTuple):
             command = narrow(self.command, models, self._change(precisions))
         why = self.why
         if not math.isnan(took_s):
-            why += f" (about {duration(took_s * len(self.modes) * self.processes)})"
+            why += f" (about {duration(took_s * self.processes)})"
         return Again(why, tuple(model.name for model in models), tuple(precisions), command)
 
     def _change(self, precisions: Sequence[str]) -> dict[str, str]:
@@ -85,23 +85,17 @@ class _Need(NamedTuple):
         changes: dict[str, str] = {}
         if OWN_PRECISION not in precisions:
             changes |= {"precision": ",".join(precisions)}
-        modes = [option.mode for option in self.modes]
-        backends = [option.backend or "inductor" for option in self.modes]
         # The modes of a ladder are rungs, with the one-liners of those before.
         if "experiment=ladder" in self.command:
-            changes |= {"rung": _join(modes)}
+            changes |= {"rung": self.mode}
         else:
-            changes |= {"mode": _join(modes)}
-            if "backend" in self.command or {*backends} - {"inductor"}:
-                changes |= {"backend": _join(backends)}
+            changes |= {"mode": self.mode}
+            if "backend" in self.command or self.backend != "inductor":
+                changes |= {"backend": self.backend}
         if self.is_new:
             return {**changes, "sweep": self.sweep}
         again = {"measure.processes": str(self.processes), "sweep": f"{self.sweep}-again"}
         return {**changes, **again}
-
-
-def _join(values: Iterable[str]) -> str:
-    return ",".join(dict.fromkeys(values))
 
 
 def list_again(
@@ -114,7 +108,7 @@ def list_again(
     # Models in order, by what they lack and their precision, with the seconds of a process.
     lacking: dict[tuple[_Need, str], dict[ReportedModel, float]] = defaultdict(dict)
     for answer in answers:
-        first = answer.entries[0]
+        first = answer.entry
         command, sweep = commands.get(show_axes(first, CASE), ("", ""))
         need = _find_need(answer, command, sweep)
         if need:
@@ -133,7 +127,7 @@ def _find_process_s(answer: Answer) -> float:
     """Return the wall seconds of a process of the trial that the answer rests on; not a number
     where they are not known.
     """
-    entry = answer.best.entry if answer.best else answer.entries[0]
+    entry = answer.best.entry if answer.best else answer.entry
     wall_s, processes = entry.record.wall_s, entry.result.processes
     return wall_s / processes if wall_s and processes else math.nan
 
@@ -141,44 +135,43 @@ def _find_process_s(answer: Answer) -> float:
 def _find_need(answer: Answer, command: str, sweep: str) -> _Need | None:
     """Find what would settle an answer: a mode that was not tried, or more processes."""
     if answer.not_tried:
-        modes = tuple(ModeOption(mode, None) for mode in answer.not_tried)
-        why = f"{shorten_names(answer.not_tried)} not tried"
+        (mode,) = answer.not_tried
         processes = max(1, *(entry.result.processes for entry in answer.entries))
-        return _Need(why, modes, True, processes, command, sweep)
+        return _Need(f"{mode} not tried", mode, "inductor", True, processes, command, sweep)
     if answer.best is None or answer.is_sure or "unverified" in answer.why_unsure:
         return None
     why = "more processes on an idle machine can make it sure"
     if answer.verdict == OPEN:
         why = "open; more processes on an idle machine may tell"
-    modes = (find_option(answer.best.entry),)
-    return _Need(why, modes, False, MIN_PROCESSES_IF_HOST_BOUND, command, sweep)
+    trial = answer.best.entry.trial
+    mode, backend = trial.mode, trial.backend or "inductor"
+    return _Need(why, mode, backend, False, MIN_PROCESSES_IF_HOST_BOUND, command, sweep)
 
 
 def _find_commands(
     entries: Sequence[Entry], manifests: Sequence[Manifest]
 ) -> dict[tuple[str, ...], tuple[str, str]]:
     """Find the last command that planned a trial of each case, and the name of its sweep."""
-    by_trial: dict[TrialKey, str] = {}
-    for manifest in manifests:
-        for invocation in manifest.invocations:
-            if _split(invocation.command):
-                keys = product([manifest.sweep], invocation.trial_ids)
-                by_trial.update(dict.fromkeys(keys, invocation.command))
+    planned = list_planned(manifests)
     found = {}
     for entry in entries:
         sweep = show(name_sweep(entry))
-        key = sweep, entry.record.trial_id
-        if key in by_trial:
-            found[show_axes(entry, CASE)] = by_trial[key], sweep
+        command = planned.get((sweep, entry.record.trial_id))
+        if command:
+            found[show_axes(entry, CASE)] = command, sweep
     return found
 
 
-def list_planned(manifests: Sequence[Manifest]) -> set[TrialKey]:
-    """List the trials that commands of these sweeps planned."""
-    planned: set[TrialKey] = set()
+def list_planned(manifests: Sequence[Manifest]) -> dict[TrialKey, str]:
+    """List the trials that commands of these sweeps planned, each with the last of these commands
+    that can be typed again; "" without one.
+    """
+    planned: dict[TrialKey, str] = {}
     for manifest in manifests:
         for invocation in manifest.invocations:
-            planned.update(product([manifest.sweep], invocation.trial_ids))
+            command = invocation.command if _split(invocation.command) else ""
+            for key in product([manifest.sweep], invocation.trial_ids):
+                planned[key] = command or planned.get(key, "")
     return planned
 
 
@@ -216,7 +209,7 @@ def narrow(command: str, models: Sequence[ReportedModel], changes: Mapping[str, 
     left_out = ("-m", "--multirun", *changes, *OWN_KEYS)
     kept = []
     for word in arguments:
-        if word not in left_out and word.partition("=")[0].lstrip("+") not in left_out:
+        if word.partition("=")[0].lstrip("+") not in left_out:
             kept.append(word)
     changed = map("=".join, changes.items())
     return shlex.join([*program, "-m", *kept, *changed, *of_script])

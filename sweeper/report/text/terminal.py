@@ -17,7 +17,7 @@ from sweeper.report.answers.decision import OPEN, Answer
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.trials import find_varying, name_trial, show_axes
 from sweeper.report.columns.column import TERMINAL, Column, show_row
-from sweeper.report.columns.formats import count, prefix, ratio
+from sweeper.report.columns.formats import count, prefix
 from sweeper.report.tables.registry import TABLES
 from sweeper.report.tables.spec import TableSpec
 
@@ -39,18 +39,15 @@ def print_verdict(report: Report, console: Console) -> None:
     """
     _print_best(report.findings.answers, console)
     console.print()
-    parts: list[dict[str, int]] = []  # texts with their numbers of lines
-    needed = reserved = 0
     last = len(report.verdict.sentences) - 1
+    parts = []  # texts with their numbers of lines
     for texts in _write_verdict(report.verdict):
-        sizes = {text: _count_lines(text, console) for text in texts}
-        parts.append(sizes)
-        needed += min(sizes.values())
-        reserved += min(sizes.values()) if len(parts) > last else 0
+        parts.append({text: _count_lines(text, console) for text in texts})
+    least = [min(sizes.values()) for sizes in parts]
     left = MAX_LINES
     for place, sizes in enumerate(parts):
-        needed -= min(sizes.values())
-        reserved -= min(sizes.values()) if place >= last else 0
+        needed = sum(least[place + 1 :])
+        reserved = sum(least[max(place + 1, last) :])
         # In few lines, so that the others have room too.
         chosen = _find_fitting(sizes, left - needed)
         chosen = chosen or _find_fitting(sizes, left - reserved if place else left)
@@ -104,12 +101,12 @@ def _print_best(answers: Sequence[Answer], console: Console) -> None:
     """
     if len(answers) < 2:
         return
-    first = [answer.entries[0] for answer in answers]
+    first = [answer.entry for answer in answers]
     axes = ["model", *find_varying(first, ("suite", "workload", "batch_size", "variant"))]
     nothing = {answer.trial.labels.precision: "" for answer in answers}
     best: dict[tuple[str, ...], dict[str, str]] = defaultdict(nothing.copy)
     for answer in sorted(answers, key=lambda answer: -answer.gain):
-        names = show_axes(answer.entries[0], axes)
+        names = show_axes(answer.entry, axes)
         best[names][answer.trial.labels.precision] = _show_answer(answer)
     rows: list[tuple[str, ...]] = []
     is_unsure = False
@@ -135,7 +132,7 @@ def _show_answer(answer: Answer) -> str:
     if answer.best is None:
         return ", ".join(sorted({entry.record.status for entry in answer.entries}))
     doubted = "" if answer.is_sure or answer.verdict == OPEN else UNSURE
-    speedup = f" {answer.chosen.clock}{ratio(answer.gain)}x" if answer.chosen else ""
+    speedup = f" {answer.chosen.shown}x" if answer.chosen else ""
     return f"{answer.recommended}{speedup}{doubted}"
 
 
@@ -232,6 +229,12 @@ def _min_width(column: Column[T], items: Sequence[T]) -> int:
     if column.folds:
         return min(widest, MIN_FOLDED)
     return widest
+
+
+def widen(console: Console, width: int) -> None:
+    """Make a console that is no terminal at least so many columns wide."""
+    if not console.is_terminal:
+        console.width = max(console.width, width)
 
 
 def print_plain(line: str, console: Console) -> None:

@@ -18,7 +18,7 @@ from sweeper.loading.invocations import Manifest
 from sweeper.report.answers import ladders, scripts
 from sweeper.report.answers.decision import COMPILE, OPEN, STAY, Answer
 from sweeper.report.answers.findings import Findings
-from sweeper.report.answers.trials import name_sweep, name_trial, sort_trials
+from sweeper.report.answers.trials import name_sweep, name_trial, rank_trial
 from sweeper.report.columns.cell import show
 from sweeper.report.columns.formats import (
     count,
@@ -64,18 +64,18 @@ def make_verdict(findings: Findings, manifests: Sequence[Manifest]) -> Verdict:
     for answer in answers:
         if answer.trial.workload == SCRIPT:
             of_scripts.append(answer)
-        elif _name_model(answer.entries[0]) not in climbed or (len(answers) == 1 and adding):
+        elif _name_model(answer.entry) not in climbed or (len(answers) == 1 and adding):
             models.append(answer)
     said = [prefix("modes are chosen for ", str(findings.limits))]
     said += scripts.conclude(of_scripts)[:MAX_SCRIPTS]
     said += ladders.conclude(findings.ladders)
     said += _say_answers(models)
     if models or of_scripts:
-        said += _say_modes(models) + _say_why_unsure(answers)
+        said += [_say_modes(models), _say_why_unsure(answers)]
     said += [_count_unverified(answers, entries), _compare_eager(entries)]
     found = {(printable(name_sweep(entry)), entry.record.trial_id) for entry in entries}
     # Not begun, removed or not to be read.
-    missing = len(list_planned(manifests) - found)
+    missing = len(list_planned(manifests).keys() - found)
     lost = ""
     if missing:
         lost = f"{missing} planned {'has' if missing == 1 else 'have'} no record"
@@ -141,27 +141,27 @@ def _count_sure(answers: Sequence[Answer]) -> str:
     return f"{number or 'none'} sure"
 
 
-def _say_modes(answers: Sequence[Answer]) -> list[str]:
+def _say_modes(answers: Sequence[Answer]) -> str:
     """Count the modes to take, where several were tried."""
     tried = {
         (entry.trial.mode, entry.trial.backend) for answer in answers for entry in answer.entries
     }
     taken = Counter(answer.recommended for answer in answers if answer.chosen)
     if len(tried) < 2 or len(answers) < 2 or not taken:
-        return []
+        return ""
     named = ", ".join(f"{mode} for {number}" for mode, number in taken.most_common())
-    return [f"modes to take: {named}"]
+    return f"modes to take: {named}"
 
 
-def _say_why_unsure(answers: Sequence[Answer]) -> list[str]:
+def _say_why_unsure(answers: Sequence[Answer]) -> str:
     """Count the answers by what keeps them from being sure; one answer says it itself."""
     reasons: Counter[str] = Counter()
     for answer in answers:
         reasons.update(answer.why_unsure)
     if len(answers) < 2 or not reasons:
-        return []
+        return ""
     named = "; ".join(f"{reason} ({number})" for reason, number in reasons.most_common())
-    return [f"not sure: {named}"]
+    return f"not sure: {named}"
 
 
 def _count_unverified(answers: Sequence[Answer], entries: Sequence[Entry]) -> str:
@@ -207,7 +207,7 @@ def _describe_failures(findings: Findings) -> tuple[str, str, str]:
     named = ", ".join(f"{number} {status}" for status, number in counts)
     trials = count(len(findings.entries), "trial")
     failed = f"{len(findings.failed)} of {trials} failed: {named}"
-    ordered = sort_trials(findings.failed)
+    ordered = sorted(findings.failed, key=rank_trial)
     first = min(
         ordered,
         key=lambda one: (not one.record.judges_the_compiler, one.record.status in NOT_RUN),
