@@ -154,10 +154,11 @@ def _check_words(overrides: Sequence[str]) -> None:
     """Raises ConfigError for a word without `=`: `model resnet18`, `vit_b16` alone, or a command
     that is not first; and for `mode=` and `mode=default,`.
     """
+    known = {*PURPOSES, *read_keys()}
     for word, following in zip_longest(overrides, overrides[1:]):
         if "=" in word or word.startswith("~"):
             continue
-        if word in PURPOSES or word in read_keys():
+        if word in known:
             value = following if following and "=" not in following else "VALUE"
             raise ConfigError(f"{word}: it has no value; write {word}={value}")
         _advise_dashes(f"{word}: not a key of sweeper", overrides)
@@ -186,7 +187,7 @@ def _check_words(overrides: Sequence[str]) -> None:
         if value.endswith(",") and name != "model.args":
             raise ConfigError(f"{word}: a value is missing behind the last comma")
         whole = "model.path" if name == "script" else f"model.{name}"
-        if whole in read_keys() and name not in (*PURPOSES, *read_keys()):
+        if whole in known and name not in known:
             raise ConfigError(f"{word}: write {whole}={value}")
 
 

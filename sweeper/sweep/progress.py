@@ -61,13 +61,13 @@ class Progress:
             current = self._current.pop(event.record.trial_id)
             took = duration(time.monotonic() - current.begin)
             result = self._describe_result(event.record, event.result)
-            text = f"{current.place} {escape(current.trial.label)}: {result}  ({took})"
+            text = f"{current.place} {current.trial.label}: {result}  ({took})"
             if event.record.inspection:
                 text += f"; {escape(_describe_inspection(event.record, event.record.inspection))}"
             # a log has no live view, so its lines have the time of day and the time left
             if not self._console.is_terminal:
                 text = f"{time.strftime('%H:%M:%S')} {text}{self._describe_left('; ')}"
-            self._console.print(text, soft_wrap=True, highlight=False)
+            self._console.print(text)
         elif isinstance(event, Started):
             now = time.monotonic()
             self._first_begin = self._first_begin or now
@@ -132,5 +132,5 @@ def _describe_inspection(record: Record, found: Inspection) -> str:
         folder = SweepPaths.of(record.sweep).trial(record.label, record.trial_id).folder
         parts.append(f"what the compiler did: {folder / found.folder / 'summary.md'}")
     if found.missing:
-        parts.append(f"not inspected in full: {' '.join(found.missing.splitlines()[:1])}")
+        parts.append(f"not inspected in full: {found.missing.splitlines()[0]}")
     return "; ".join(parts)
