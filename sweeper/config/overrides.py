@@ -142,11 +142,8 @@ def _quote(text: str) -> str:
     OmegaConf, which would fill in `${...}`.
     """
     text = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
-    text = re.sub(
-        r"(\\*)('|$)",
-        lambda found: 2 * found[1] + (f"\\{found[2]}" if found[2] else ""),
-        text,
-    )
+    text = re.sub(r"(\\*)'", r"\1\1\\'", text)
+    text = re.sub(r"(\\+)\Z", r"\1\1", text)  # before the quote that closes
     return f"'{text}'"
 
 

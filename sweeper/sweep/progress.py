@@ -22,7 +22,7 @@ from sweeper.core.record import Inspection, Record
 from sweeper.core.trial import Trial
 from sweeper.execution.scheduler import Event, Finished, Started
 from sweeper.loading.entries import Entry
-from sweeper.report.answers.gains import Gain, find_candidate
+from sweeper.report.answers.gains import find_candidate
 from sweeper.report.columns.formats import duration, interval, ratio
 
 
@@ -81,8 +81,8 @@ class Progress:
             self._current[event.trial.id].phase = phase
 
     def _describe_result(self, record: Record, result: Result) -> str:
-        """The speedup that the answer takes, with a mark where it is not sure, or the status with
-        the first line of why.
+        """The speedup that the answer takes, e.g. `1.28x [1.25, 1.31]`, with a mark where it is not
+        sure, as `2.66x?`; or the status with the first line of why.
         """
         if record.status != "ok":
             return f"[red]{record.status}[/red] while {record.phase}: {escape(record.first_line)}"
@@ -93,7 +93,9 @@ class Progress:
             return "[green]ok[/green]"
         mark = "?" if one.why_unsure(record.trial.labels.total_steps) else ""
         self.has_unsure |= bool(mark)
-        text = _show_gain(one.gain, mark)
+        text = f"{ratio(one.gain.value)}x{mark}"
+        if not one.gain.by_margin:
+            text += f" {interval(one.gain.low, one.gain.high)}"
         if one.of_loop:
             text = f"loop {text}, step {ratio(result.speedup)}x"
         return f"[green]{escape(text)}[/green]"
@@ -117,12 +119,6 @@ class Progress:
         left_s = (time.monotonic() - self._first_begin) / self._done * (self._total - self._done)
         end = time.strftime("%H:%M", time.localtime(time.time() + left_s))
         return f"{separator}about {duration(left_s)} to go, done at {end}"
-
-
-def _show_gain(gain: Gain, mark: str) -> str:
-    """E.g. `1.28x [1.25, 1.31]`, or `2.66x?`."""
-    shown = f"{ratio(gain.value)}x{mark}"
-    return shown if gain.by_margin else f"{shown} {interval(gain.low, gain.high)}"
 
 
 def _describe_inspection(record: Record, found: Inspection) -> str:

@@ -91,8 +91,11 @@ def _take_over(outcome: Outcome, which: str, notes: ProcessLog) -> None:
         notes.add(phases_s={**own.phases_s, **process.phases_s})
         notes.environment |= outcome.environment
         notes.diagnostics = _shorten_places(outcome.diagnostics) if outcome.diagnostics else None
-    elif process.host is not None:
-        notes.add(host=_join(notes.process.host or HostState(), process.host))
+    elif process.host is not None:  # the larger share that others took, of the rounds and the loops
+        host = notes.process.host or HostState()
+        shares = (host.busy_while_measuring, process.host.busy_while_measuring)
+        known = [share for share in shares if share is not None]
+        notes.add(host=replace(host, busy_while_measuring=max(known, default=None)))
     seen = process.script
     if seen is None:
         return
@@ -110,15 +113,6 @@ def _take_over(outcome: Outcome, which: str, notes: ProcessLog) -> None:
             pad_to=seen.pad_to,
         )
     notes.add(script=first)
-
-
-def _join(host: HostState, of_loop: HostState) -> HostState:
-    """The state of the host with the larger share that others took, of the rounds and of the
-    loops.
-    """
-    shares = (host.busy_while_measuring, of_loop.busy_while_measuring)
-    known = [share for share in shares if share is not None]
-    return replace(host, busy_while_measuring=max(known, default=None))
 
 
 def _shorten_places(diagnostics: Diagnostics) -> Diagnostics:
