@@ -85,7 +85,8 @@ def _explain_option(error: MissingConfigException) -> str:
     group, name = match.groups()
     if name in PLUGINS:
         return PLUGINS[name]
-    options = {*error.options, *list_options(group, [conf_folder()])}  # the latter in folders too
+    # Hydra leaves out those in folders
+    options = {*error.options, *list_options(group, [conf_folder()])}
     return f"{group}={name}: no such {group}; {_nearest_option(name, options)}\n{LIST_OPTIONS}"
 
 
@@ -101,7 +102,9 @@ def _nearest_option(name: str, options: Iterable[str]) -> str:
 
 
 def _explain_value(text: str, where: str = "") -> str:
-    """OmegaConf's complaint about one value, led by the key that it is about; `where` it stands."""
+    """OmegaConf's complaint about one value, led by the key that it is about. `where` names the
+    file of an option that has it.
+    """
     key = ""
     if found := re.search(r"\n\s*full_key:(.*)", text):
         key = found[1].strip()
