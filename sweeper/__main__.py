@@ -60,7 +60,7 @@ def _answer(arguments: Sequence[str]) -> str | None:
         parsed = parse(arguments)
         topics = [word for word in parsed.overrides if "=" not in word and not is_script(word)]
         return write_help(topics, parsed.config_dir)
-    if "query" in {word.partition("=")[0] for word in arguments} and "COMP_LINE" in os.environ:
+    if "-sc" in arguments and "COMP_LINE" in os.environ:
         from sweeper.config.completion import complete
 
         line = os.environ["COMP_LINE"]
@@ -80,11 +80,8 @@ def _run_sweep() -> int:
 
     from sweeper.config.error_messages import explain
     from sweeper.config.overrides import normalise
-    from sweeper.config.reference import read_keys
     from sweeper.core.errors import ConfigError
     from sweeper.sweep.hydra_app import job
-
-    from .config import schema
 
     expected = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)
     try:
@@ -96,9 +93,7 @@ def _run_sweep() -> int:
         # raised below it: then Hydra had read the command line already
         if not isinstance(error, expected) and "sweeper.sweep.hydra_app" in modules:
             raise
-        types = {name: key.takes for name, key in read_keys().items()}
-        explained = explain(error, schema.keys(), schema.nested_options(), types)
-        print(f"sweeper: {explained}", file=sys.stderr)
+        print(f"sweeper: {explain(error)}", file=sys.stderr)
         return BAD_INPUT
     return OK
 

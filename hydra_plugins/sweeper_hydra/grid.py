@@ -4,7 +4,6 @@ Hydra's basic sweeper composes a configuration twice; here all of them are valid
 first one runs.
 """
 
-import functools
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -58,13 +57,10 @@ class GridSweeper(Sweeper):
         overrides = OverridesParser.create(loader).parse_overrides([*axes, *arguments])
         composer = Composer(loader, self._config)
         points = composer.points(expand(overrides))
-        launcher, launch = self._config.hydra.runtime.choices["hydra/launcher"], None
-        if launcher != "local":
-            launch = functools.partial(self._launcher.launch, initial_job_idx=0)
-        prepare = getattr(self._launcher, "prepare", None)  # of ours: is the cluster there?
-        name = f"hydra/launcher={launcher}"
+        launcher = self._config.hydra.runtime.choices["hydra/launcher"]
+        cluster = None if launcher == "local" else self._launcher
         # Hydra would drop the exit code
-        sys.exit(run_grid(points, composer.repository, name, launch, prepare))
+        sys.exit(run_grid(points, composer.repository, f"hydra/launcher={launcher}", cluster))
 
 
 def expand(overrides: Sequence[Override]) -> list[OverrideAxis]:

@@ -4,7 +4,7 @@ what to type.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from difflib import get_close_matches
 
 from hydra.errors import HydraException, MissingConfigException
@@ -12,6 +12,9 @@ from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from sweeper.core.errors import nearest
+
+from .reference import list_options, read_keys
+from .schema import conf_folder, keys
 
 LIST_OPTIONS = "all options and keys: python -m sweeper --help"
 MAX_LINES = 6
@@ -29,8 +32,6 @@ PLUGINS = {
     "submitit_slurm": "hydra/launcher=slurm needs hydra-submitit-launcher: pip install "
     "hydra-submitit-launcher"
 }
-NOT_A_NAME = r"Config group override must be a string or a list\. Got "
-WRITE_A_NAME = "a group takes the name of an option, e.g. measure=quick, not "
 # How a message of Hydra begins, and what to say instead; the first that fits counts.
 ADVICE = {
     r"Could not override '([^'/]+)/([^']+)'": rf"\1/\2: write \1=\2/NAME\n{LIST_OPTIONS}",
@@ -38,10 +39,8 @@ ADVICE = {
     r"Ambiguous value for argument '(.+)'": r"\1: several values make a grid; add -m",
     r"no viable alternative at input '(.*)'": r"\1: it cannot be read; close each bracket and each "
     "quotation mark",
-    f"{NOT_A_NAME}NoneType": f"{WRITE_A_NAME}null",
-    f"{NOT_A_NAME}(int|float)": f"{WRITE_A_NAME}a number",
-    f"{NOT_A_NAME}bool": f"{WRITE_A_NAME}true or false",
-    rf"{NOT_A_NAME}(\w+)": rf"{WRITE_A_NAME}\1",
+    "Config group override must be a string or a list": "a group takes the name of an option, e.g. "
+    "measure=quick",
     r"Multiple values for (\S+)\.": r"\1: the group has an option already; write \1=OPTION without "
     "+",
     r"Could not delete from config\. '(.+)' does not exist": r"~\1: only what was added with + can "
@@ -49,34 +48,25 @@ ADVICE = {
 }
 
 
-def explain(
-    error: Exception,
-    keys: list[str],
-    nested: Iterable[str],
-    types: Mapping[str, str],
-) -> str:
+def explain(error: Exception) -> str:
     """Return the few lines that a user needs of an exception raised while the configuration is
     read.
-
-    For suggestions: `keys` are the dotted keys that exist, `nested` the options in folders of a
-    group, with the group, e.g. `model/timm/dla102`. `types` says what each key takes, e.g. `a whole
-    number or null`.
     """
     if isinstance(error, MissingConfigException):
-        return _explain_option(error, nested)
+        return _explain_option(error)
     if isinstance(error, YAMLError):
         return _explain_yaml(error)
     cause = error.__cause__ if isinstance(error, HydraException) else error
     if isinstance(cause, OmegaConfBaseException):
-        return _explain_value(str(cause), "", keys, types)
+        return _explain_value(str(cause))
     text = str(error)
     for beginning, advice in ADVICE.items():
         if match := re.match(beginning, text):
             return match.expand(advice)
     if match := re.match(r"Could not override '([^']+)'", text):
-        return f"{match[1]}: no such key; {nearest(match[1], keys)}\n{LIST_OPTIONS}"
+        return f"{match[1]}: no such key; {nearest(match[1], keys())}\n{LIST_OPTIONS}"
     if match := re.match(r"(In '[^']+'): .*\n(Key '.+' not in .*\n.*full_key: [\s\S]*)", text):
-        return _explain_value(match[2], f" ({match[1]})", keys, types)
+        return _explain_value(match[2], f" ({match[1]})")
     if text.startswith("LexerNoViableAlt"):
         return (
             f"{_first_lines(text)}\nquote a value with unusual characters twice, e.g. "
@@ -85,7 +75,7 @@ def explain(
     return _first_lines(text) or type(error).__name__
 
 
-def _explain_option(error: MissingConfigException, nested: Iterable[str]) -> str:
+def _explain_option(error: MissingConfigException) -> str:
     """An option that a group does not have, with those that it has."""
     match = re.search(
         r"(?:Could not find|Could not load) '([\w.-]+(?:/launcher|/sweeper)?)/([^']*)'", str(error)
@@ -95,15 +85,15 @@ def _explain_option(error: MissingConfigException, nested: Iterable[str]) -> str
     group, name = match.groups()
     if name in PLUGINS:
         return PLUGINS[name]
-    inside = [path.removeprefix(f"{group}/") for path in nested if path.startswith(f"{group}/")]
-    found = _nearest_option(name, [*error.options, *inside])
-    return f"{group}={name}: no such {group}; {found}\n{LIST_OPTIONS}"
+    # Hydra leaves out those in folders
+    options = {*error.options, *list_options(group, [conf_folder()])}
+    return f"{group}={name}: no such {group}; {_nearest_option(name, options)}\n{LIST_OPTIONS}"
 
 
-def _nearest_option(name: str, options: list[str]) -> str:
+def _nearest_option(name: str, options: Iterable[str]) -> str:
     """Options whose last part is like that of `name`, whichever folder each is in."""
     by_last: dict[str, list[str]] = defaultdict(list)
-    for option in options:
+    for option in sorted(options):
         by_last[option.rpartition("/")[2].lower()].append(option)
     found: list[str] = []
     for last in get_close_matches(name.rpartition("/")[2].lower(), by_last, n=4, cutoff=0.5):
@@ -111,8 +101,10 @@ def _nearest_option(name: str, options: list[str]) -> str:
     return f"nearest: {', '.join(found[:4])}" if found else nearest(name, options)
 
 
-def _explain_value(text: str, where: str, keys: list[str], types: Mapping[str, str]) -> str:
-    """OmegaConf's complaint about one value, led by the key that it is about."""
+def _explain_value(text: str, where: str = "") -> str:
+    """OmegaConf's complaint about one value, led by the key that it is about. `where` names the
+    file of an option that has it.
+    """
     key = ""
     if found := re.search(r"\n\s*full_key:(.*)", text):
         key = found[1].strip()
@@ -123,14 +115,15 @@ def _explain_value(text: str, where: str, keys: list[str], types: Mapping[str, s
                 f"{key}: the launcher has no such key; those of SLURM: python -m sweeper --cfg "
                 "hydra hydra/launcher=slurm, those of Ray: docs/ray.md"
             )
-        known = [item for item in keys if item.rpartition(".")[0] == key.rpartition(".")[0]] or keys
-        return f"{key}: no such key{where}; {nearest(key, known)}\n{LIST_OPTIONS}"
-    name = re.sub(r"\[\d+\]$", "", key)
-    takes = types.get(name) or types.get(name.rpartition(".")[0])
-    if takes and (match := WRONG_TYPE.match(text.partition("\n    full_key")[0])):
-        verb = "it has" if takes.startswith("keys of its own") else "give"
+        group = key.rpartition(".")[0]
+        beside = [other for other in keys() if other.rpartition(".")[0] == group]
+        return f"{key}: no such key{where}; {nearest(key, beside or keys())}\n{LIST_OPTIONS}"
+    known, name = read_keys(), re.sub(r"\[\d+\]$", "", key)
+    about = known.get(name) or known.get(name.rpartition(".")[0])
+    if about and (match := WRONG_TYPE.match(text.partition("\n    full_key")[0])):
+        verb = "it has" if about.has_keys else "give"
         given = key if match["value"] is None else f"{key}={match['value']}"
-        return f"{given}: {verb} {takes}"
+        return f"{given}: {verb} {about.takes}"
     if match := re.match(r"Interpolation key '(.+)' not found", complaint):
         return f"{key}: there is no key {match[1]} to take the value from"
     return f"{key}: {complaint}" if key else complaint

@@ -153,9 +153,8 @@ def _line(head: str, text: str) -> str:
     terminal.
     """
     width = min(shutil.get_terminal_size((MAX_WIDTH, 0)).columns, MAX_WIDTH)
-    start = f"  {head:<30}" if len(head) <= 30 else f"  {head}"
     return textwrap.fill(
-        f"{start} {text}".rstrip(),
+        f"  {head:<30} {text}".rstrip(),
         width,
         subsequent_indent=" " * 33,
         break_long_words=False,

@@ -142,11 +142,8 @@ def _quote(text: str) -> str:
     OmegaConf, which would fill in `${...}`.
     """
     text = re.sub(r"(\\*)\$\{", r"\1\1\\${", text)
-    text = re.sub(
-        r"(\\*)('|$)",
-        lambda found: 2 * found[1] + (f"\\{found[2]}" if found[2] else ""),
-        text,
-    )
+    text = re.sub(r"(\\*)'", r"\1\1\\'", text)
+    text = re.sub(r"(\\+)\Z", r"\1\1", text)  # before the quote that closes
     return f"'{text}'"
 
 
@@ -154,10 +151,11 @@ def _check_words(overrides: Sequence[str]) -> None:
     """Raises ConfigError for a word without `=`: `model resnet18`, `vit_b16` alone, or a command
     that is not first; and for `mode=` and `mode=default,`.
     """
+    known = {*PURPOSES, *read_keys()}
     for word, following in zip_longest(overrides, overrides[1:]):
         if "=" in word or word.startswith("~"):
             continue
-        if word in PURPOSES or word in read_keys():
+        if word in known:
             value = following if following and "=" not in following else "VALUE"
             raise ConfigError(f"{word}: it has no value; write {word}={value}")
         _advise_dashes(f"{word}: not a key of sweeper", overrides)
@@ -186,7 +184,7 @@ def _check_words(overrides: Sequence[str]) -> None:
         if value.endswith(",") and name != "model.args":
             raise ConfigError(f"{word}: a value is missing behind the last comma")
         whole = "model.path" if name == "script" else f"model.{name}"
-        if whole in read_keys() and name not in (*PURPOSES, *read_keys()):
+        if whole in known and name not in known:
             raise ConfigError(f"{word}: write {whole}={value}")
 
 

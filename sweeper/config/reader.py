@@ -4,7 +4,6 @@ it.
 Try: `python -m sweeper --cfg job model=vit_b16 precision=amp`
 """
 
-import math
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
@@ -19,8 +18,7 @@ from sweeper.core import ladder
 from sweeper.core import trial as axes
 from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.libraries import LIBRARIES, SCRIPT, has_texts
-from sweeper.core.paths import check_sweep_name
-from sweeper.core.serialization import Json, show_value
+from sweeper.core.serialization import flatten, show_value
 from sweeper.core.settings import CLOCKS, RETRIES, Settings, check_settings
 from sweeper.core.trial import PRECISION_CASTS, Compile, Labels, Model, Precision, Text, Trial
 
@@ -102,7 +100,6 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> GridPo
         _check_rung(config)
     if config.model.factory is not None:
         config.model.factory = name_factory(config.model.factory)
-    check_sweep_name(config.sweep)
     settings = check_settings(_copy_fields(Settings, config))
     return GridPoint(_read_trial(config, choices, own, gpu), settings)
 
@@ -431,20 +428,3 @@ def read_device_type(device: str | None, gpu: bool) -> str:
             "device=cuda:1"
         )
     return device.partition(":")[0]
-
-
-def flatten(options: Mapping[str, Any], prefix: str = "") -> dict[str, Json]:
-    """Nested options with their keys joined by `.`, as Inductor names them: `triton: {cudagraphs:
-    true}`.
-
-    Raises ConfigError for NaN and infinity, which JSON cannot hold.
-    """
-    flat: dict[str, Json] = {}
-    for key, value in options.items():
-        if isinstance(value, Mapping):
-            flat |= flatten(value, f"{prefix}{key}.")
-        elif isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"{prefix}{key}={value}: it must be a finite number")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

@@ -211,9 +211,3 @@ def conf_folder() -> Path:
     package = Path(__file__).resolve().parents[1]
     packaged = package / "conf"
     return packaged if packaged.is_dir() else package.parent / "conf"
-
-
-def nested_options() -> list[str]:
-    """List the options in folders of their group, with the group, e.g. `model/timm/dla102`."""
-    files = conf_folder().glob("*/*/*.yaml")
-    return [file.relative_to(conf_folder()).with_suffix("").as_posix() for file in files]

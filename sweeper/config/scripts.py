@@ -22,7 +22,8 @@ from sweeper.core.trial import (
 
 from .schema import Config, ModelConf, VaryConf
 
-ONLY_OF_SCRIPT = ("path", "args", "cwd", "total_steps", "trajectory")  # keys of `model`
+ARGUMENTS = ("args", "cwd", "trajectory")  # keys of `model` that decide what the script does
+ONLY_OF_SCRIPT = ("path", *ARGUMENTS, "total_steps")
 # keys of `model` that a script has
 OF_SCRIPT = ("library", *ONLY_OF_SCRIPT, "family", "suite", "batch_size")
 # What the script decides, as it is unless a user asks for something else; groups first, and what
@@ -88,8 +89,8 @@ def read_script(config: Config, choices: Mapping[str, str | None]) -> Trial:
         )
     if model.cwd is not None and not Path(model.cwd).is_dir():
         raise ConfigError(f"model.cwd={model.cwd}: there is no such folder")
-    asked = {"args": model.args or None, "cwd": model.cwd, "trajectory": model.trajectory}
-    arguments: dict[str, Json] = {key: value for key, value in asked.items() if value is not None}
+    asked: dict[str, Json] = {key: getattr(model, key) for key in ARGUMENTS}
+    arguments = {key: value for key, value in asked.items() if value}
     script = Model(SCRIPT, model.path, arguments=arguments)
     _require_script(script)
     try:

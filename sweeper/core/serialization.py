@@ -8,12 +8,14 @@ terminal and UTF-8 can take.
 
 import functools
 import json
+import math
 import types
 import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Annotated, Any, NamedTuple, NoReturn, TypeVar
 
+from .errors import ConfigError
 from .text import clean_text
 
 Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
@@ -267,6 +269,23 @@ def get_mapping(value: object, *keys: str) -> Mapping[str, Any]:
     for key in keys:
         value = value.get(key) if isinstance(value, Mapping) else None
     return value if isinstance(value, Mapping) else {}
+
+
+def flatten(options: Mapping[str, Any], prefix: str = "") -> dict[str, Json]:
+    """Nested options with their keys joined by `.`, as Inductor names them: `triton: {cudagraphs:
+    true}`.
+
+    Raises ConfigError for NaN and infinity, which JSON cannot hold.
+    """
+    flat: dict[str, Json] = {}
+    for key, value in options.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(value, f"{prefix}{key}.")
+        elif isinstance(value, float) and not math.isfinite(value):
+            raise ConfigError(f"{prefix}{key}={value}: it must be a finite number")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
 
 
 def _checked(name: str, expected: type, value: Any) -> Any:

@@ -108,10 +108,7 @@ class _Sweep:
             placement = place_trials(settings, len(plan.trials))
         if settings.dry_run:
             for path, problem in unreadable.items():
-                print(
-                    f"note: {path}: {problem}; a run moves it aside and measures the trial again",
-                    file=sys.stderr,
-                )
+                _note(f"{path}: {problem}; a run moves it aside and measures the trial again")
             self.announce(plan, placement)
             self.require_runnable(plan, placement)
             if plan.trials:
@@ -220,7 +217,7 @@ class _Sweep:
             return INTERRUPTED
         kept, unreadable = read_on_disk(self.paths, self.grid)
         for path, problem in unreadable.items():
-            print(f"note: {path}: {problem}", file=sys.stderr)
+            _note(f"{path}: {problem}")
         ok = {trial_id for trial_id, found in kept.items() if found.status == "ok"}
         wanted = {trial.id for trial in (*plan.trials, *plan.finished)}
         return OK if report and report.paths and wanted <= ok else NOT_OK
@@ -257,7 +254,7 @@ class _Sweep:
         try:
             report = make_report([SweepFolder(self.paths.folder)])
             for problem in report.problems:
-                print(f"note: {problem}", file=sys.stderr)
+                _note(problem)
             print_verdict(report, self.console)
             report = replace(report, paths=begin_files(report, self.paths.report)())
         except OSError as error:
@@ -285,7 +282,7 @@ class _Sweep:
             interrupted = True
         tracker.finish(interrupted)
         for line in tracker.not_sent:
-            print(f"note: {line}", file=sys.stderr)
+            _note(line)
         self.console.print(tracker.describe_page(), markup=False)
         return interrupted
 
@@ -300,13 +297,17 @@ class _Sweep:
             try:
                 known_stores.remember(uri)
             except OSError as error:
-                print(f"note: sync will ask for --tracking-uri, since {error}", file=sys.stderr)
+                _note(f"sync will ask for --tracking-uri, since {error}")
+
+
+def _note(text: str) -> None:
+    print(f"note: {text}", file=sys.stderr)
 
 
 def _describe_processes(measure: Measure) -> str:
     """`3 processes`, `6 processes in 2 draws` or `5 to 20 processes`."""
-    if measure.target is None:
-        limit = measure.process_limit
-        processes = "1 process" if limit == 1 else f"{limit} processes"
-        return f"{processes} in {measure.draws} draws" if measure.draws > 1 else processes
-    return f"{measure.process_minimum} to {measure.process_limit} processes"
+    limit = measure.process_limit
+    if measure.target is not None:
+        return f"{measure.process_minimum} to {limit} processes"
+    processes = "1 process" if limit == 1 else f"{limit} processes"
+    return f"{processes} in {measure.draws} draws" if measure.draws > 1 else processes

@@ -131,13 +131,11 @@ def describe_estimate(plan: Plan, placement: Placement, measure: Measure) -> str
     where = "one device" if num_devices == 1 else f"{num_devices} devices"
     if placement.concurrency > num_devices:
         where += f" with {placement.concurrency} trials in flight"
-    unknown = len(plan.trials) - len(known)
+    unknown, takes = len(plan.trials) - len(known), f"about {time} on {where}"
     if not unknown:
-        return f"about {time} on {where}, judging by similar trials on this kind of device"
-    return (
-        f"about {time} on {where} for {count(len(known), 'trial')}, no estimate yet for {unknown} "
-        "unlike any earlier one"
-    )
+        return f"{takes}, judging by similar trials on this kind of device"
+    some = count(len(known), "trial")
+    return f"{takes} for {some}, no estimate yet for {unknown} unlike any earlier one"
 
 
 def describe_script_runs(trials: Sequence[Trial], measure: Measure) -> list[str]:
@@ -153,8 +151,10 @@ def describe_script_runs(trials: Sequence[Trial], measure: Measure) -> list[str]
         for processes in (measure.process_minimum, measure.process_limit):
             numbers.append(str(RUNS_PER_PROCESS * len(own) * processes + len(compared)))
         times = " to ".join(dict.fromkeys(numbers))
-        line = f"{name} will run {times} times: in each process for the steps of both arms, the "
-        line += "loop in eager and the loop compiled"
+        line = (
+            f"{name} will run {times} times: in each process for the steps of both arms, the loop "
+            "in eager and the loop compiled"
+        )
         if compared:
             line += "; once more in the first process for model.trajectory"
         lines.append(line)

@@ -4,9 +4,10 @@ Hydra calls `job` for a single run, and in the jobs of a cluster; for `-m` it ca
 plugin, which calls `run_grid`.
 """
 
+import functools
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import hydra
@@ -23,7 +24,7 @@ from sweeper.core.system import interrupts
 from sweeper.core.system.exit_codes import BAD_INPUT
 from sweeper.core.system.gpus import visible_gpus
 from sweeper.core.trial import Trial
-from sweeper.execution.execute import Launch, execute, make_cluster_launcher
+from sweeper.execution.execute import execute, make_cluster_launcher
 from sweeper.execution.placement import place_trials
 from sweeper.execution.scheduler import Finished
 
@@ -69,12 +70,10 @@ def read_point(composed: Composed, files: IConfigRepository) -> reader.GridPoint
     for group in schema.GROUPS:
         if not isinstance(choices.get(group), str):  # a list of options leaves no choice behind
             raise ConfigError(f"{group}: give one option; several make a grid: -m {group}=a,b")
-    model = _read_option(files, f"model/{choices['model']}")
-    precision = _read_option(files, f"precision/{choices['precision']}")
+    own = {key: _read_option(files, f"{key}/{choices[key]}") for key in ("model", "precision")}
     preset = choices.get("preset")
     if isinstance(preset, str):
-        precision |= _read_option(files, f"preset/{preset}").get("precision", {})
-    own = {"model": model, "precision": precision}
+        own["precision"] |= _read_option(files, f"preset/{preset}").get("precision", {})
     return reader.read(composed.config, choices, own, gpu=bool(visible_gpus()))
 
 
@@ -90,15 +89,15 @@ def _read_option(files: IConfigRepository, file: str) -> dict[str, Any]:
 def run_grid(
     composed: Iterable[Composed],
     files: IConfigRepository,
-    launcher: str = "local",
-    launch: Launch | None = None,
-    prepare: Callable[[], object] | None = None,
+    name: str = "hydra/launcher=local",
+    cluster: Any = None,
 ) -> int:
     """Run every configuration of a grid as one sweep, in this process or as jobs of a cluster; the
     exit code.
 
-    `prepare` joins the cluster, and raises ConfigError where there is none; it is called where a
-    trial would run. Raises ConfigError before anything has started.
+    `cluster` is Hydra's launcher of that name. Its method `prepare`, if it has one, joins the
+    cluster, and raises ConfigError where there is none; it is called where a trial would run.
+    Raises ConfigError before anything has started.
     """
     trials: list[Trial] = []
     overrides: dict[str, tuple[str, ...]] = {}
@@ -119,11 +118,12 @@ def run_grid(
         if interrupts.is_pending():  # `run_sweep` says what is kept, and how to go on
             return run_sweep(trials, settings)
     assert settings is not None
-    if launch is None:
+    if cluster is None:
         return run_sweep(trials, settings)
     if settings.device is None:
         raise ConfigError(
-            f"{launcher}: say device=cuda or device=cpu; this machine's may be another than the "
-            "jobs'"
+            f"{name}: say device=cuda or device=cpu; this machine's may be another than the jobs'"
         )
-    return run_sweep(trials, settings, make_cluster_launcher(launcher, launch, overrides, prepare))
+    launch = functools.partial(cluster.launch, initial_job_idx=0)
+    prepare = getattr(cluster, "prepare", None)
+    return run_sweep(trials, settings, make_cluster_launcher(name, launch, overrides, prepare))

@@ -3,18 +3,15 @@ versions.
 """
 
 import datetime as dt
-import importlib.metadata
 import json
 import platform
 import shlex
 from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import replace
 from typing import Any
 
-from sweeper.core.errors import ConfigError
+from sweeper.core.errors import ConfigError, explain_unreadable
 from sweeper.core.files import read_json, write_text
-from sweeper.core.libraries import library_packages
+from sweeper.core.libraries import library_packages, read_versions
 from sweeper.core.paths import SweepPaths
 from sweeper.core.serialization import get_mapping, to_json
 from sweeper.core.settings import Settings
@@ -30,20 +27,16 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
 
     Raises ConfigError when the folder cannot be written or its sweep.json is not ours.
     """
-    uri = settings.tracking.uri
-    tracking = replace(settings.tracking, uri=uri and remove_credentials(uri))
-    versions = {"python": platform.python_version()}
+    uri, kept = settings.tracking.uri, to_json(settings)
+    kept["tracking"]["uri"] = uri and remove_credentials(uri)
     others = ("hydra-core", "omegaconf", "mlflow", "pandas")
-    for package in ("sweeper", "torch", *library_packages(), *others):
-        # a checkout, or a package that is not needed
-        with suppress(importlib.metadata.PackageNotFoundError):
-            versions[package] = importlib.metadata.version(package)
+    versions = read_versions(("sweeper", "torch", *library_packages(), *others))
     invocation: dict[str, Any] = {
         "command": shlex.join(remove_passwords(word, uri) for word in list_words()),
         "started": dt.datetime.now().astimezone().isoformat(timespec="seconds"),
-        "versions": versions,
+        "versions": {"python": platform.python_version(), **versions},
         "device": device,
-        "settings": to_json(replace(settings, tracking=tracking)),
+        "settings": kept,
         "plan": [{"trial_id": trial.id, "label": trial.label} for trial in plan.trials],
         "left_out": [
             {"trial_id": item.trial.id, "label": item.trial.label, "reason": item.reason}
@@ -56,9 +49,9 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
     except FileNotFoundError:
         earlier = []
     except (OSError, ValueError, LookupError, TypeError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(
-            f"{path} cannot be used: {why}; take another sweep=NAME or move it away"
+            f"{path} cannot be used: {explain_unreadable(error)}; take another sweep=NAME or move "
+            "it away"
         ) from error
     invocations = [*earlier, invocation]
     try:

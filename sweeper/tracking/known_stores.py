@@ -16,7 +16,6 @@ from .store import sqlite_file
 
 VARIABLE = "MLFLOW_TRACKING_URI"
 MAX_LIST_BYTES = 1 << 20
-MAX_ADDRESSES = 1000
 
 
 def state_folder() -> Path | None:
@@ -50,9 +49,8 @@ def normalize(uri: str) -> str:
 
 
 def is_known(uri: str) -> bool:
-    """Say whether the environment or an earlier command of this user named the store."""
-    address, named = normalize(uri), environment_uri()
-    return address in _read() or (named is not None and address == normalize(named))
+    """Say whether an earlier command of this user named the store."""
+    return normalize(uri) in _read()
 
 
 def remember(uri: str) -> None:
@@ -65,8 +63,7 @@ def remember(uri: str) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     before = os.umask(0o077)
     try:
-        kept = [*known, address][-MAX_ADDRESSES:]
-        write_text(folder / "stores", "".join(f"{line}\n" for line in kept))
+        write_text(folder / "stores", "\n".join([*known, address, ""]))
     finally:
         os.umask(before)
 

@@ -10,14 +10,14 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from sweeper.analysis.metrics import METRICS
 from sweeper.analysis.result import Result
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.record import Record, ScriptRun
-from sweeper.core.serialization import get_mapping
+from sweeper.core.serialization import flatten, get_mapping
 from sweeper.core.text import escape_markdown
 
 from .store import TrackingError
@@ -133,8 +133,8 @@ def _make_params(record: Record, seen: ScriptRun | None) -> dict[str, str]:
     values["batch_size"] = trial.known_batch_size
     values["variant"] = trial.variant or None
     for part in ("model", "precision", "compile", "text"):
-        values |= _leaves(axes.get(part, {}), f"{part}.")
-    values |= _leaves(get_mapping(record.environment, "versions"), "version.")
+        values |= flatten(axes.get(part, {}), f"{part}.")
+    values |= flatten(get_mapping(record.environment, "versions"), "version.")
     if trial.workload == SCRIPT:
         seen = seen or ScriptRun()
         values["optimizer"] = ", ".join(seen.optimizers) or None
@@ -146,15 +146,6 @@ def _make_params(record: Record, seen: ScriptRun | None) -> dict[str, str]:
             text = value if isinstance(value, str) else json.dumps(value)
             params[re.sub(r"[^\w. -]", "_", key)] = text[:MAX_PARAM_CHARACTERS]
     return params
-
-
-def _leaves(node: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    """Yield every value in nested mappings with its dotted key."""
-    for key, value in node.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
 
 
 def _describe_result(record: Record, result: Result) -> str:

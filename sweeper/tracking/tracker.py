@@ -200,17 +200,6 @@ class Tracker:
             f"        then open http://127.0.0.1:5000{self.page}"
         )
 
-    def finish(self, interrupted: bool = False) -> None:
-        """Send `sweep.json` and end the parent run: KILLED after an interrupted trial or sweep,
-        else FINISHED.
-        """
-        if self.page is not None:
-            status = "KILLED" if self._interrupted or interrupted else "FINISHED"
-            records = [] if self._has_begun else self._paths.records()
-            # of a sweep that ran earlier: its last record
-            end_s = max([path.stat().st_mtime for path in records], default=time.time())
-            self._end(status, int(1000 * end_s))
-
     def _read_start_ms(self) -> int | None:
         """Read when the first command of the sweep began; None where `sweep.json` does not say."""
         try:
@@ -307,21 +296,25 @@ class Tracker:
             )
 
     @_never_raises
-    def _end(self, status: str, end_ms: int) -> None:
-        """Put `sweep.json` on the parent, for the head of a report from MLflow, and end it if
-        anything was sent.
+    def finish(self, interrupted: bool = False) -> None:
+        """Put `sweep.json` on the parent run, for the head of a report from MLflow, and end it if
+        anything was sent: KILLED after an interrupted trial or sweep, else FINISHED.
         """
         manifest = _read_public_manifest(self._paths.sweep)
         if manifest is not None:
 
             def send() -> None:
-                with self._copy([], self._paths.folder) as folder:
+                with make_temporary() as folder:
                     write_text(folder / "sweep.json", manifest)
                     self._send_folder(self._parent, folder)
 
             self._send_once(runs.MANIFEST, manifest, send)
         if self._running:
-            self._client.set_terminated(self._parent_id, status, end_ms)
+            records = [] if self._has_begun else self._paths.records()
+            # of a sweep that ran earlier: its last record
+            end_s = max([path.stat().st_mtime for path in records], default=time.time())
+            status = "KILLED" if self._interrupted or interrupted else "FINISHED"
+            self._client.set_terminated(self._parent_id, status, int(1000 * end_s))
             self._running = False
 
     def _send_once(self, tag: str, text: str, send: Callable[[], object]) -> None:

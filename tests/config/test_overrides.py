@@ -18,7 +18,9 @@ def test_sweep_name_stays_text(name: str) -> None:
     assert normalise([f"sweep={name}"]) == [f"sweep='{name}'"]
 
 
-@pytest.mark.parametrize("argument", ["sweep=../../x", "++sweep=/etc", "sweep=a,b", "sweep="])
+@pytest.mark.parametrize(
+    "argument", ["sweep=../../x", "++sweep=/etc", "sweep=a,b", "sweep=", "sweep=mlflow.db"]
+)
 def test_sweep_name_that_leaves_the_folder_is_refused(argument: str) -> None:
     with pytest.raises(ConfigError, match="sweep's name"):
         normalise([argument])

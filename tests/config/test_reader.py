@@ -344,7 +344,6 @@ def test_list_of_options_is_refused(override: str) -> None:
         ["++model.arguments.x=inf"],
         ["precision.grad_scaler=true"],
         ["model=custom", "model.factory=a:b", "model.image_size=64"],
-        ["sweep=mlflow.db"],
     ],
     ids=lambda value: value[-1],
 )

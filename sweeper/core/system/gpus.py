@@ -129,33 +129,26 @@ def resolve(device: str | None, gpus: Sequence[Gpu]) -> tuple[Device, ...]:
 
 
 def read(gpu: Gpu) -> GpuReading:
-    """Ask NVML for the state of a GPU."""
-    import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        return read_handle(pynvml, pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _read_if_possible(gpu: Gpu) -> GpuReading:
     """Ask NVML for the state of a GPU; nothing is known where NVML does not tell."""
     import pynvml
 
     with suppress(pynvml.NVMLError):
-        return read(gpu)
+        pynvml.nvmlInit()
+        try:
+            return read_handle(pynvml, pynvml.nvmlDeviceGetHandleByUUID(gpu.uuid))
+        finally:
+            pynvml.nvmlShutdown()
     return GpuReading()
 
 
 def total_memory_bytes(gpu: Gpu) -> float | None:
     """The whole memory of a GPU; None where NVML does not tell."""
-    return _read_if_possible(gpu).memory_total_bytes
+    return read(gpu).memory_total_bytes
 
 
 def computing_pids(gpu: Gpu) -> frozenset[int]:
     """The processes that compute on a GPU; empty where NVML does not tell."""
-    return _read_if_possible(gpu).pids or frozenset()
+    return read(gpu).pids or frozenset()
 
 
 def cores_near(gpu: Gpu) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ Linux tells most; elsewhere fields stay None.
 
 import os
 import platform
+import re
 import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
@@ -36,14 +37,8 @@ class Host:
 
 def read() -> Host:
     """Read what the kernel's files say now."""
-    facts = [line.partition(":") for line in _text("proc/cpuinfo").splitlines()]
-    cpu = next((value.strip() for key, _, value in facts if key.strip() == "model name"), None)
-    flags = {
-        word
-        for key, _, value in facts
-        if key.strip() in ("flags", "Features")
-        for word in value.split()
-    }
+    cpu = _find("proc/cpuinfo", r"model name\s*: *(.*\S)")
+    flags = _find("proc/cpuinfo", r"(?:flags|Features)\s*:(.*)").split()
     load = _text("proc/loadavg").split()
     # `MICROSECONDS PERIOD` or `max PERIOD`, see cpu.max in the kernel's admin-guide/cgroup-v2
     quota, _, period = _text("sys/fs/cgroup/cpu.max").partition(" ")
@@ -55,7 +50,7 @@ def read() -> Host:
         load=float(load[0]) if load else None,
         quota_cores=int(quota) / int(period) if quota.isdigit() and period.isdigit() else None,
         governor=_text("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None,
-        bfloat16_native=bool(flags & BFLOAT16_FLAGS) if flags else None,
+        bfloat16_native=not BFLOAT16_FLAGS.isdisjoint(flags) if flags else None,
     )
 
 
@@ -129,18 +124,22 @@ def free_memory_bytes() -> float | None:
     """Memory available without swapping, or what the cgroup's limit leaves of it; None where
     neither is known.
     """
-    available_kib = _number_after("MemAvailable:", _text("proc/meminfo"))
-    found = [] if available_kib is None else [available_kib * 1024]
-    limit, used = (_text(f"sys/fs/cgroup/memory.{name}") for name in ("max", "current"))
+    found = []
+    if available_kib := _find("proc/meminfo", r"MemAvailable: *(\d+)"):
+        found.append(float(available_kib) * 1024)
+    limit, used = _text("sys/fs/cgroup/memory.max"), _text("sys/fs/cgroup/memory.current")
     if used and limit.isdigit():
-        cached = _number_after("inactive_file", _text("sys/fs/cgroup/memory.stat"))
-        found.append(float(limit) - float(used) + (cached or 0))
+        cached = _find("sys/fs/cgroup/memory.stat", r"inactive_file (\d+)")
+        found.append(float(limit) - float(used) + float(cached or 0))
     return min(found, default=None)
 
 
-def _number_after(name: str, text: str) -> float | None:
-    lines = (line.split() for line in text.splitlines())
-    return next((float(words[1]) for words in lines if words and words[0] == name), None)
+def _find(name: str, pattern: str) -> str:
+    """Find the group of a pattern that begins a line of a file of the kernel; empty where there is
+    none.
+    """
+    found = re.search(f"^{pattern}", _text(name), re.MULTILINE)
+    return found[1] if found else ""
 
 
 def _text(name: str) -> str:

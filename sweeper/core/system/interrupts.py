@@ -20,6 +20,7 @@ from typing import TypeVar
 
 from .command_line import make_resume_command
 from .exit_codes import INTERRUPTED
+from .pipes import drop_output
 
 # the number of the signal that waits for nothing; `timeout` and wrappers of programs send two
 AT_ONCE = 3
@@ -118,10 +119,7 @@ def _interrupt(_number: int, _frame: FrameType | None) -> None:
 
 def _hang_up(_number: int, _frame: FrameType | None) -> None:
     """Write no more to the terminal, which has gone; a file or a pipe gets all output as before."""
-    nothing = os.open(os.devnull, os.O_WRONLY)
-    for number in _state.terminals:
-        os.dup2(nothing, number)
-    os.close(nothing)
+    drop_output(_state.terminals)
 
 
 def _ignore() -> None:

@@ -5,7 +5,7 @@ terminal has gone.
 import io
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -31,7 +31,7 @@ def run_until_closed(main: Callable[[], int]) -> int:
         # rich ends the program with exit code 1 when it meets a closed pipe.
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
-        _drop_output()
+        drop_output()
         return CLOSED
     except (OSError, MemoryError) as error:
         # The exception holds what `main` had open until all is said: a forked process of a report
@@ -44,17 +44,16 @@ def run_until_closed(main: Callable[[], int]) -> int:
             raise
         with suppress(OSError):  # there is no other place to say so
             print(f"sweeper: {why}", file=sys.stderr)
-        _drop_output()
+        drop_output()
         return NOT_OK
 
 
-def _drop_output() -> None:
-    """Have what is still in the buffer of standard output go nowhere, since it cannot be
-    written.
-    """
+def drop_output(descriptors: Iterable[int] = (1,)) -> None:
+    """Have output that cannot be written go nowhere, also what is still in the buffer."""
     with suppress(OSError):  # no file handles: then the output was not the problem
         nothing = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nothing, 1)
+        for descriptor in descriptors:
+            os.dup2(nothing, descriptor)
         os.close(nothing)
 
 

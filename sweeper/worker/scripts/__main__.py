@@ -57,9 +57,6 @@ def main() -> None:
     add = parser.add_argument
     add("trial", type=Path)
     add("which", choices=PASSES)
-    add("--index", type=int, default=0)
-    add("--draw", type=int, default=0)
-    add("--cold", action="store_true")
     add("--known", default="{}", help="JSON: what earlier runs have shown of the loop")
     add("--answer-fd", type=int, default=1)
     arguments = parser.parse_args()
@@ -74,7 +71,7 @@ def main() -> None:
     # or nobody sees the end
     os.register_at_fork(after_in_child=lambda: os.close(arguments.answer_fd))
     job = Job.loads(arguments.trial.read_text())
-    notes = ProcessLog(say, Process(arguments.index, arguments.draw, arguments.cold), Lease())
+    notes = ProcessLog(say, Process(0, 0, cold=False), Lease())
     run_script(job, choose_phases(arguments), notes, say)
 
 

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -50,19 +49,13 @@ def _run_passes(trial: Path, job: Job, part: ProcessSlot, notes: ProcessLog) -> 
     notes.lease.take(ALONE)
     deadline = time.monotonic() + job.measure.timeout_s - RESERVE_S
     for which in MEASURING:
-        script = notes.process.script
-        told = ["--known", json.dumps(asdict(LoopFacts.of(script)))] if script else []
-        outcome = _run_pass(trial, which, part, notes, told)
+        outcome = _run_pass(trial, which, notes)
         _take_over(outcome, which, notes)
         if outcome.status != "ok":
             notes.phase = outcome.phase or notes.phase
             raise ScriptError(_blame_eager(outcome) if which == EAGER_LOOP else outcome)
-    if (
-        job.trial.model.arguments.get("trajectory")
-        and part.index == 0
-        and job.trial.mode != "eager"
-    ):
-        _follow(trial, part, notes, deadline)
+    if job.trial.model.asked_trajectory and part.index == 0 and job.trial.mode != "eager":
+        _follow(trial, notes, deadline)
 
 
 def _blame_eager(outcome: Outcome) -> Outcome:
@@ -73,11 +66,11 @@ def _blame_eager(outcome: Outcome) -> Outcome:
     return replace(outcome, status="eager_error", message=message)
 
 
-def _follow(trial: Path, part: ProcessSlot, notes: ProcessLog, deadline: float) -> None:
+def _follow(trial: Path, notes: ProcessLog, deadline: float) -> None:
     """Add the trajectory. If its pass fails or is late, the trajectory says so; what was measured
     before stays.
     """
-    outcome = _run_pass(trial, TRAJECTORY, part, notes, deadline=deadline)
+    outcome = _run_pass(trial, TRAJECTORY, notes, deadline)
     trajectory = Trajectory(0, None, outcome.message or outcome.status)
     if outcome.process and outcome.process.script:
         trajectory = outcome.process.script.trajectory or trajectory
@@ -86,17 +79,23 @@ def _follow(trial: Path, part: ProcessSlot, notes: ProcessLog, deadline: float) 
 
 
 def _take_over(outcome: Outcome, which: str, notes: ProcessLog) -> None:
-    """Take the figures of the first pass, and of the others how long their loops took."""
+    """Take the figures of the first pass, and of the others how long their loops took. A pass does
+    not know which process of the trial it belongs to.
+    """
     process = outcome.process
     if process is None:
         return
     if which == MEASURING[0]:
-        phases_s, notes.process = notes.process.phases_s, process
-        notes.add(phases_s={**phases_s, **process.phases_s})
+        own, notes.process = notes.process, process
+        notes.add(index=own.index, draw=own.draw, cold=own.cold)
+        notes.add(phases_s={**own.phases_s, **process.phases_s})
         notes.environment |= outcome.environment
         notes.diagnostics = _shorten_places(outcome.diagnostics) if outcome.diagnostics else None
-    elif process.host is not None:
-        notes.add(host=_join(notes.process.host or HostState(), process.host))
+    elif process.host is not None:  # the larger share that others took, of the rounds and the loops
+        host = notes.process.host or HostState()
+        shares = (host.busy_while_measuring, process.host.busy_while_measuring)
+        known = [share for share in shares if share is not None]
+        notes.add(host=replace(host, busy_while_measuring=max(known, default=None)))
     seen = process.script
     if seen is None:
         return
@@ -116,15 +115,6 @@ def _take_over(outcome: Outcome, which: str, notes: ProcessLog) -> None:
     notes.add(script=first)
 
 
-def _join(host: HostState, of_loop: HostState) -> HostState:
-    """The state of the host with the larger share that others took, of the rounds and of the
-    loops.
-    """
-    shares = (host.busy_while_measuring, of_loop.busy_while_measuring)
-    known = [share for share in shares if share is not None]
-    return replace(host, busy_while_measuring=max(known, default=None))
-
-
 def _shorten_places(diagnostics: Diagnostics) -> Diagnostics:
     """Name places in the folder of the sweep as the user would: the script ran with an absolute
     path.
@@ -137,31 +127,22 @@ def _shorten_places(diagnostics: Diagnostics) -> Diagnostics:
     return replace(diagnostics, graph_breaks=breaks)
 
 
-def _run_pass(
-    trial: Path,
-    which: str,
-    part: ProcessSlot,
-    notes: ProcessLog,
-    told: Sequence[str] = (),
-    deadline: float = math.inf,
-) -> Outcome:
+def _run_pass(trial: Path, which: str, notes: ProcessLog, deadline: float = math.inf) -> Outcome:
     """Run the script once. What it prints goes to the worker's log; it finds nothing on its
     standard input.
     """
-    print(f"run of the script: {which}", *told[:2], flush=True)  # into the log
+    known = json.dumps(asdict(LoopFacts.of(notes.process.script or ScriptRun())))
+    print("run of the script:", which, known, flush=True)  # into the log
     begin = measure_log()
     receive, send = os.pipe()
-    command = [sys.executable, "-m", "sweeper.worker.scripts", str(trial.resolve()), which, *told]
-    command += [f"--index={part.index}", f"--draw={part.draw}", f"--answer-fd={send}"]
-    if part.cold:
-        command.append("--cold")
+    command = [sys.executable, "-m", "sweeper.worker.scripts", str(trial.resolve()), which]
+    command += ["--known", known, "--answer-fd", str(send)]
     with subprocess.Popen(
         command, stdin=subprocess.DEVNULL, pass_fds=[send], start_new_session=True
     ) as process:
         os.close(send)
-        limit = threading.Timer(
-            min(max(deadline - time.monotonic(), 0.0), threading.TIMEOUT_MAX), _kill, [process]
-        )
+        left_s = min(deadline - time.monotonic(), threading.TIMEOUT_MAX)
+        limit = threading.Timer(left_s, _kill, [process])
         limit.start()
         try:
             outcome = _read_answer(receive, notes)

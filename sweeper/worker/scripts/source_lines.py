@@ -68,7 +68,7 @@ def describe_in_script(error: BaseException) -> str:
     if OVERWRITTEN in str(error):
         return (
             f"{where} reads a tensor that the script has kept from an earlier step, and a CUDA "
-            "graph has overwritten "
-            "it since; keep a copy, e.g. loss.detach().clone(), or take mode=default"
+            "graph has overwritten it since; keep a copy, e.g. loss.detach().clone(), or take "
+            "mode=default"
         )
     return f"{where}: {describe_error(error)}"
