@@ -30,6 +30,7 @@ from sweeper.compare.quantities import COMPILED, COMPILED_DEVICE, EAGER, EAGER_D
 from sweeper.compare.unsampled_variance import is_host_bound
 from sweeper.compare.verdicts import Comparison, judge
 from sweeper.core.record import Record
+from sweeper.core.serialization import get_mapping
 from sweeper.core.trial import Compile, Labels, Model, Trial
 
 SEED = 20263
@@ -437,7 +438,8 @@ def pair_alike(
     groups: dict[str, list[Side]] = defaultdict(list)
     for record in records:
         if record.trial.device == "cuda":
-            groups[key(record)].append(make(record))
+            device = get_mapping(record.environment, "device").get("name")
+            groups[f"{key(record)} {device}"].append(make(record))
     for group in groups.values():
         yield from itertools.starmap(Pair, itertools.combinations(group, 2))
 

@@ -251,7 +251,10 @@ def test_a_log_has_one_line_for_each_trial(
     )
     lines = [line for line in capsys.readouterr().out.splitlines() if re.search(r"\[\d/3\]", line)]
     left = r"; about \d+ s to go, done at \d\d:\d\d"
-    clock, figures = r"\d\d:\d\d:\d\d", rf"{trial.label[: -len('32')]}\d+: 2\.0x\?  \(\d+ s\)"
+    clock, figures = (
+        r"\d\d:\d\d:\d\d",
+        rf"{trial.label[: -len('32')]}\d+: 2\.00x\? \(0\.78 to 5\.10\)  \(\d+ s\)",
+    )
     patterns = [rf"{clock} \[{n}/3\] {figures}{left if n < 3 else ''}" for n in (1, 2, 3)]
     assert len(lines) == 3
     assert all(
@@ -304,4 +307,4 @@ def test_a_terminal_shows_phases_and_no_clock(trial: Trial) -> None:
     assert f"{trial.label}: compiling  0 s" in text
     assert "1/2 trials, 0 s elapsed, about 0 s to go, done at " in text
     (line,) = [line for line in text.splitlines() if "[1/2]" in line]
-    assert re.search(rf"\[1/2\] {trial.label}: 2\.0x\?  \(0 s\)$", line)
+    assert re.search(rf"\[1/2\] {trial.label}: 2\.00x\? \(0\.78 to 5\.10\)  \(0 s\)$", line)

@@ -75,7 +75,7 @@ class Attack:
             assert word not in ended.output, ended
         after = ok_records(folder)
         assert before <= after, "a record was lost"
-        assert len(after) >= ended.output.count(": 2.00x?"), "what was shown is not kept"
+        assert len(after) >= ended.output.count(": 2.00x? ("), "what was shown is not kept"
         wait_for_processes(folder)
         again = self.command.run(folder)
         assert again.code == OK, (ended, again)
