@@ -149,8 +149,8 @@ def _show_judged(change: Change, show: Callable[[float], str]) -> str:
     return _add_verdict(_show_values(change, show), change)
 
 
-def _show_above(share: float | None) -> str:
-    return "" if share is None else f"above {100 * share:.1f} %"
+def _show_hidden(share: float | None) -> str:
+    return "" if share is None else f"up to {100 * share:.1f} %"
 
 
 def _ms(time_s: float) -> str:
@@ -196,7 +196,7 @@ SHOWN: tuple[Column[JudgedPair], ...] = (
     *COLUMNS,
     _shown_column(COMPILED, "compiled ms", lambda change: _show_values(change, _ms)),
     _shown_column(COMPILED, "change", _show_compiled),
-    _shown_column(COMPILED, "ruled out", lambda change: _show_above(change.ruled_out)),
+    _shown_column(COMPILED, "may hide", lambda change: _show_hidden(change.ruled_out)),
     _shown_column(COMPILED_DEVICE, "device", _show_device),
     _shown_column(EAGER, "eager", lambda change: _add_verdict(_show_change(change), change)),
     _shown_column(SPEEDUP, "speedup", lambda change: _show_judged(change, ratio)),
@@ -372,7 +372,7 @@ def explain_rows(document: Document) -> list[str]:
         names = shorten_names(list(map(document.name, rows)))
         shares = [change.ruled_out or 0.0 for _, change in list_changes(rows, COMPILED)]
         if any(shares):
-            words += f"; a slowdown {_show_above(max(shares))} is ruled out"
+            words += f"; a slowdown of {_show_hidden(max(shares))} may be hidden"
         lines.append(f"{verdict} {names}: {words}")
     return lines + [line for _, line in describe_costs(document)]
 

@@ -461,4 +461,4 @@ def _explain_speedup(changes: Mapping[str, Change]) -> str:
 
 def percent(log: float) -> str:
     """A log ratio as a signed change, e.g. `+3.1 %`."""
-    return f"{100 * math.expm1(log):+.1f} %"
+    return f"{round(100 * math.expm1(log), 1) + 0.0:+.1f} %"  # without a negative zero
