@@ -32,6 +32,8 @@ PLUGINS = {
     "submitit_slurm": "hydra/launcher=slurm needs hydra-submitit-launcher: pip install "
     "hydra-submitit-launcher"
 }
+NOT_A_NAME = r"Config group override must be a string or a list\. Got "
+WRITE_A_NAME = "a group takes the name of an option, e.g. measure=quick, not "
 # How a message of Hydra begins, and what to say instead; the first that fits counts.
 ADVICE = {
     r"Could not override '([^'/]+)/([^']+)'": rf"\1/\2: write \1=\2/NAME\n{LIST_OPTIONS}",
@@ -39,8 +41,10 @@ ADVICE = {
     r"Ambiguous value for argument '(.+)'": r"\1: several values make a grid; add -m",
     r"no viable alternative at input '(.*)'": r"\1: it cannot be read; close each bracket and each "
     "quotation mark",
-    "Config group override must be a string or a list": "a group takes the name of an option, e.g. "
-    "measure=quick",
+    f"{NOT_A_NAME}NoneType": f"{WRITE_A_NAME}null",
+    f"{NOT_A_NAME}(int|float)": f"{WRITE_A_NAME}a number",
+    f"{NOT_A_NAME}bool": f"{WRITE_A_NAME}true or false",
+    rf"{NOT_A_NAME}(\w+)": rf"{WRITE_A_NAME}\1",
     r"Multiple values for (\S+)\.": r"\1: the group has an option already; write \1=OPTION without "
     "+",
     r"Could not delete from config\. '(.+)' does not exist": r"~\1: only what was added with + can "

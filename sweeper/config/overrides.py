@@ -59,11 +59,11 @@ def normalise(arguments: Sequence[str]) -> list[str]:
 
     Raises ConfigError for a word that is no override, and a sweep name that cannot name a folder.
     """
-    own, of_script = split_at_dashes(arguments)
-    file = next(filter(is_script, own), None)
+    flags, of_script = split_at_dashes(arguments)  # flags and overrides, until these are taken out
+    file = next(filter(is_script, flags), None)
     if file:
-        own[own.index(file)] = f"model.path={_quote(file)}"
-    parsed, flags = parse(own), own
+        flags[flags.index(file)] = f"model.path={_quote(file)}"
+    parsed = parse(flags)
     overrides: list[str] = parsed.overrides or []
     if parsed.hydra_help:  # Hydra then composes a configuration without ours
         return flags

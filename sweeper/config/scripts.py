@@ -99,7 +99,6 @@ def read_script(config: Config, choices: Mapping[str, str | None]) -> Trial:
         raise ConfigError(f"model.args={model.args}: {error}; quote it as a shell would") from error
     if model.trajectory is not None and model.trajectory < MIN_TRAJECTORY:
         raise ConfigError(f"model.trajectory={model.trajectory}: at least {MIN_TRAJECTORY} steps")
-    overrides = "; ".join(f"model.{key}={value}" for key, value in arguments.items())
     path = Path(model.path)
     # many scripts are called train.py
     name = name_module(model.path) or f"{path.parent.name}/{path.name}".lstrip("/")
@@ -107,7 +106,11 @@ def read_script(config: Config, choices: Mapping[str, str | None]) -> Trial:
         model=script,
         batch_size=1,
         labels=Labels(
-            name, OWN_PRECISION, model.family, overrides=overrides, total_steps=model.total_steps
+            name,
+            OWN_PRECISION,
+            model.family,
+            overrides="; ".join(f"model.{key}={value}" for key, value in arguments.items()),
+            total_steps=model.total_steps,
         ),
         workload=SCRIPT,
         optimizer="none",

@@ -291,9 +291,7 @@ class _Sweep:
         send there.
         """
         uri = self.settings.tracking.uri
-        if uri and (
-            uri == known_stores.environment_uri() or known_stores.is_named_by(sys.argv[1:])
-        ):
+        if uri and (uri == known_stores.environment_uri() or known_stores.is_named_by(sys.argv)):
             try:
                 known_stores.remember(uri)
             except OSError as error:

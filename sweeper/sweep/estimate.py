@@ -147,10 +147,9 @@ def describe_script_runs(trials: Sequence[Trial], measure: Measure) -> list[str]
     lines = []
     for name, own in found.items():
         compared = [one for one in own if one.model.asked_trajectory and one.mode != "eager"]
-        numbers = []
-        for processes in (measure.process_minimum, measure.process_limit):
-            numbers.append(str(RUNS_PER_PROCESS * len(own) * processes + len(compared)))
-        times = " to ".join(dict.fromkeys(numbers))
+        processes = {measure.process_minimum, measure.process_limit}
+        numbers = [RUNS_PER_PROCESS * len(own) * most + len(compared) for most in sorted(processes)]
+        times = " to ".join(map(str, numbers))
         line = (
             f"{name} will run {times} times: in each process for the steps of both arms, the loop "
             "in eager and the loop compiled"

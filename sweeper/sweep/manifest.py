@@ -29,8 +29,9 @@ def add_invocation(paths: SweepPaths, settings: Settings, plan: Plan, device: st
     """
     uri, kept = settings.tracking.uri, to_json(settings)
     kept["tracking"]["uri"] = uri and remove_credentials(uri)
-    others = ("hydra-core", "omegaconf", "mlflow", "pandas")
-    versions = read_versions(("sweeper", "torch", *library_packages(), *others))
+    versions = read_versions(
+        ("sweeper", "torch", *library_packages(), "hydra-core", "omegaconf", "mlflow", "pandas")
+    )
     invocation: dict[str, Any] = {
         "command": shlex.join(remove_passwords(word, uri) for word in list_words()),
         "started": dt.datetime.now().astimezone().isoformat(timespec="seconds"),

@@ -153,7 +153,7 @@ def test_gpu_that_is_not_there(run_module: Run, tmp_path: Path) -> None:
         (["model=resnet18", "compile.options={max_autotun:true}"], ["nearest: max_autotune"]),
         (
             ["model=custom", "model.factory=factories:leaves"],
-            ["calling it failed: ", "factories.py:314: SystemExit: 0"],
+            ["calling it failed: ", "factories.py:327: SystemExit: 0"],
         ),
         (["model=custom", "model.factory=factories:killed_while_built"], ["no answer"]),
     ],

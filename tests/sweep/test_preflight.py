@@ -60,11 +60,11 @@ def trial_of(model: Model, **changes: object) -> Trial:
         (Model("custom", "factories:returns_no_tensor"), ["must return", "a tuple of str"]),
         (
             Model("custom", "factories:fails_to_build"),
-            ["calling it failed: ", "factories.py:246: RuntimeError: no such dataset"],
+            ["calling it failed: ", "factories.py:259: RuntimeError: no such dataset"],
         ),
         (
             Model("custom", "factories:leaves"),
-            ["calling it failed: ", "factories.py:314: SystemExit: 0"],
+            ["calling it failed: ", "factories.py:327: SystemExit: 0"],
         ),
     ],
     ids=lambda value: value.name if isinstance(value, Model) else None,

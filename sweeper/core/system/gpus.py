@@ -79,8 +79,8 @@ def visible_gpus() -> tuple[Gpu, ...]:
     gpus = []
     for index in range(pynvml.nvmlDeviceGetCount()):
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        uuid, name = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
-        gpus.append(Gpu(str(index), uuid, name))
+        uuid = pynvml.nvmlDeviceGetUUID(handle)
+        gpus.append(Gpu(str(index), uuid, pynvml.nvmlDeviceGetName(handle)))
     pynvml.nvmlShutdown()
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
     return tuple(gpus if chosen is None else _select(gpus, chosen))

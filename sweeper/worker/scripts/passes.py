@@ -62,8 +62,9 @@ def _blame_eager(outcome: Outcome) -> Outcome:
     """What fails in a loop that has run nothing compiled is the script's own."""
     if outcome.status not in ("runtime_error", "crashed"):
         return outcome
-    message = f"in its loop in eager: {outcome.message}"
-    return replace(outcome, status="eager_error", message=message)
+    return replace(
+        outcome, status="eager_error", message=f"in its loop in eager: {outcome.message}"
+    )
 
 
 def _follow(trial: Path, notes: ProcessLog, deadline: float) -> None:
@@ -87,8 +88,8 @@ def _take_over(outcome: Outcome, which: str, notes: ProcessLog) -> None:
         return
     if which == MEASURING[0]:
         own, notes.process = notes.process, process
-        notes.add(index=own.index, draw=own.draw, cold=own.cold)
-        notes.add(phases_s={**own.phases_s, **process.phases_s})
+        phases_s = {**own.phases_s, **process.phases_s}
+        notes.add(index=own.index, draw=own.draw, cold=own.cold, phases_s=phases_s)
         notes.environment |= outcome.environment
         notes.diagnostics = _shorten_places(outcome.diagnostics) if outcome.diagnostics else None
     elif process.host is not None:  # the larger share that others took, of the rounds and the loops
