@@ -87,7 +87,7 @@ def test_device_time_stands_beside_wall_clock(tmp_path: Path) -> None:
     assert "+4.0 % SLOWER" in row
     said = (
         "SLOWER vgg16 amp default: wall UNRESOLVED (the tests show neither a change nor equality "
-        "within 2 %), device SLOWER; a slowdown above "
+        "within 2 %), device SLOWER; a slowdown of up to "
     )
     assert said in found.stdout
     assert "1 SLOWER (vgg16 amp default +4.0 %)" in counted(found)
