@@ -18,6 +18,7 @@ from typing import NoReturn
 from hydra._internal.utils import get_args_parser
 
 from sweeper.core.errors import ConfigError, nearest
+from sweeper.core.libraries import SCRIPT
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.system.command_line import split_at_dashes
 
@@ -183,7 +184,7 @@ def _check_words(overrides: Sequence[str]) -> None:
             )
         if value.endswith(",") and name != "model.args":
             raise ConfigError(f"{word}: a value is missing behind the last comma")
-        whole = "model.path" if name == "script" else f"model.{name}"
+        whole = "model.path" if name == SCRIPT else f"model.{name}"
         if whole in known and name not in known:
             raise ConfigError(f"{word}: write {whole}={value}")
 
