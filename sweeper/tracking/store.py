@@ -136,9 +136,11 @@ def connect(uri: str, first: Callable[[MlflowClient], T]) -> tuple[MlflowClient,
         client_class = _import_client()
     except ImportError as error:
         raise TrackingError(f"mlflow cannot be imported: {error}") from error
-    # migrations, single retries, and a traceback next to the TrackingError
-    for name in ("alembic", "urllib3.connectionpool", "mlflow.store.db.utils"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    # migrations and single retries are nothing to tell users
+    for name in ("alembic", "urllib3.connectionpool"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    # a traceback next to the TrackingError
+    logging.getLogger("mlflow.store.db.utils").setLevel(logging.CRITICAL)
     file = sqlite_file(uri)
 
     def open_store() -> tuple[MlflowClient, T]:
