@@ -2,6 +2,7 @@
 show. Reports and comparisons have one table of these margins.
 """
 
+import math
 from typing import NamedTuple
 
 
@@ -36,3 +37,13 @@ def single_process_margin(device: str, waits: bool) -> float:
     if waits or device == "cpu":
         return (1 + margin.program) * (1 + margin.host) - 1
     return margin.program
+
+
+def find_unsampled(device: str, samples_draws: bool, samples_host: bool) -> tuple[float, float]:
+    """Return the logs by which draws and the host may change a time; 0 for what its processes
+    sample.
+    """
+    margin = find_margin(device)
+    draws = 0.0 if samples_draws else math.log1p(margin.row)
+    host = 0.0 if samples_host else math.log1p(margin.host)
+    return draws, host

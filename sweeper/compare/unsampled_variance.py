@@ -7,7 +7,7 @@ does. Both have been measured. A step time that changed by more is a regression 
 import math
 
 from sweeper.analysis.derive import MIN_PROCESSES_IF_HOST_BOUND
-from sweeper.analysis.margins import find_margin
+from sweeper.analysis.margins import find_unsampled
 
 from .pairs import Sides
 from .quantities import Quantity
@@ -24,11 +24,8 @@ def find_unsampled_logs(sides: Sides, quantity: Quantity, moved: bool) -> tuple[
         return math.inf, 0.0
     if quantity.unsampled is not None:
         return math.log1p(quantity.unsampled), 0.0
-    margin = find_margin(sides[0].trial.device)
-    draws = math.log1p(margin.row)
-    if not moved and count_fewest(sides, quantity) >= _needed_processes(sides, quantity):
-        return draws, 0.0
-    return draws, math.log1p(margin.host)
+    enough = count_fewest(sides, quantity) >= _needed_processes(sides, quantity)
+    return find_unsampled(sides[0].trial.device, False, samples_host=enough and not moved)
 
 
 def count_fewest(sides: Sides, quantity: Quantity) -> int:

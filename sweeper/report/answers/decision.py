@@ -15,7 +15,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from sweeper.analysis.margins import find_margin
+from sweeper.analysis.margins import find_unsampled
 from sweeper.core.backends import CONTROLS
 from sweeper.core.trial import Trial
 from sweeper.loading.entries import Entry
@@ -304,16 +304,15 @@ def _differ(one: Candidate, other: Candidate) -> bool:
     their compiled steps lie further apart than draws and hosts explain that were not sampled, and
     the noise of their processes.
     """
-    margin = find_margin(one.entry.trial.device)
     gains = one.gain, other.gain
     speedups = math.log(one.gain.value / other.gain.value)
     steps = speedups - math.log(one.eager_s / other.eager_s)
     noise = math.hypot(*(math.log1p(gain.share) for gain in gains if not gain.by_margin))
-    if any(gain.waits for gain in gains):
-        noise = max(noise, math.log1p(margin.host))
-    if {one.result.interval, other.result.interval} != {"draws"}:
-        noise += math.log1p(margin.row)
-    return speedups * steps > 0 and min(abs(speedups), abs(steps)) > noise
+    samples_draws = {one.result.interval, other.result.interval} == {"draws"}
+    samples_host = not any(gain.waits for gain in gains)
+    draws, host = find_unsampled(one.entry.trial.device, samples_draws, samples_host)
+    reach = draws + max(host, noise)
+    return speedups * steps > 0 and min(abs(speedups), abs(steps)) > reach
 
 
 def _say_why_to_stay(nearest: Candidate) -> str:
