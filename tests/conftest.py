@@ -33,7 +33,12 @@ def own_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """The stores that the developer has named are none of the tests' business, and theirs none of
     the developer's.
     """
-    with mock.patch.dict(os.environ, XDG_STATE_HOME=str(tmp_path_factory.mktemp("state"))):
+    # Inductor tries out the vector instructions of the CPU in each new cache, which takes seconds.
+    variables = {
+        "XDG_STATE_HOME": str(tmp_path_factory.mktemp("state")),
+        "TORCHINDUCTOR_VEC_ISA_OK": "1",
+    }
+    with mock.patch.dict(os.environ, variables):
         os.environ.pop("MLFLOW_TRACKING_URI", None)
         yield
 

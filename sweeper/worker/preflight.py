@@ -15,7 +15,6 @@ from sweeper.core.libraries import LIBRARIES
 from sweeper.core.protocol import AT, Preflight
 from sweeper.core.serialization import to_json
 from sweeper.core.trial import Trial
-from sweeper.worker.compilation.compiler import compile_arguments
 
 from .models import Examined, builder
 
@@ -57,13 +56,17 @@ def _examine(trials: list[Trial], at: Path) -> tuple[list[str], list[str]]:
 
 def _option_problems(trials: Iterable[Trial]) -> Iterator[str]:
     """List Inductor options that do not exist, and values that they cannot have."""
+    with_options = [trial for trial in trials if trial.compile.options]
+    if not with_options:  # importing the compiler takes as long as importing torch
+        return
+    from sweeper.worker.compilation.compiler import compile_arguments
+
     known = set(torch._inductor.list_options())
-    for trial in trials:
-        options = trial.compile.options
-        if unknown := sorted(options.keys() - known):
+    for trial in with_options:
+        if unknown := sorted(trial.compile.options.keys() - known):
             hint = f"{nearest(unknown[0], known)}\nall options: {ALL_OPTIONS}"
             yield f"compile.options.{unknown[0]}: no such Inductor option; {hint}"
-        elif options:
+        else:
             try:
                 # compiles nothing before it is called
                 torch.compile(lambda: None, **compile_arguments(trial))

@@ -152,6 +152,7 @@ def test_hydras_own_sweeper_and_a_factory_that_prints_work_too(
     assert {record.status for record in records(tmp_path, "basic").values()} == {"ok"}
 
 
+@pytest.mark.slow
 def test_termination_is_like_an_interrupt_and_keeps_an_ok_record(
     start: Start, tmp_path: Path
 ) -> None:
@@ -227,6 +228,7 @@ def other_environment(folder: Path) -> Path:
     return folder / "bin" / "python"
 
 
+@pytest.mark.slow
 def test_two_interpreters_are_an_axis(run_module: Run, tmp_path: Path) -> None:
     other = other_environment(tmp_path / "other")
     interpreters = f"worker.python={other},{sys.executable}"
@@ -316,6 +318,7 @@ def wait_for_worker(driver: subprocess.Popen[str]) -> int:
     pytest.fail(f"the driver ended without a worker: {driver.communicate()[0]}")
 
 
+@pytest.mark.slow
 def test_wrong_first_result_is_not_forgotten_when_the_sweep_is_resumed(
     run_module: Run, tmp_path: Path
 ) -> None:

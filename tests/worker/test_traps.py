@@ -179,6 +179,7 @@ def test_step_that_the_scaler_skips_voids_the_round() -> None:
     assert monitor.explain_void() == "the gradient scaler skipped a step"
 
 
+@pytest.mark.slow
 def test_traps_show_in_the_table(run_module, tmp_path: Path) -> None:
     """Through the command: each row has its status or flag, and what is wrong is in no mean."""
     done = run_module(

@@ -92,7 +92,9 @@ def test_every_precision_runs(workload: str, precision: Precision) -> None:
     assert settings["grad_scaler"] == (expected == "float16" and workload == "train")
 
 
-@pytest.mark.parametrize("optimizer", ["adam", "adamw", "sgd", "none"])
+@pytest.mark.parametrize(
+    "optimizer", ["adam", pytest.param("adamw", marks=pytest.mark.slow), "sgd", "none"]
+)
 @pytest.mark.parametrize("scope", ["model", "step"])
 def test_every_optimizer_runs_under_both_scopes(optimizer: str, scope: str) -> None:
     outcome, _ = run(custom("mlp", optimizer=optimizer, compile=Compile(scope=scope)))

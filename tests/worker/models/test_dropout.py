@@ -35,7 +35,12 @@ def draws(module: nn.Module, *inputs: torch.Tensor) -> bool:
             "vit_tiny_patch16_224",
             {"patch_drop_rate": 0.5, "attn_drop_rate": 0.1, "drop_path_rate": 0.1},
         ),
-        ("torchvision", "swin_t", {"dropout": 0.1, "attention_dropout": 0.1}),
+        pytest.param(
+            "torchvision",
+            "swin_t",
+            {"dropout": 0.1, "attention_dropout": 0.1},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
 )

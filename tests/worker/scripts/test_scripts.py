@@ -125,6 +125,7 @@ for epoch in range(2):
 """
 
 
+@pytest.mark.slow
 def test_the_length_of_a_script_that_ends_by_itself_is_recorded(tmp_path: Path) -> None:
     """Its loop ends before it was timed for long enough; where steps are compared it goes on."""
     (tmp_path / "train.py").write_text(BEGIN + EPOCHS)
@@ -145,6 +146,7 @@ while True:
 """
 
 
+@pytest.mark.slow
 def test_rounds_lie_between_the_evaluations_of_a_script(tmp_path: Path) -> None:
     """A block of a hundred steps and more would have one in it."""
     (tmp_path / "train.py").write_text(BEGIN + VALIDATES.format(every=40))
@@ -158,6 +160,7 @@ def test_rounds_lie_between_the_evaluations_of_a_script(tmp_path: Path) -> None:
     assert process.script.loop_compiled is not None
 
 
+@pytest.mark.slow
 def test_evaluations_that_leave_no_room_for_a_round_are_named(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BEGIN + VALIDATES.format(every=20))
     outcome, _ = run_worker(make_trial("train.py"), tmp_path)
@@ -191,7 +194,11 @@ while True:
 
 @pytest.mark.parametrize(
     ("forward", "backward", "status"),
-    [(1.0, 1.0, "ok"), (1.01, 1.0, "accuracy_mismatch"), (1.0, 1.01, "accuracy_mismatch")],
+    [
+        pytest.param(1.0, 1.0, "ok", marks=pytest.mark.slow),
+        (1.01, 1.0, "accuracy_mismatch"),
+        pytest.param(1.0, 1.01, "accuracy_mismatch", marks=pytest.mark.slow),
+    ],
 )
 def test_outputs_or_gradients_that_are_one_percent_off_are_a_mismatch(
     tmp_path: Path, forward: float, backward: float, status: str
@@ -213,6 +220,7 @@ def test_what_a_script_does_after_a_failure_compiles_nothing(tmp_path: Path) -> 
     assert "stance force_eager" in printed
 
 
+@pytest.mark.slow
 def test_what_fails_in_the_eager_loop_alone_is_the_script_s_own_error(tmp_path: Path) -> None:
     fails = (
         "import glob\nopen(f'run{len(glob.glob(\"run*\"))}', 'w')\nif len(glob.glob('run*')) "
@@ -295,7 +303,23 @@ ENDINGS = {
 }
 
 
-@pytest.mark.parametrize("code", ENDINGS, ids=lambda code: code or "nothing")
+# of the three kinds that there are: by itself, by an error, refused
+IN_EACH_RUN = (
+    "steps(3); os.write(2, b'no disk\\n'); os._exit(4)",
+    "steps(10); raise ValueError('no batch left')",
+    "torch.distributed.init_process_group('gloo', world_size=4, rank=0)",
+)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pytest.param(
+            code, id=code or "nothing", marks=() if code in IN_EACH_RUN else pytest.mark.slow
+        )
+        for code in ENDINGS
+    ],
+)
 def test_a_script_that_ends_by_itself_says_how(code: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BEGIN + code)
     outcome, printed = run_worker(make_trial("train.py"), tmp_path)
@@ -316,6 +340,7 @@ def read_trajectory(outcome: Outcome) -> Trajectory:
     return found
 
 
+@pytest.mark.slow
 def test_a_training_is_compared_step_by_step(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(
         BEGIN + "module.append(torch.nn.Dropout(0.5))\nsteps(10_000)"
@@ -395,6 +420,7 @@ def test_a_script_finds_what_python_would_give_it(tmp_path: Path) -> None:
     assert len(printed) > 10_000_000
 
 
+@pytest.mark.slow
 def test_a_module_runs_as_python_would_run_it(tmp_path: Path) -> None:
     (tmp_path / "pkg").mkdir()
     (tmp_path / "pkg" / "__init__.py").touch()
