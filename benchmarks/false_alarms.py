@@ -144,20 +144,20 @@ def check(trial: Trial, margins: bool) -> dict[str, Any]:
     from sweeper.worker.accuracy.check import AccuracyCheck
     from sweeper.worker.compilation.counters import CompileCounters
     from sweeper.worker.failures import MismatchError
+    from sweeper.worker.model_subject import ModelSubject
     from sweeper.worker.monitoring.round_monitor import RoundMonitor
-    from sweeper.worker.setup import TrialSetup
 
     models.builder(trial.model.library).load(trial.model)
     device = torch.device(trial.device)
-    setup = TrialSetup(
+    setup = ModelSubject(
         Job(trial, Measure()), device, RoundMonitor(device, frozenset), time.perf_counter
     )
     lines: list[dict[str, Any]] = []
     judged = record_projections(AccuracyCheck, lines)(setup) if margins else AccuracyCheck(setup)
     setup.bench.run(setup.eager, 2)
     begin = time.perf_counter()
-    compiled = setup.compile(CompileCounters())
-    setup.bench.run(compiled, 3)
+    setup.compile_arm(CompileCounters())
+    setup.bench.run(setup.compiled, 3)
     setup.bench.synchronize()
     compiled_s = time.perf_counter() - begin
     spent_s: dict[str, float] = {}

@@ -43,8 +43,8 @@ from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.measurement import device_time
 from sweeper.worker.measurement.bench import Arm, ModelBench, complete
 from sweeper.worker.measurement.host_time import MAX_QUEUED, count_launches
+from sweeper.worker.model_subject import ModelSubject
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
-from sweeper.worker.setup import TrialSetup
 
 MAX_STEPS = 10
 WARM_UP_S = 5.0
@@ -144,12 +144,13 @@ def measure(model: str, trial: Trial, wanted: int | None, repeats: int) -> Itera
     """Build a trial and measure both arms; a text says why there is no row for an arm."""
     device = torch.device("cuda")
     models.builder(trial.model.library).load(trial.model)
-    setup = TrialSetup(
+    setup = ModelSubject(
         Job(trial, Measure()), device, RoundMonitor(device, frozenset), time.perf_counter
     )
     bench = setup.bench
     bench.run(setup.eager, bench.round_up(2))
-    bench.first_steps_s(setup.compile(CompileCounters()))
+    setup.compile_arm(CompileCounters())
+    complete(bench.first_steps_s(setup.compiled))
     compiler.end_compile_workers()
     arms = (setup.eager, setup.compiled)
     for arm in arms:

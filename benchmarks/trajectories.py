@@ -33,7 +33,7 @@ from sweeper.core.record import Trajectory
 from sweeper.core.serialization import to_json
 from sweeper.core.trial import Labels, Model, Precision, Trial
 from sweeper.worker.accuracy import rule
-from sweeper.worker.scripts.step_replayer import StepReplayer
+from sweeper.worker.scripts.trajectory.step_replayer import StepReplayer
 
 BATCH, STEPS = 16, 300
 CPU = torch.device("cpu")

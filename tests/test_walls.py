@@ -292,7 +292,7 @@ def test_values_between_stages_are_frozen() -> None:
     changing = (
         "config.schema", "core.settings", "execution.device_lease", "execution.memory_budget",
         "sweep.progress",
-        "worker.session",
+        "worker.process_log",
     )  # fmt: skip
     found = {
         name

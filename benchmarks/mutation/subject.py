@@ -20,14 +20,14 @@ from sweeper.core.settings import Measure
 from sweeper.core.trial import Trial
 from sweeper.worker import models
 from sweeper.worker.accuracy.check import AccuracyCheck
+from sweeper.worker.accuracy.mismatch import describe_mismatch
 from sweeper.worker.accuracy.states import BUILT, MOVED, States
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import MismatchError, describe_error
 from sweeper.worker.measurement.capture import Changes, capture_step
+from sweeper.worker.model_subject import ModelSubject
 from sweeper.worker.models.batches import map_tensors
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
-from sweeper.worker.session import describe_mismatch
-from sweeper.worker.setup import TrialSetup
 
 FIRST_STEPS = 2
 EFFECT = 1e-2  # relative root mean square of a difference that makes a mutant effective
@@ -76,7 +76,7 @@ class Subject:
         CAPTURE.clear()
         device = torch.device(trial.device)
         models.builder(trial.model.library).load(trial.model)
-        self.setup = TrialSetup(
+        self.setup = ModelSubject(
             Job(trial, Measure()), device, RoundMonitor(device), time.perf_counter
         )
         self.check = AccuracyCheck(self.setup)
@@ -88,7 +88,7 @@ class Subject:
         """Compile the step, anew if it has been; `CAPTURE` has its graphs afterwards."""
         CAPTURE.graphs.clear()
         self._counters = CompileCounters()
-        self.setup.compile(self._counters)
+        self.setup.compile_arm(self._counters)
         self.check.restore()
         self.setup.bench.run(self.setup.compiled, FIRST_STEPS)
         self.check.restore()

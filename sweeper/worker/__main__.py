@@ -60,21 +60,22 @@ def main() -> None:
         task = make_inspection(arguments.inspect, arguments.timed)
 
     from .lease import Lease
-    from .session import ProcessSlot, run
+    from .process_log import ProcessSlot
+    from .session import run
 
     job = Job.loads(arguments.trial.read_text())
     if job.trial.workload == SCRIPT and task is None:
         from sweeper.worker.scripts.passes import make_task
 
         task = make_task(arguments.trial)
-    part = ProcessSlot(
+    slot = ProcessSlot(
         arguments.index,
         arguments.draw,
         arguments.cold,
         arguments.checked,
         arguments.steps_per_block,
     )
-    outcome = run(job, part, say, Lease(ask) if has_driver else Lease(), task)
+    outcome = run(job, slot, say, Lease(ask) if has_driver else Lease(), task)
     sys.stdout.flush()
     sys.stderr.flush()
     say(outcome)

@@ -115,3 +115,13 @@ def is_out_of_memory(error: Exception) -> bool:
     if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
+
+
+def count_failed_allocations() -> int | None:
+    """How often the device had no room for what torch's allocator wanted; None where it was not
+    used.
+    """
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return None
+    stats = torch.cuda.memory_stats()
+    return int(stats.get("num_ooms", 0) + stats.get("num_alloc_retries", 0))

@@ -38,7 +38,7 @@ def custom(name: str, module: str = "factories", **changes: object) -> Trial:
 
 def run(trial: Trial, measure: Measure = MEASURE) -> tuple[Outcome, list[str]]:
     from sweeper.worker.lease import Lease
-    from sweeper.worker.session import ProcessSlot
+    from sweeper.worker.process_log import ProcessSlot
     from sweeper.worker.session import run as run_session
 
     phases: list[str] = []

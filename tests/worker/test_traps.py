@@ -117,12 +117,12 @@ def test_switch_that_the_model_sets_is_in_force_in_both_arms() -> None:
 def test_reading_that_fails_after_the_rounds_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from sweeper.worker.setup import TrialSetup
+    from sweeper.worker.model_subject import ModelSubject
 
     def fails(_setup, arm):
         raise torch.OutOfMemoryError(f"no room for {arm.name}")
 
-    monkeypatch.setattr(TrialSetup, "measure_memory", fails)
+    monkeypatch.setattr(ModelSubject, "measure_memory", fails)
     outcome, _ = run(custom("mlp"))
     assert outcome.status == "ok", outcome.message
     assert outcome.process is not None

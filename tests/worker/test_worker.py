@@ -448,14 +448,14 @@ def test_failure_after_the_rounds_keeps_what_was_measured(
 ) -> None:
     import factories
 
-    from sweeper.worker import session
+    from sweeper.worker import subject
 
     def rounds_then_poison(*arguments):
         yield from measure_rounds(*arguments)
         getattr(factories.poisoned[-1], where).fill_(float("nan"))
 
-    measure_rounds = session.measure_rounds
-    monkeypatch.setattr(session, "measure_rounds", rounds_then_poison)
+    measure_rounds = subject.measure_rounds
+    monkeypatch.setattr(subject, "measure_rounds", rounds_then_poison)
     outcome, _ = run(custom("turns_nan"))
     assert outcome.status == status, outcome.message
     assert outcome.process is not None

@@ -15,8 +15,8 @@ From the reference to the verdict all that is compared or restored lies on the d
 room: logits of a large vocabulary are gigabytes, and seven times over the bus they took longer than
 the steps. Else it is on the host.
 
-`session` makes an `AccuracyCheck` right after building, before any step, and has it judge when the
-step is compiled and the device is its own; eager steps are eager then as well, by the stance. It is
+An `AccuracyCheck` is made right after building, before any step, and judges when the step
+is compiled and the device is its own; eager steps are eager then as well, by the stance. It is
 asked again when the timed rounds have run code that was compiled after it.
 """
 
@@ -27,7 +27,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -52,9 +52,10 @@ from sweeper.worker.models.batches import Batch, copy_batch, describe_tensors
 
 from . import rule
 from .generators import draws_random
-from .rule import Bounds, CaseVerdict, TensorSums
+from .rule import Bounds, TensorSums
 from .seeds import DIRECTION_STEPS, STEPS, SeedTest
 from .states import BUILT, MOVED, States, perturb, seed_generators
+from .verdict import CaseVerdict, severity
 
 FORMATS = (torch.float64, torch.float32)  # of the reference, the first that will do
 RELIABLE = {"full": torch.float64, "reduced": torch.float32}  # for what is taken over seeds
@@ -63,8 +64,8 @@ SHARES = {"full": 1.0, "half": 0.5}  # of the way to the second state
 T = TypeVar("T")
 
 
-class JudgedSubject(Protocol):
-    """What the check needs of a trial: `TrialSetup` has it, and so has a module of a script."""
+class Judged:
+    """What the check judges: the steps of a model, or those of a module of a script."""
 
     trial: Trial
     measure: Measure
@@ -76,11 +77,13 @@ class JudgedSubject(Protocol):
     capture: OutputCapture
     optimizers: list[torch.optim.Optimizer | None]
 
-    def compiled_optimizer(self, arm: Arm, /) -> torch.optim.Optimizer | None:
+    def compiled_optimizer(self, _arm: Arm) -> torch.optim.Optimizer | None:
         """The optimizer of an arm where it is part of what is compiled; else None."""
+        return None
 
     def gradient_factor(self) -> float:
         """Return the factor by which gradients are still scaled after a step."""
+        return 1.0
 
 
 Enter = Callable[[str], AbstractContextManager[None]]  # announces a phase
@@ -117,14 +120,14 @@ class Reference:
 class AccuracyCheck:
     """Keeps the state in which the model was built, and judges the compiled step against eager."""
 
-    def __init__(self, setup: JudgedSubject) -> None:
-        self._setup = setup
-        self._states = States(setup.built.module, setup.measure.seed)
-        self._stages = rule.name_stages(setup.built.module)
+    def __init__(self, judged: Judged) -> None:
+        self._judged = judged
+        self._states = States(judged.built.module, judged.measure.seed)
+        self._stages = rule.name_stages(judged.built.module)
         self._reference: Reference | None = None
         self._seeds: SeedTest | None = None
         # of what is compared and restored; the host, once that had to be
-        self._place = setup.device
+        self._place = judged.device
         # eager's step of the first case, compared with itself
         self._repeated: TensorSums | None = None
         self._seed_offset = 0  # of the last step that had a seed of its own
@@ -133,7 +136,7 @@ class AccuracyCheck:
         """Set parameters, buffers, optimizers and random generators back to where the model was
         built.
         """
-        self._states.restore(self._setup.optimizers, self._setup.measure.seed)
+        self._states.restore(self._judged.optimizers, self._judged.measure.seed)
 
     def judge(self, enter: Enter) -> Accuracy:
         """Judge the compiled arm in every case; parameters are afterwards as they were built.
@@ -157,7 +160,7 @@ class AccuracyCheck:
         if isinstance(random, Missing):
             return Accuracy(None, None, f"no eager step on the unseen batch: {random.reason}")
         found = self._judge_seeds(enter) if random else self._judge_cases(enter)
-        return replace(found, batch=self._setup.built.unseen_origin, random_in_step=random)
+        return replace(found, batch=self._judged.built.unseen_origin, random_in_step=random)
 
     def _draws_random(self) -> bool:
         """Whether an eager step draws random numbers, and depends on them; some draw one and throw
@@ -165,26 +168,26 @@ class AccuracyCheck:
 
         What a dead branch draws is seen in the second state alone.
         """
-        setup, batch = self._setup, copy_batch(self._setup.built.unseen)
+        judged, batch = self._judged, copy_batch(self._judged.built.unseen)
         self.restore()
-        if not draws_random(lambda: setup.bench.run_on(setup.eager, batch), setup.device):
+        if not draws_random(lambda: judged.bench.run_on(judged.eager, batch), judged.device):
             return False
         self._states.move(1.0)
         return any(
-            self._depends_on_seed(Case(state, setup.built.unseen, "unseen batch"))
+            self._depends_on_seed(Case(state, judged.built.unseen, "unseen batch"))
             for state in (BUILT, MOVED)
         )
 
     def _depends_on_seed(self, case: Case) -> bool:
         kept = self._keep_eager(case)
         try:
-            comparison = rule.compare(self._capture(self._setup.eager, case, 1), kept)
+            comparison = rule.compare(self._capture(self._judged.eager, case, 1), kept)
         except rule.DifferentTensorsError:  # a layer that a seed leaves out has no gradients
             return True
         return rule.differs(comparison, self._tolerance())
 
     def _judge_cases(self, enter: Enter) -> Accuracy:
-        built = self._setup.built
+        built = self._judged.built
         name = "batch 1" if built.unseen_origin == "timed" else "unseen batch"
         verdicts = [self._judge_case(Case(BUILT, built.unseen, name), enter)]
         first = verdicts[0].accuracy
@@ -202,7 +205,7 @@ class AccuracyCheck:
 
     def _judge_seeds(self, enter: Enter) -> Accuracy:
         """Judge a step that draws random numbers on every timed batch, by a test over seeds."""
-        if hooked := list_hooked(self._setup.built.module):
+        if hooked := list_hooked(self._judged.built.module):
             reason = f"a step draws random numbers, and modules have hooks: {', '.join(hooked)}"
             return Accuracy(None, None, reason)
         verdicts, moved, unknown = self._judge_timed_batches(
@@ -231,7 +234,7 @@ class AccuracyCheck:
         self._seeds = test
         with enter("checking"):
             try:
-                self._take_seeds(self._setup.compiled, case, test, test.add_compiled)
+                self._take_seeds(self._judged.compiled, case, test, test.add_compiled)
             except rule.DifferentTensorsError as error:
                 raise MismatchError(f"the compiled step gives other tensors: {error}") from error
             found = test.verdict()
@@ -262,22 +265,22 @@ class AccuracyCheck:
 
     def _take_eager_seeds(self, case: Case) -> SeedTest:
         """Take all eager steps of a test over seeds."""
-        eager, tolerance = self._setup.eager, self._tolerance()
+        eager, tolerance = self._judged.eager, self._tolerance()
         steps = (self._capture(eager, case, self._next_seed()) for _ in range(DIRECTION_STEPS))
         test = SeedTest(tolerance == "full", steps, self._place)
-        relative = rule.perturbation(self._setup.trial.precision, tolerance)
+        relative = rule.perturbation(self._judged.trial.precision, tolerance)
         test.add_rounding(self._capture(eager, case, self._seed_offset, relative))
         self._take_seeds(eager, case, test, test.add_eager)
         return test
 
     def _take_reliable_seeds(self, case: Case, test: SeedTest) -> None:
         """Take eager steps in a format that rounds far less than eager does."""
-        setup, dtype = self._setup, RELIABLE[self._tolerance()]
+        judged, dtype = self._judged, RELIABLE[self._tolerance()]
         for _ in range(STEPS - test.num_reliable):
-            seed = setup.measure.seed + self._next_seed()
-            self._states.restore(setup.optimizers, seed, case.state)
+            seed = judged.measure.seed + self._next_seed()
+            self._states.restore(judged.optimizers, seed, case.state)
             step = run_reference(
-                setup.built, case.batch, setup.trial, seed, dtype, Keep(self._place)
+                judged.built, case.batch, judged.trial, seed, dtype, Keep(self._place)
             )
             test.add_reliable(step.tensors.items())
 
@@ -287,15 +290,15 @@ class AccuracyCheck:
         """Take steps of an arm, each with another seed, and for slopes the losses with displaced
         parameters.
         """
-        setup = self._setup
+        judged = self._judged
         for _ in range(STEPS):
             seed = self._next_seed()
             add(self._run_or_retry_on_host(self._capture, arm, case, seed))
-            if setup.trial.workload != "train" or not case.slopes:
+            if judged.trial.workload != "train" or not case.slopes:
                 continue
-            self._states.restore(setup.optimizers, setup.measure.seed + seed, case.state)
-            if test.displace(setup.built.module, setup.gradient_factor()):
-                loss = setup.bench.run_on(arm, copy_batch(case.batch))
+            self._states.restore(judged.optimizers, judged.measure.seed + seed, case.state)
+            if test.displace(judged.built.module, judged.gradient_factor()):
+                loss = judged.bench.run_on(arm, copy_batch(case.batch))
                 assert isinstance(loss, torch.Tensor)
                 test.add_displaced_loss(loss)
 
@@ -308,7 +311,7 @@ class AccuracyCheck:
         leaves unknown.
         """
         reason: str | None = "the program has the weights in it as constants"
-        for share in () if holds_weights(self._setup.trial) else SHARES:
+        for share in () if holds_weights(self._judged.trial) else SHARES:
             self._states.move(SHARES[share])
             verdicts = self._judge_batches(MOVED, judge)
             reason = verdicts[-1].accuracy.unverified
@@ -321,7 +324,7 @@ class AccuracyCheck:
         """Judge the timed batches in a state, until one does not pass."""
         verdicts: list[CaseVerdict] = []
         seen: list[dict[str, str]] = []
-        for index, batch in enumerate(self._setup.built.batches):
+        for index, batch in enumerate(self._judged.built.batches):
             shapes = describe_tensors(batch)
             verdicts.append(
                 judge(Case(state, batch, f"batch {index + 1}", slopes=shapes not in seen))
@@ -372,21 +375,21 @@ class AccuracyCheck:
 
     def _compare_eager(self, case: Case, dtype: torch.dtype) -> Reference:
         """Take the reference in a number format, and set bounds by eager's distance from it."""
-        setup, tolerance, seed = self._setup, self._tolerance(), self._setup.measure.seed
-        self._states.restore(setup.optimizers, seed, case.state)
+        judged, tolerance, seed = self._judged, self._tolerance(), self._judged.measure.seed
+        self._states.restore(judged.optimizers, seed, case.state)
         keep = Keep(self._place, torch.float32 if tolerance == "reduced" else torch.float64)
-        reference = run_reference(setup.built, case.batch, setup.trial, seed, dtype, keep)
+        reference = run_reference(judged.built, case.batch, judged.trial, seed, dtype, keep)
         if self._repeated is not None:
-            first = rule.compare(self._capture(setup.eager, case), reference, self._stages)
+            first = rule.compare(self._capture(judged.eager, case), reference, self._stages)
         else:
             kept = self._keep_eager(case)
             first = rule.compare(kept.tensors.items(), reference, self._stages)
-            self._repeated = rule.compare(self._capture(setup.eager, case), kept)
+            self._repeated = rule.compare(self._capture(judged.eager, case), kept)
         bounds = rule.set_bounds(reference, (first,), self._repeated, tolerance)
         return Reference(reference, (first,), bounds)
 
     def _keep_eager(self, case: Case) -> StepTensors:
-        return StepTensors(Keep(self._place).copy(self._capture(self._setup.eager, case)))
+        return StepTensors(Keep(self._place).copy(self._capture(self._judged.eager, case)))
 
     def _look_closer(self, case: Case) -> None:
         """Set the bounds anew, by more eager steps."""
@@ -396,11 +399,11 @@ class AccuracyCheck:
 
     def _perturb_eager(self, case: Case) -> Reference:
         assert self._reference is not None
-        setup, reference, tolerance = self._setup, self._reference, self._tolerance()
-        relative = rule.perturbation(setup.trial.precision, tolerance)
+        judged, reference, tolerance = self._judged, self._reference, self._tolerance()
+        relative = rule.perturbation(judged.trial.precision, tolerance)
         perturbed = [
             rule.compare(
-                self._capture(setup.eager, case, index, relative), reference.step, self._stages
+                self._capture(judged.eager, case, index, relative), reference.step, self._stages
             )
             for index in range(1, 1 + rule.PERTURBED_STEPS)
         ]
@@ -410,7 +413,7 @@ class AccuracyCheck:
 
     def _judge_step(self, case: Case) -> CaseVerdict:
         assert self._reference is not None
-        named = self._run_or_retry_on_host(self._capture, self._setup.compiled, case)
+        named = self._run_or_retry_on_host(self._capture, self._judged.compiled, case)
         verdict = try_reading(lambda: self._judge_tensors(named))
         if isinstance(verdict, Missing):
             kind = self._reference.bounds.kind
@@ -463,7 +466,7 @@ class AccuracyCheck:
         torch.cuda.empty_cache()
 
     def _tolerance(self) -> str:
-        return rule.choose_tolerance(self._setup.trial, self._setup.built.module)
+        return rule.choose_tolerance(self._judged.trial, self._judged.built.module)
 
     def _capture(
         self, arm: Arm, case: Case, seed_offset: int = 0, perturbation: float = 0.0
@@ -471,20 +474,20 @@ class AccuracyCheck:
         """Run a step of an arm from the state of a case, moved by `perturbation`, on a copy of its
         batch.
         """
-        setup = self._setup
-        self._states.restore(setup.optimizers, setup.measure.seed + seed_offset, case.state)
-        batch, module = copy_batch(case.batch), setup.built.module
+        judged = self._judged
+        self._states.restore(judged.optimizers, judged.measure.seed + seed_offset, case.state)
+        batch, module = copy_batch(case.batch), judged.built.module
         if perturbation:
             batch = perturb(module, batch, perturbation)
             # what the step draws is what it draws without
-            seed_generators(setup.measure.seed + seed_offset)
-        changes = Changes(module, batch, setup.compiled_optimizer(arm))
+            seed_generators(judged.measure.seed + seed_offset)
+        changes = Changes(module, batch, judged.compiled_optimizer(arm))
         given = capture_step(
-            partial(setup.bench.run_on, arm, batch),
-            setup.capture,
+            partial(judged.bench.run_on, arm, batch),
+            judged.capture,
             module,
-            setup.trial,
-            setup.gradient_factor(),
+            judged.trial,
+            judged.gradient_factor(),
         )
         return [*given, *changes.name()]
 
@@ -507,7 +510,7 @@ def combine(verdicts: list[CaseVerdict], unknown: str | None) -> Accuracy:
     """The accuracy of a step by its verdicts in all cases; `unknown` is what else would have to be
     known.
     """
-    worst = max(verdicts, key=lambda verdict: (verdict.accuracy.passed is False, verdict.share))
+    worst = max(verdicts, key=lambda one: severity(one.accuracy.passed, one.share))
     passed, unverified = worst.accuracy.passed, None
     if passed is not False:
         reasons = (one.accuracy.unverified for one in verdicts if one.accuracy.passed is None)

@@ -43,6 +43,8 @@ from sweeper.core.trial import Precision, Trial
 from sweeper.worker.measurement.capture import CHANGE, GRADIENT, LOSS, OUTPUT, Named, StepTensors
 from sweeper.worker.monitoring import torch_flags
 
+from .verdict import CaseVerdict
+
 MAX_TIMES = 3.0
 # reduced: tf32 and half precisions anywhere in the step
 TOLERANCE = {"full": 1e-4, "reduced": 1e-2}
@@ -480,16 +482,6 @@ def _explain_far_off(comparisons: Sequence[TensorSums]) -> str | None:
         if not MAX_TIMES * error < 1:
             return f"eager's {kind} is too far from the reference to judge by"
     return None
-
-
-@dataclass(frozen=True)
-class CaseVerdict:
-    """What was found in a case, and the share of its bound that the worst tensor takes; above 1 it
-    is wrong.
-    """
-
-    accuracy: Accuracy
-    share: float = 0.0
 
 
 def judge(comparison: TensorSums, bounds: Bounds) -> CaseVerdict:

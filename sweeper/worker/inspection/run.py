@@ -10,9 +10,11 @@ from pathlib import Path
 from sweeper.core.files import write_text
 from sweeper.core.protocol import Job
 from sweeper.worker.compilation import artifacts
-from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import describe_error
-from sweeper.worker.session import EAGER_STEPS, ProcessLog, ProcessSlot, Task, begin, build
+from sweeper.worker.measurement.bench import complete
+from sweeper.worker.model_subject import EAGER_STEPS
+from sweeper.worker.process_log import ProcessLog
+from sweeper.worker.session import Task, begin, build
 
 from . import trace
 from .summary import Inspected, write_summary
@@ -24,30 +26,28 @@ MAX_METRICS = 1000  # of compilations that torch keeps, instead of 64
 def make_inspection(folder: Path, timed_fingerprint: str | None) -> Task:
     """Return a function that runs the phases of an inspection and writes its files to `folder`."""
 
-    def inspect(job: Job, _part: ProcessSlot, notes: ProcessLog) -> None:
+    def inspect(job: Job, log: ProcessLog) -> None:
         from torch._dynamo.utils import set_compilation_metrics_limit
 
         traced = trace.take_folder(os.environ)
-        begin(job, notes)
-        with notes.enter("building"):
-            setup = build(job, notes)
-        with notes.enter("eager"):
-            setup.bench.run(setup.eager, setup.bench.round_up(EAGER_STEPS))
-        with notes.enter("compiling"):
-            counters = notes.counters = CompileCounters(keep_compiled=setup.eager.compiles_kernels)
+        begin(job, log)
+        with log.enter("building"):
+            subject = build(job, log)
+        with log.enter("eager"):
+            subject.bench.run(subject.eager, subject.bench.round_up(EAGER_STEPS))
+        with log.enter("compiling"):
             set_compilation_metrics_limit(MAX_METRICS)
-            notes.lease.leave_while_compiling()
-            compiled = setup.compile(counters)
             failure: str | None = None
             try:
-                setup.bench.first_steps_s(compiled)
-                counters.reset_run_counts()
-                setup.bench.run(compiled, 1)
+                subject.compile(log)
+                complete(subject.bench.first_steps_s(subject.compiled))
+                subject.counters.reset_run_counts()
+                subject.bench.run(subject.compiled, 1)
             except Exception as error:
                 failure = describe_error(error)
                 raise
             finally:
-                _write_files(folder, traced, job, notes, timed_fingerprint, failure)
+                _write_files(folder, traced, job, log, timed_fingerprint, failure)
                 shutil.rmtree(traced)
 
     return inspect
@@ -57,22 +57,22 @@ def _write_files(
     folder: Path,
     traced: Path,
     job: Job,
-    notes: ProcessLog,
+    log: ProcessLog,
     timed_fingerprint: str | None,
     failure: str | None,
 ) -> None:
-    assert notes.counters is not None
-    notes.add(**artifacts.read_fingerprints())
+    assert log.counters is not None
+    log.add(**artifacts.read_fingerprints())
     folder.mkdir(parents=True, exist_ok=True)
     no_report = trace.write_report(traced, folder / REPORT)
     found = Inspected(
         trial=job.trial,
-        versions=notes.environment["versions"],
-        diagnostics=notes.counters.report({}),
-        code_fingerprint=notes.process.code_fingerprint,
+        versions=log.environment["versions"],
+        diagnostics=log.counters.report({}),
+        code_fingerprint=log.process.code_fingerprint,
         timed_fingerprint=timed_fingerprint,
         recompilations=_list_recompilations(),
-        not_compiled=None if failure else notes.counters.explain_not_compiled(),
+        not_compiled=None if failure else log.counters.explain_not_compiled(),
         failure=failure,
         no_report=no_report,
     )

@@ -109,6 +109,14 @@ class Bench(ABC):
         returns; none of them is to compile.
         """
 
+    def first_steps_s(
+        self, arm: Arm, note: Callable[[list[float]], None] = lambda _: None
+    ) -> Steps[list[float]]:
+        """Time the first steps of the compiled arm until they are steady; `note` hears the times so
+        far after each step.
+        """
+        return time_first_steps(self, arm, note)
+
     def before_round(self, steps: int) -> Iterable[None]:  # noqa: ARG002  # nothing disturbs a model's steps
         """Run what would disturb a round of so many steps."""
         return ()
@@ -226,14 +234,14 @@ class ModelBench(Bench):
 
     def first_steps_s(
         self, arm: Arm, note: Callable[[list[float]], None] = lambda _: None
-    ) -> list[float]:
+    ) -> Steps[list[float]]:
         """Time the first steps until the time of going through all sizes is steady.
 
         The first step gets the first batch, no matter how many eager steps ran before: a trace
         records what its inputs did.
         """
         self._batches = itertools.cycle(self._all_batches)
-        return complete(time_first_steps(self, arm, note, cycle=self.num_sizes))
+        return time_first_steps(self, arm, note, cycle=self.num_sizes)
 
 
 def time_first_steps(

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from sweeper.core.trial import Model, Trial
-from sweeper.worker.scripts.source_lines import describe_in_script
+from sweeper.worker.source_lines import describe_in_script
 
 from . import Built, Examined, build_from_batches
 from .batches import (

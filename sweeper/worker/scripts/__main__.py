@@ -12,7 +12,6 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,20 +22,22 @@ from sweeper.worker.lease import Lease
 from sweeper.worker.measurement.bench import Steps
 from sweeper.worker.monitoring import environment, torch_flags
 from sweeper.worker.parent_death import die_with_parent
-from sweeper.worker.session import ProcessLog
+from sweeper.worker.process_log import ProcessLog
+from sweeper.worker.source_lines import describe_in_script, find_own_line
 
-from . import phases, trajectories
 from .arms import Arms
-from .compile_calls import CompileCalls
 from .description import describe
 from .last_line import describe_last_line, measure_log
-from .loop import Loop
 from .loop_time import LoopFacts
-from .passes import PASSES
-from .script_runner import EndOfScript, Program
-from .setup import ScriptSetup
-from .several_processes import refuse_several
-from .source_lines import describe_in_script, find_own_line
+from .passes import EAGER_LOOP, PASSES, STEPS, TRAJECTORY
+from .phases import compare_steps, prepare_loop, run_loop
+from .subject import ScriptSubject
+from .trajectory.phases import compare_trajectory
+from .watch.compile_calls import CompileCalls
+from .watch.loop import Loop
+from .watch.patches import Patches
+from .watch.script_runner import EndOfScript, Program
+from .watch.several_processes import refuse_several
 
 
 class ScriptExit(failures.Failure):
@@ -71,79 +72,90 @@ def main() -> None:
     # or nobody sees the end
     os.register_at_fork(after_in_child=lambda: os.close(arguments.answer_fd))
     job = Job.loads(arguments.trial.read_text())
-    notes = ProcessLog(say, Process(0, 0, cold=False), Lease())
-    run_script(job, choose_phases(arguments), notes, say)
+    log = ProcessLog(say, Process(0, 0, cold=False), Lease())
+    known = LoopFacts(**json.loads(arguments.known))
+    with Patches() as patches:
+        _WatchedScript(job, log, patches).run(arguments.which, known, say)
+    sys.stdout.flush()
+    sys.stderr.flush()
 
 
-def choose_phases(arguments: argparse.Namespace) -> Callable[[ScriptSetup], Steps[None]]:
-    """Choose the phases that a script goes through in a pass."""
-    kind, _, arm = arguments.which.partition("_")
-    if kind == "steps":
-        return phases.compare_steps
-    if kind == "loop":
-        return partial(phases.run_loop, arm=arm, known=LoopFacts(**json.loads(arguments.known)))
-    return trajectories.compare_trajectory
+class _WatchedScript:
+    """The script of a job in this process, and all that watches it."""
 
+    def __init__(self, job: Job, log: ProcessLog, patches: Patches) -> None:
+        self._job, self._log, self._patches = job, log, patches
+        self._calls, self._loop = CompileCalls(), Loop(patches)
+        self._arms = Arms(job.trial, self._calls, patches)
+        self._sha256: str | None = None  # of the script's file, before it ran
 
-def run_script(
-    job: Job,
-    phases_of: Callable[[ScriptSetup], Steps[None]],
-    notes: ProcessLog,
-    say: Callable[[Message], None],
-) -> None:
-    """Run the script of a job until what the pass measures is there, and say how it went."""
-    notes.environment |= environment.describe()
-    program = Program.of(job.trial.model)
-    sha256 = None if program.file is None else hashlib.sha256(program.file.read_bytes()).hexdigest()
-    notes.add(script=ScriptRun(sha256))
-    calls = CompileCalls()
-    arms = Arms(job.trial, calls)
-    holder: list[ScriptSetup] = []
+    def run(self, which: str, known: LoopFacts, say: Callable[[Message], None]) -> None:
+        """Run the script until what the run `which` measures is there, and say how it went."""
+        log, loop, patches = self._log, self._loop, self._patches
+        log.environment |= environment.describe()
+        program = Program.of(self._job.trial.model)
+        if program.file is not None:
+            self._sha256 = hashlib.sha256(program.file.read_bytes()).hexdigest()
+        log.add(script=ScriptRun(self._sha256))
+        own_calls = self._calls.begin(patches)
+        self._arms.begin()
 
-    def begin(loop: Loop) -> Steps[None]:
-        holder.append(ScriptSetup(job, notes, loop, calls, arms, sha256))
-        return phases_of(holder[0])
+        def end(error: Exception | None) -> None:
+            self._arms.stop()
+            patches.undo(own_calls)
+            if error is None:
+                say(log.outcome("ok"))
+                return
+            traceback.print_exception(error)
+            status = failures.choose_status(error, log.phase)
+            say(log.outcome(status, log.phase, describe_in_script(error)))
 
-    def end(error: Exception | None) -> None:
-        arms.stop()
-        calls.stop()
-        setup = holder[0]
-        if setup.has_begun:
-            notes.add(script=describe(setup))
-            notes.environment["device"] = environment.describe_device(setup.device)
-            notes.settings |= torch_flags.read()
-        if error is None:
-            say(notes.outcome("ok"))
-            return
-        traceback.print_exception(error)
-        status = failures.choose_status(error, notes.phase)
-        say(notes.outcome(status, notes.phase, describe_in_script(error)))
+        loop.begin(self._run_phases(which, known), end)
+        os.register_at_fork(after_in_child=loop.stop)  # a child's steps are not the script's
+        refuse_several(patches, self._refuse)
+        if which not in (STEPS, TRAJECTORY):
+            prepare_loop(loop, self._arms, log, _arm_of(which), known)
+        before = measure_log()
+        try:
+            program.run(patches)
+        except EndOfScript:
+            pass
+        except SystemExit as error:
+            failed = error.code not in (None, 0)
+            loop.finish(ScriptExit(error, before, log.phase) if failed else None)
+        except Exception as error:  # noqa: BLE001  # whatever a script raises is the result
+            loop.finish(error)
+        loop.finish()
 
-    loop = Loop(begin, end)
-    os.register_at_fork(after_in_child=loop.stop)  # a child's steps are not the script's
+    def _run_phases(self, which: str, known: LoopFacts) -> Steps[None]:
+        """Go through the phases of a run from the end of the first step on, and keep what was seen
+        of the script.
+        """
+        subject, log = ScriptSubject(self._job, self._loop, self._calls, self._arms), self._log
+        try:
+            if which == STEPS:
+                yield from compare_steps(subject, log)
+            elif which == TRAJECTORY:
+                yield from compare_trajectory(subject, log)
+            else:
+                yield from run_loop(subject, log, _arm_of(which), known)
+        finally:
+            log.add(script=describe(subject, self._sha256))
+            log.environment["device"] = environment.describe_device(subject.device)
+            log.settings |= torch_flags.read()
 
-    def refuse(reason: str) -> NoReturn:
-        loop.finish(
+    def _refuse(self, reason: str) -> NoReturn:
+        self._loop.finish(
             failures.UnavailableError(
                 f"{reason}; sweeper measures scripts that train in one, on one device"
             )
         )
         raise EndOfScript
 
-    refuse_several(refuse)
-    before = measure_log()
-    try:
-        program.run()
-    except EndOfScript:
-        pass
-    except SystemExit as error:
-        failed = error.code not in (None, 0)
-        loop.finish(ScriptExit(error, before, notes.phase) if failed else None)
-    except Exception as error:  # noqa: BLE001  # whatever a script raises is the result
-        loop.finish(error)
-    loop.finish()
-    sys.stdout.flush()
-    sys.stderr.flush()
+
+def _arm_of(loop: str) -> str:
+    """The arm that a run of the loop has throughout."""
+    return "eager" if loop == EAGER_LOOP else "compiled"
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -19,10 +19,11 @@ from sweeper.core.trial import Trial
 from sweeper.worker.compilation.compiler import Function, compile_function
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import NotCompiledError
+from sweeper.worker.source_lines import name_call, name_class
 
-from .compile_calls import CompileCalls
-from .loop import find_script_line, is_called_to_train
-from .source_lines import name_call, name_class
+from .watch.compile_calls import CompileCalls
+from .watch.modules import find_script_line, is_called_to_train
+from .watch.patches import Patch, Patches
 
 CALLED_FIRST = "_compiled_call_impl"  # of a module: `Module.__call__` prefers it
 
@@ -49,10 +50,8 @@ class SwitchableModule:
     ) -> None:
         self.module, self.compiled, self._eager = module, compiled, eager
         self.caller = module if caller is None else caller
-        self._before = self.caller.__dict__.get(CALLED_FIRST)
         self.chosen: Function = eager
         self.shapes: Counter[tuple[object, ...]] = Counter()
-        self.caller.__dict__[CALLED_FIRST] = self  # a copy of the module has none
 
     @staticmethod
     def compile(
@@ -88,11 +87,6 @@ class SwitchableModule:
             ] += 1
         return self.chosen(*arguments, **options)
 
-    def remove(self) -> None:
-        self.caller.__dict__.pop(CALLED_FIRST, None)
-        if self._before is not None:
-            self.caller.__dict__[CALLED_FIRST] = self._before
-
 
 class CompileOnFirstCall:
     """Reports each module before its first call for training, by its name in a record.
@@ -101,20 +95,28 @@ class CompileOnFirstCall:
     the compiler does not see it.
     """
 
-    def __init__(self, names: Sequence[str], hear: Callable[[torch.nn.Module], None]) -> None:
+    def __init__(
+        self, names: Sequence[str], hear: Callable[[torch.nn.Module], None], patches: Patches
+    ) -> None:
         self._missing, self._seen = list(names), set[torch.nn.Module]()
-        self._hear, self._call = hear, torch.nn.Module.__call__
+        self._hear, self._patches = hear, patches
+        self._patch: Patch | None = None
+
+    def begin(self) -> None:
+        """Stand in, unless all modules have come."""
+        if not self._missing:
+            return
+        call = torch.nn.Module.__call__
 
         def stand_in(module: torch.nn.Module, /, *arguments: Any, **options: Any) -> Any:
             self._step_aside()
             try:
                 self._note(module, find_script_line())
-                return self._call(module, *arguments, **options)
+                return call(module, *arguments, **options)
             finally:
-                self._step_in()
+                self.begin()
 
-        self._stand_in = stand_in
-        self._step_in()
+        self._patch = self._patches.replace(torch.nn.Module, "__call__", stand_in)
 
     def end(self) -> list[str]:
         """Wait for no more modules; the names of those that have not come."""
@@ -122,13 +124,9 @@ class CompileOnFirstCall:
         self._step_aside()
         return missing
 
-    def _step_in(self) -> None:
-        if self._missing:
-            setattr(torch.nn.Module, "__call__", self._stand_in)  # noqa: B010
-
     def _step_aside(self) -> None:
-        if torch.nn.Module.__call__ is self._stand_in:
-            setattr(torch.nn.Module, "__call__", self._call)  # noqa: B010
+        if self._patch:
+            self._patches.undo(self._patch)
 
     def _note(self, module: torch.nn.Module, line: str) -> None:
         name = name_call(name_class(module), line)
@@ -141,11 +139,15 @@ class CompileOnFirstCall:
 class Arms:
     """The arms of a script; eager runs until `prepare`, or `compile_at_first_calls`."""
 
-    def __init__(self, trial: Trial, calls: CompileCalls) -> None:
-        self._trial, self._calls = trial, calls
+    def __init__(self, trial: Trial, calls: CompileCalls, patches: Patches) -> None:
+        self._trial, self._calls, self._patches = trial, calls, patches
         self.counters = CompileCounters()
         self.forms: list[SwitchableModule] = []
+        self._put_in: list[Patch] = []
         self._first_calls: CompileOnFirstCall | None = None
+
+    def begin(self) -> None:
+        """Run everything in eager, what the script compiles by itself as well."""
         torch.compiler.set_stance("force_eager")
 
     @property
@@ -153,7 +155,7 @@ class Arms:
         """Whether the script's own compiled code is the compiled arm."""
         return bool(self._calls.own)
 
-    def prepare(self, modules: Sequence[torch.nn.Module]) -> None:
+    def prepare(self, modules: Iterable[torch.nn.Module]) -> None:
         """Make the compiled arm. Raises NotCompiledError without modules, or where one has not
         come.
         """
@@ -165,10 +167,11 @@ class Arms:
             last = {
                 item.module: item.result for item in self._calls.compiled if item.module is not None
             }
-            self.forms = [SwitchableModule.of_script(*pair) for pair in last.items()]
+            for pair in last.items():
+                self._put(SwitchableModule.of_script(*pair))
             return
         for module in modules:
-            self.forms.append(SwitchableModule.compile(module, self._trial, self.counters))
+            self._put(SwitchableModule.compile(module, self._trial, self.counters))
         if not self.forms:
             raise NotCompiledError(
                 "no module with parameters to train is called in a step, so there is none to "
@@ -182,10 +185,17 @@ class Arms:
 
         def compile_it(module: torch.nn.Module) -> None:
             tell()
-            self.forms.append(SwitchableModule.compile(module, self._trial, self.counters))
-            self.forms[-1].choose("compiled")
+            form = SwitchableModule.compile(module, self._trial, self.counters)
+            form.choose("compiled")
+            self._put(form)
 
-        self._first_calls = CompileOnFirstCall(names, compile_it)
+        self._first_calls = CompileOnFirstCall(names, compile_it, self._patches)
+        self._first_calls.begin()
+
+    def _put(self, form: SwitchableModule) -> None:
+        """Have a form called in place of its module; a copy of the module has none."""
+        self.forms.append(form)
+        self._put_in.append(self._patches.replace(form.caller, CALLED_FIRST, form))
 
     def _end_first_calls(self) -> list[str]:
         return self._first_calls.end() if self._first_calls else []
@@ -231,5 +241,4 @@ class Arms:
         """
         self._end_first_calls()
         torch.compiler.set_stance("force_eager")
-        for form in self.forms:
-            form.remove()
+        self._patches.undo(*self._put_in)

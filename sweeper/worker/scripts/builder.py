@@ -11,7 +11,7 @@ from sweeper.core.trial import Model, Trial
 from sweeper.worker.failures import UnavailableError
 from sweeper.worker.models import Built, Examined
 
-from .script_runner import Program
+from .watch.script_runner import Program
 
 
 def names() -> None:

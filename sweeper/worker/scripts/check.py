@@ -14,16 +14,17 @@ import torch
 
 from sweeper.core.protocol import Job
 from sweeper.core.record import Accuracy
-from sweeper.worker.accuracy.check import AccuracyCheck
+from sweeper.worker.accuracy.check import AccuracyCheck, Judged
+from sweeper.worker.accuracy.mismatch import require_right
+from sweeper.worker.accuracy.verdict import severity
 from sweeper.worker.compilation.compiler import Function
-from sweeper.worker.failures import MismatchError
 from sweeper.worker.measurement.bench import Arm, ModelBench
 from sweeper.worker.measurement.capture import OutputCapture
 from sweeper.worker.measurement.step import Numerics, make_training_step
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch, OwnLossOrMean, copy_batch, weighted_mean_of_floats
 from sweeper.worker.models.formats import FormatWatch, find_precision, read_autocast
-from sweeper.worker.session import ProcessLog, describe_mismatch
+from sweeper.worker.process_log import ProcessLog
 
 from .arms import call_eager
 
@@ -38,8 +39,8 @@ class ModuleCall:
     autocast: torch.dtype | None
 
 
-class ModuleSetup:
-    """A module of a script as the accuracy check wants it."""
+class JudgedModule(Judged):
+    """A module of a script, whose optimizer is eager in both arms."""
 
     def __init__(
         self,
@@ -58,7 +59,7 @@ class ModuleSetup:
         self.bench = ModelBench(self.built.batches, device)
         self.eager = Arm("eager", self._make_step(partial(call_eager, module)), eager=True)
         self.compiled = Arm("compiled", self._make_step(compiled), eager=False)
-        self.optimizers: list[torch.optim.Optimizer | None] = []
+        self.optimizers = []
         self.trial = replace(
             job.trial,
             workload="train",
@@ -77,18 +78,12 @@ class ModuleSetup:
             call_eager(self.built.module, *given.args, **given.kwargs)
         return str(watch.found)
 
-    def compiled_optimizer(self, _arm: Arm) -> None:
-        """Return None: the optimizer is eager in both arms."""
-
-    def gradient_factor(self) -> float:
-        return 1.0
-
 
 def check_modules(
     job: Job,
     device: torch.device,
     pairs: Sequence[tuple[torch.nn.Module, Function]],
-    notes: ProcessLog,
+    log: ProcessLog,
 ) -> Iterator[None]:
     """Record what each module is called with in two more steps, then judge its compiled form.
 
@@ -104,7 +99,7 @@ def check_modules(
     for handle in handles:
         handle.remove()
     found = [
-        AccuracyCheck(ModuleSetup(job, device, module, compiled, calls)).judge(notes.enter)
+        AccuracyCheck(JudgedModule(job, device, module, compiled, calls)).judge(log.enter)
         for module, compiled in dict(pairs).items()
         if (calls := recorded[module])
     ]
@@ -114,10 +109,9 @@ def check_modules(
     elif len(found) < len(recorded):
         why = "a compiled module was not called in the steps that were recorded"
         found.append(Accuracy(None, None, why))
-    worst = min(found, key=lambda one: (one.passed is not False, one.passed is not None))
-    notes.add(accuracy=worst)
-    if worst.passed is False:
-        raise MismatchError(f"{describe_mismatch(worst)} ({worst.case})")
+    worst = max(found, key=lambda one: severity(one.passed))
+    log.add(accuracy=worst)
+    require_right(worst)
 
 
 def _make_recorder(calls: list[ModuleCall], device: torch.device) -> Callable[..., None]:

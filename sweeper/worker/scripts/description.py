@@ -8,25 +8,26 @@ from collections import Counter
 import torch
 
 from sweeper.core.record import ScriptRun, Shapes, SizeCount
+from sweeper.worker.source_lines import name_call, name_class
 
-from .setup import ScriptSetup
-from .source_lines import name_call, name_class
+from .subject import ScriptSubject
+from .watch.loop import Loop
 
 MAX_SHAPES = 12  # that a record keeps
 MAX_SIZES = 500  # the same, of the dimension that varies
 
 
-def describe(setup: ScriptSetup) -> ScriptRun:
-    """What has been seen of the script so far."""
-    loop = setup.loop
+def describe(subject: ScriptSubject, sha256: str | None) -> ScriptRun:
+    """What has been seen of the script so far; `sha256` is of its file, before it ran."""
+    loop = subject.loop
     # Of the module that gets the most different ones: shapes of several modules have nothing to do
     # with each other.
     shapes: Counter[tuple[object, ...]] = max(
-        (form.shapes for form in setup.arms.forms), key=len, default=Counter()
+        (form.shapes for form in subject.forms.forms), key=len, default=Counter()
     )
     sizes = count_sizes(shapes)
     return ScriptRun(
-        sha256=setup.sha256,
+        sha256=sha256,
         modules=tuple(map(name_class, loop.modules.modules)),
         called_at=tuple(loop.modules.modules.values()),
         optimizers=tuple(loop.order),
@@ -34,7 +35,7 @@ def describe(setup: ScriptSetup) -> ScriptRun:
         dropout=loop.modules.has_dropout,
         loader=", ".join(sorted(loop.loader.seen)) or None,
         recorded=loop.loader.num_replayed,
-        compile_calls=tuple(setup.calls.calls),
+        compile_calls=tuple(subject.calls.calls),
         shapes=tuple(
             Shapes(", ".join(map(_show, key)), count)
             for key, count in shapes.most_common(MAX_SHAPES)
@@ -45,15 +46,15 @@ def describe(setup: ScriptSetup) -> ScriptRun:
         skipped_steps=loop.num_skipped,
         interval=loop.interruptions.interval or 0,
         length=loop.length,
-        loop_eager=setup.loops.get("eager"),
-        loop_compiled=setup.loops.get("compiled"),
-        trajectory=setup.trajectory,
+        loop_eager=subject.loops.get("eager"),
+        loop_compiled=subject.loops.get("compiled"),
+        trajectory=subject.trajectory,
     )
 
 
-def name_module(setup: ScriptSetup, module: torch.nn.Module) -> str:
+def name_module(loop: Loop, module: torch.nn.Module) -> str:
     """Name a module that the script calls by its class, and the line that calls it."""
-    return name_call(name_class(module), setup.loop.modules.modules.get(module, ""))
+    return name_call(name_class(module), loop.modules.modules.get(module, ""))
 
 
 def count_sizes(shapes: Counter[tuple[object, ...]]) -> Counter[int]:

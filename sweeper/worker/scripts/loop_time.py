@@ -15,10 +15,10 @@ from enum import IntEnum
 
 from sweeper.core.record import LoopRun, ScriptRun
 from sweeper.worker.measurement.bench import Steps
+from sweeper.worker.source_lines import name_call
 
-from .loop import Counts, ScriptOverError
-from .setup import ScriptSetup
-from .source_lines import name_call
+from .subject import ScriptSubject
+from .watch.loop import Counts, ScriptOverError
 
 LOOP_S = 10.0  # length of a loop's measurement, unless `measure.rounds_s` says less
 # times that length, or LOOP_S, for which the beginning of a period is waited for, and for its end
@@ -69,13 +69,13 @@ class LoopFacts:
 NOTHING = LoopFacts()
 
 
-def time_loop(setup: ScriptSetup, arm: str, known: LoopFacts = NOTHING) -> Steps[None]:
+def time_loop(subject: ScriptSubject, arm: str, known: LoopFacts = NOTHING) -> Steps[None]:
     """Time steps of the loop until there are enough of them.
 
     What compiles meanwhile, as the first evaluation does, comes once in a training: the time begins
     anew after it. A loop that compiles again and again is timed with what it compiles.
     """
-    timing = _Timing(setup, known)
+    timing = _Timing(subject, known)
     try:
         while True:
             yield
@@ -84,7 +84,7 @@ def time_loop(setup: ScriptSetup, arm: str, known: LoopFacts = NOTHING) -> Steps
     except ScriptOverError:  # what it did after its last step is no part of that
         if timing.choose().steps < MIN_STEPS:
             raise
-    setup.loops[arm] = timing.choose().describe(setup, timing.leaves_out)
+    subject.loops[arm] = timing.choose().describe(subject, timing.leaves_out)
 
 
 class _Event(IntEnum):
@@ -112,17 +112,17 @@ class _Window:
     seen: Counts
 
     @staticmethod
-    def begin(setup: ScriptSetup) -> _Window:
-        setup.bench.synchronize()
-        before, now = setup.loop.count(), time.perf_counter()
-        return _Window(before, len(setup.arms.counters.programs), now, now, before)
+    def begin(subject: ScriptSubject) -> _Window:
+        subject.bench.synchronize()
+        before, now = subject.loop.count(), time.perf_counter()
+        return _Window(before, len(subject.forms.counters.programs), now, now, before)
 
-    def extend(self, setup: ScriptSetup) -> _Window:
-        return replace(self, end=time.perf_counter(), seen=setup.loop.count())
+    def extend(self, subject: ScriptSubject) -> _Window:
+        return replace(self, end=time.perf_counter(), seen=subject.loop.count())
 
-    def finish(self, setup: ScriptSetup) -> _Window:
-        setup.bench.synchronize()
-        return self.extend(setup)
+    def finish(self, subject: ScriptSubject) -> _Window:
+        subject.bench.synchronize()
+        return self.extend(subject)
 
     @property
     def length_s(self) -> float:
@@ -137,10 +137,10 @@ class _Window:
         """How many there were of each of `KINDS`."""
         return _count_events(self.seen.since(self.before))
 
-    def describe(self, setup: ScriptSetup, left_out: bool) -> LoopRun:
+    def describe(self, subject: ScriptSubject, left_out: bool) -> LoopRun:
         seen = self.seen.since(self.before)
-        loader_s = seen.loader_s / seen.steps if setup.loop.loader.seen else None
-        recompiles = len(setup.arms.counters.programs) - self.programs
+        loader_s = seen.loader_s / seen.steps if subject.loop.loader.seen else None
+        recompiles = len(subject.forms.counters.programs) - self.programs
         step_s, batches = self.length_s / seen.steps, seen.batches / seen.steps
         return LoopRun(seen.steps, step_s, loader_s, batches, recompiles, *self.events, left_out)
 
@@ -152,9 +152,9 @@ def _count_events(seen: Counts) -> tuple[int, int, int]:
 class _Timing:
     """Decides after each step whether the window is long enough, and where it begins anew."""
 
-    def __init__(self, setup: ScriptSetup, known: LoopFacts) -> None:
-        self._setup, self._known = setup, known
-        self._limit_s = min(LOOP_S, setup.measure.rounds_s or LOOP_S)
+    def __init__(self, subject: ScriptSubject, known: LoopFacts) -> None:
+        self._subject, self._known = subject, known
+        self._limit_s = min(LOOP_S, subject.measure.rounds_s or LOOP_S)
         self._patience_s = max(PATIENCE * self._limit_s, LOOP_S)
         self._compilations = self._restarts = 0  # for which the time began anew
         self._begin()
@@ -162,7 +162,7 @@ class _Timing:
 
     def _begin(self) -> None:
         """Begin with nothing seen."""
-        self._window = _Window.begin(self._setup)
+        self._window = _Window.begin(self._subject)
         self._start = self._window.start  # of what is waited for
         # the longest one of whole periods, or with as much as eager's
         self._whole: _Window | None = None
@@ -171,9 +171,9 @@ class _Timing:
 
     def note_step(self) -> bool:
         """Note the end of a step, and say whether the time is long enough."""
-        last, self._window = self._window, self._window.extend(self._setup)
+        last, self._window = self._window, self._window.extend(self._subject)
         if (
-            len(self._setup.arms.counters.programs) > last.programs
+            len(self._subject.forms.counters.programs) > last.programs
             and self._compilations < MAX_STARTS - 1
         ):
             self._compilations += 1
@@ -212,7 +212,7 @@ class _Timing:
     def _begin_after(self, last: _Window) -> None:
         """Begin anew after an event, before which the window was `last`."""
         self._without = self._longest_without(last)
-        self._window = _Window.begin(self._setup)
+        self._window = _Window.begin(self._subject)
 
     def _longest_without(self, window: _Window) -> _Window:
         """The longest window without an event, of which `window` is the last one."""
@@ -230,7 +230,7 @@ class _Timing:
             return False
         if event is not _Event.NONE and event is self._period:
             if self._is_long():
-                self._window = self._window.finish(self._setup)
+                self._window = self._window.finish(self._subject)
             self._whole = self._window
             return self._is_long()
         window, interval = self._window, self._known.interval
@@ -240,7 +240,7 @@ class _Timing:
             window.length_s >= self._patience_s or window.end - self._start >= 2 * self._patience_s
         )
         if (self._is_long() and not waits) or (is_late and window.steps >= MIN_STEPS):
-            self._window = window.finish(self._setup)
+            self._window = window.finish(self._subject)
             return True
         return False
 
@@ -255,12 +255,12 @@ class _Timing:
             self._begin_after(last)
             return False
         if self._window.steps % known.steps == 0:
-            self._whole = self._window = self._window.finish(self._setup)
+            self._whole = self._window = self._window.finish(self._subject)
             return not any(known.events) or self._window.length_s >= self._limit_s
         if (
             self._window.length_s >= max(2 * known.seconds, self._patience_s)
             and self._window.steps >= MIN_STEPS
         ):
-            self._window = self._window.finish(self._setup)
+            self._window = self._window.finish(self._subject)
             return True
         return False

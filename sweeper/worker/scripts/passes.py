@@ -18,13 +18,15 @@ from pathlib import Path
 from sweeper.core.protocol import ALONE, Job, Outcome, Phase, decode
 from sweeper.core.record import EAGER_PHASES, Diagnostics, HostState, ScriptRun, Trajectory
 from sweeper.worker import failures
-from sweeper.worker.session import ProcessLog, ProcessSlot, Task
+from sweeper.worker.process_log import ProcessLog
+from sweeper.worker.session import Task
 
 from .last_line import describe_last_line, measure_log
 from .loop_time import LoopFacts
 
 EAGER_LOOP = "loop_eager"
-MEASURING = ("steps", EAGER_LOOP, "loop_compiled")
+STEPS = "steps"
+MEASURING = (STEPS, EAGER_LOOP, "loop_compiled")
 TRAJECTORY = "trajectory"
 PASSES = (*MEASURING, TRAJECTORY)
 RESERVE_S = 10.0  # of the worker's time, to answer with what there is
@@ -44,7 +46,7 @@ def make_task(trial: Path) -> Task:
     return partial(_run_passes, trial)
 
 
-def _run_passes(trial: Path, job: Job, part: ProcessSlot, notes: ProcessLog) -> None:
+def _run_passes(trial: Path, job: Job, notes: ProcessLog) -> None:
     """Run all passes, one after the other, with the device alone."""
     notes.lease.take(ALONE)
     deadline = time.monotonic() + job.measure.timeout_s - RESERVE_S
@@ -54,7 +56,7 @@ def _run_passes(trial: Path, job: Job, part: ProcessSlot, notes: ProcessLog) -> 
         if outcome.status != "ok":
             notes.phase = outcome.phase or notes.phase
             raise ScriptError(_blame_eager(outcome) if which == EAGER_LOOP else outcome)
-    if job.trial.model.asked_trajectory and part.index == 0 and job.trial.mode != "eager":
+    if job.trial.model.asked_trajectory and notes.slot.index == 0 and job.trial.mode != "eager":
         _follow(trial, notes, deadline)
 
 

@@ -136,15 +136,15 @@ def test_optimizer_that_does_nothing_is_seen_where_it_is_compiled(
 def test_code_that_was_compiled_after_the_check_is_checked(
     fault: float, status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from sweeper.worker import session
+    from sweeper.worker.subject import Subject
 
-    time_rounds = session.time_rounds
+    time_rounds = Subject.time_rounds
 
     def change_and_measure(setup, notes):
         setup.built.module.late, setup.built.module.fault = True, fault
         yield from time_rounds(setup, notes)
 
-    monkeypatch.setattr(session, "time_rounds", change_and_measure)
+    monkeypatch.setattr(Subject, "time_rounds", change_and_measure)
     outcome, phases = run(faulty("changes_later", optimizer="none"))
     assert outcome.status == status, outcome
     assert "checking" in phases[phases.index("measuring") :]
@@ -154,9 +154,9 @@ def test_code_that_was_compiled_after_the_check_is_checked(
 def test_code_that_was_compiled_after_the_check_and_cannot_be_checked_is_unverified(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from sweeper.worker import session
+    from sweeper.worker.subject import Subject
 
-    time_rounds = session.time_rounds
+    time_rounds = Subject.time_rounds
 
     def change_and_measure(setup, notes):
         setup.built.module.late = True
@@ -167,7 +167,7 @@ def test_code_that_was_compiled_after_the_check_and_cannot_be_checked_is_unverif
 
         monkeypatch.setattr("sweeper.worker.accuracy.check.run_reference", fails)
 
-    monkeypatch.setattr(session, "time_rounds", change_and_measure)
+    monkeypatch.setattr(Subject, "time_rounds", change_and_measure)
     trial = faulty("changes_later", optimizer="none")
     outcome, _ = run(trial)
     assert outcome.status == "ok", outcome

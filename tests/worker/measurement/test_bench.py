@@ -64,7 +64,7 @@ def test_first_steps_begin_with_the_first_batch(eager_steps: int) -> None:
     seen: list[Batch] = []
     bench = ModelBench((first, second), torch.device("cpu"))
     bench.run(ARM, eager_steps)
-    bench.first_steps_s(Arm("compiled", seen.append, eager=True))
+    complete(bench.first_steps_s(Arm("compiled", seen.append, eager=True)))
     assert seen[:3] == [first, second, first]
 
 
@@ -82,7 +82,7 @@ def test_first_steps_end_when_going_through_all_sizes_takes_as_long_as_before(
 
     batches = tuple(Batch(args=(took_s,)) for took_s in (1.0, 10.0, 1.0))
     bench = ModelBench(batches, torch.device("cpu"), lambda: now_s[0], num_sizes=3)
-    assert len(bench.first_steps_s(Arm("compiled", step, eager=True))) == steps
+    assert len(complete(bench.first_steps_s(Arm("compiled", step, eager=True)))) == steps
 
 
 @pytest.mark.parametrize("clock", ["block", "step"])

@@ -10,8 +10,7 @@ import pytest
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
 from sweeper.core.record import PerArm, Process, Round
-from sweeper.worker import session
-from sweeper.worker.measurement import device_time
+from sweeper.worker.measurement import device_time, readings
 from sweeper.worker.measurement.bench import Steps, complete
 from sweeper.worker.measurement.device_time import (
     Busy,
@@ -27,6 +26,7 @@ from sweeper.worker.measurement.device_time import (
     read_work,
     step_time,
 )
+from sweeper.worker.process_log import ProcessLog
 
 
 @pytest.mark.parametrize(
@@ -206,9 +206,9 @@ def measure(
     monkeypatch.setattr(device_time, "profile_arms", profile_arms)
     monkeypatch.setattr(device_time, "calibrate_gap_s", calibrate)
     timed = Process(0, 0, True, steps_per_block=1, rounds=(Round("AB", 0.011, compiled_s),))
-    setup = SimpleNamespace(bench=SimpleNamespace(num_sizes=1), eager=None, compiled=None)
-    notes = session.ProcessLog(lambda _: None, timed, None)  # type: ignore[arg-type]
-    complete(session._measure_device_time(setup, notes))  # type: ignore[arg-type]
+    notes = ProcessLog(lambda _: None, timed, None)  # type: ignore[arg-type]
+    bench, step_s = SimpleNamespace(num_sizes=1), {"eager": 0.011, "compiled": compiled_s}
+    complete(readings._measure_device_time(bench, (None, None), step_s, notes))  # type: ignore[arg-type]
     return notes.process
 
 

@@ -15,10 +15,9 @@ import torch
 from records import make_process
 
 from sweeper.core.record import PerArm
-from sweeper.worker import session
 from sweeper.worker.failures import Missing
 from sweeper.worker.lease import Lease
-from sweeper.worker.measurement import host_time
+from sweeper.worker.measurement import host_time, readings
 from sweeper.worker.measurement.bench import Arm, ModelBench, Steps, complete
 from sweeper.worker.measurement.host_time import (
     ProfiledArm,
@@ -28,7 +27,7 @@ from sweeper.worker.measurement.host_time import (
     time_arms,
 )
 from sweeper.worker.models.batches import Batch
-from sweeper.worker.session import ProcessLog
+from sweeper.worker.process_log import ProcessLog
 
 ALTERNATING = (Batch(args=(1.0,)), Batch(args=(1.0,)))
 
@@ -101,8 +100,10 @@ def measure_host_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[SimpleNamespace, ProcessLog], None]:
     """Measure as a session does, but for the device's own time."""
-    monkeypatch.setattr(session, "_measure_device_time", give(None))
-    return lambda setup, notes: complete(session.profile(setup, notes))  # type: ignore[arg-type]
+    monkeypatch.setattr(readings, "_measure_device_time", give(None))
+    return lambda setup, notes: complete(
+        readings.profile(setup.bench, (setup.eager, setup.compiled), notes)
+    )  # type: ignore[arg-type]
 
 
 def test_host_time_is_that_of_the_call_however_long_the_device_works() -> None:
@@ -236,7 +237,9 @@ def test_the_host_is_timed_before_anything_is_profiled(monkeypatch: pytest.Monke
     order: list[str] = []
     host_s = {"eager": 0.02, "compiled": 0.01}
     monkeypatch.setattr(host_time, "time_arms", give(host_s, lambda: order.append("host")))
-    monkeypatch.setattr(session, "_measure_device_time", give(None, lambda: order.append("device")))
+    monkeypatch.setattr(
+        readings, "_measure_device_time", give(None, lambda: order.append("device"))
+    )
     monkeypatch.setattr(host_time, "find_wait", give(None, lambda: order.append("waits")))
     monkeypatch.setattr(host_time, "count_launches", give(3))
     notes, arm = (
@@ -244,6 +247,6 @@ def test_the_host_is_timed_before_anything_is_profiled(monkeypatch: pytest.Monke
         Arm("eager", lambda _batch: None, eager=True),
     )
     setup = SimpleNamespace(bench=Machine(), eager=arm, compiled=replace(arm, name="compiled"))
-    complete(session.profile(setup, notes))  # type: ignore[arg-type]
+    complete(readings.profile(setup.bench, (setup.eager, setup.compiled), notes))  # type: ignore[arg-type]
     assert order == ["host", "device", "waits", "waits"]
     assert notes.process.host_step_s == PerArm(0.02, 0.01)

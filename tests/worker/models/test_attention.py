@@ -12,7 +12,7 @@ from worker_runs import MEASURE, private_cache, run
 
 from sweeper.core.serialization import Json
 from sweeper.core.trial import Labels, Model, Trial
-from sweeper.worker import models, session
+from sweeper.worker import model_subject, models
 from sweeper.worker.failures import UnavailableError
 
 assert private_cache  # a fixture that every test here uses
@@ -104,12 +104,12 @@ def test_eager_arm_with_flex_attention_keeps_its_kernel_compiled(
 ) -> None:
     compiled_before: list[int] = []
 
-    class Counters(session.CompileCounters):
+    class Counters(model_subject.CompileCounters):
         def __init__(self, keep_compiled: bool = False) -> None:
             compiled_before.append(torch._dynamo.utils.counters["stats"]["unique_graphs"])
             super().__init__(keep_compiled)
 
-    monkeypatch.setattr(session, "CompileCounters", Counters)
+    monkeypatch.setattr(model_subject, "CompileCounters", Counters)
     trial = trial_of("flex_attention", workload="inference", optimizer="none", backend="aot_eager")
     outcome, _ = run(trial, MEASURE)
     assert (outcome.status, outcome.message) == ("ok", None)

@@ -10,7 +10,8 @@ import torch
 from torch import nn
 
 from sweeper.worker.scripts.arms import CompileOnFirstCall
-from sweeper.worker.scripts.source_lines import name_call, name_place
+from sweeper.worker.scripts.watch.patches import Patches
+from sweeper.worker.source_lines import name_call, name_place
 
 CALL = nn.Module.__call__
 
@@ -38,7 +39,8 @@ def wait_for() -> Iterator[Callable[..., tuple[CompileOnFirstCall, list[nn.Modul
             assert nn.Module.__call__ is CALL
             heard.append(module)
 
-        made.append(CompileOnFirstCall(names, hear))
+        made.append(CompileOnFirstCall(names, hear, Patches()))
+        made[-1].begin()
         return made[-1], heard
 
     yield wait

@@ -29,7 +29,7 @@ def test_a_module_has_the_name_of_its_class_compiled_or_not_and_its_line() -> No
     own, compiled, other = Net(2, 2), torch.compile(torch.nn.Linear(2, 2)), torch.nn.Linear(2, 2)
     lines = {own: "train.py:3", compiled: "train.py:4"}
     setup = SimpleNamespace(loop=SimpleNamespace(modules=SimpleNamespace(modules=lines)))
-    assert [name_module(setup, module) for module in (own, compiled, other)] == [
+    assert [name_module(setup.loop, module) for module in (own, compiled, other)] == [
         "Net (train.py:3)",
         "torch.nn.Linear (train.py:4)",
         "torch.nn.Linear",

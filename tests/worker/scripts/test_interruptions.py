@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweeper.worker.scripts.interruptions import Interruptions
+from sweeper.worker.scripts.watch.interruptions import Interruptions
 
 
 def make(*seen: int) -> Interruptions:

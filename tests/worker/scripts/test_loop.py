@@ -10,20 +10,23 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import cast
 
 import pytest
 import torch
+from loops import begin_loop
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from sweeper.worker.measurement.bench import Steps
-from sweeper.worker.scripts.loop import MIN_WATCHED, Loop, ScriptOverError, copy_structure
-from sweeper.worker.scripts.phases import run_loop
-from sweeper.worker.scripts.script_runner import EndOfScript
-from sweeper.worker.scripts.setup import ScriptSetup
+from sweeper.worker.process_log import ProcessLog
+from sweeper.worker.scripts.arms import Arms
+from sweeper.worker.scripts.loop_time import NOTHING
+from sweeper.worker.scripts.phases import prepare_loop
+from sweeper.worker.scripts.watch.loader import copy_structure
+from sweeper.worker.scripts.watch.loop import MIN_WATCHED, Loop, ScriptOverError
+from sweeper.worker.scripts.watch.script_runner import EndOfScript
 
 MANY = 100
 
@@ -46,7 +49,7 @@ def watch() -> Iterator[Callable[..., Loop]]:
 
     def run(script: Callable[[], None], limit: int = 10) -> Loop:
         errors: list[Exception | None] = []
-        loop = Loop(count_steps([], limit), errors.append)
+        loop = begin_loop(count_steps([], limit), errors.append)
         loops.append(loop)
         with pytest.raises(EndOfScript):
             script()
@@ -105,7 +108,7 @@ def test_the_length_of_a_script_that_ends_by_itself_is_known(steps: int) -> None
     module = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(module.parameters())
     errors: list[Exception | None] = []
-    loop = Loop(count_steps([], MANY), errors.append)
+    loop = begin_loop(count_steps([], MANY), errors.append)
     for _ in range(steps):
         step(optimizer, module)
     assert loop.length is None
@@ -118,7 +121,7 @@ def test_the_length_of_a_script_that_ends_by_itself_is_known(steps: int) -> None
 def test_of_two_optimizers_a_step_of_the_loop_counts_once() -> None:
     parts = [nn.Linear(4, 4), nn.Linear(4, 4)]
     optimizers = [torch.optim.SGD(part.parameters()) for part in parts]
-    loop = Loop(count_steps([], MANY), lambda _: None)
+    loop = begin_loop(count_steps([], MANY), lambda _: None)
     for _ in range(20):
         for optimizer, part in zip(optimizers, parts, strict=True):
             step(optimizer, part)
@@ -138,7 +141,7 @@ def test_a_script_that_fails_or_is_ended_has_no_known_length(watch: Callable[...
     ended.stop()
     ended.finish()
     assert ended.length is None
-    failed = Loop(count_steps([], MANY), lambda _: None)
+    failed = begin_loop(count_steps([], MANY), lambda _: None)
     for _ in range(20):
         step(optimizer, module)
     failed.finish(RuntimeError("the data set is gone"))
@@ -280,7 +283,7 @@ def test_what_goes_wrong_in_a_phase_ends_the_script_and_is_told() -> None:
 
     errors: list[Exception | None] = []
     module = nn.Linear(4, 4)
-    loop, optimizer = Loop(lead, errors.append), torch.optim.SGD(module.parameters())
+    loop, optimizer = begin_loop(lead, errors.append), torch.optim.SGD(module.parameters())
 
     def script() -> None:
         for _ in range(MANY):
@@ -303,7 +306,7 @@ def test_what_goes_wrong_in_a_phase_ends_the_script_and_is_told() -> None:
 )
 def test_a_script_that_ends_by_itself_says_how_far_it_came(steps: int, said: str) -> None:
     errors: list[Exception | None] = []
-    loop = Loop(count_steps([], MANY), errors.append)
+    loop = begin_loop(count_steps([], MANY), errors.append)
     module = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(module.parameters())
     for _ in range(steps):
@@ -330,14 +333,14 @@ def test_nothing_stays_in_torch() -> None:
         return (*counts, Iterating.__next__, torch.save, torch.amp.GradScaler.step)
 
     before = installed()
-    loop = Loop(count_steps([], 1), lambda _: None)
+    loop = begin_loop(count_steps([], 1), lambda _: None)
     assert installed() != before
     loop.stop()
     assert installed() == before
 
 
 def test_batches_are_given_again_in_containers_of_their_own() -> None:
-    loop = Loop(count_steps([], MANY), lambda _: None)
+    loop = begin_loop(count_steps([], MANY), lambda _: None)
     try:
         loader = DataLoader(TensorDataset(torch.arange(12.0)), batch_size=2)
         iterator = iter(loader)
@@ -365,7 +368,7 @@ def test_batches_are_given_again_in_containers_of_their_own() -> None:
 
 def test_epochs_are_those_of_the_training_loader() -> None:
     """A loader of other rows of the same kind of data is an evaluation."""
-    loop = Loop(count_steps([], MANY), lambda _: None)
+    loop = begin_loop(count_steps([], MANY), lambda _: None)
     try:
         data = TensorDataset(torch.arange(4.0))
         training, evaluation = DataLoader(data), DataLoader(data, batch_size=2)
@@ -394,13 +397,11 @@ def test_a_loop_that_is_timed_keeps_no_batch_from_the_first_on() -> None:
     """A fork maps all memory, so each batch that is kept makes the start of workers slower, at each
     epoch.
     """
-    leads: list[Callable[[Loop], Steps[None]]] = [
-        count_steps([], MANY),
-        lambda loop: run_loop(cast("ScriptSetup", SimpleNamespace(loop=loop)), "eager"),
-    ]
     kept = []
-    for lead in leads:
-        loop = Loop(lead, lambda _: None)
+    for is_timed in (False, True):
+        loop = begin_loop(count_steps([], MANY))
+        if is_timed:
+            prepare_loop(loop, cast("Arms", None), cast("ProcessLog", None), "eager", NOTHING)
         try:
             iterator = iter(DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2))
             kept.append(weakref.ref(next(iterator)[0])() is not None)
@@ -482,7 +483,7 @@ def test_checkpointed_blocks_and_parts_are_no_modules_of_their_own(
 
 
 def test_saving_and_skipped_steps_are_counted(tmp_path) -> None:
-    loop = Loop(count_steps([], MANY), lambda _: None)
+    loop = begin_loop(count_steps([], MANY), lambda _: None)
     try:
         module = nn.Linear(4, 4)
         optimizer, scaler = (

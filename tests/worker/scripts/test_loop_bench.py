@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from loops import begin_loop
 from records import make_process
 
 from sweeper.core.record import PerArm, Process
@@ -26,10 +27,11 @@ from sweeper.worker.measurement.bench import Arm, Steps, time_first_steps
 from sweeper.worker.measurement.device_time import Work
 from sweeper.worker.measurement.energy import measure_energy
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
-from sweeper.worker.scripts.interruptions import Interruptions
-from sweeper.worker.scripts.loop import Counts, Loop, ScriptOverError
-from sweeper.worker.scripts.loop_bench import LoopBench, LoopMonitor
-from sweeper.worker.session import ProcessLog
+from sweeper.worker.process_log import ProcessLog
+from sweeper.worker.scripts.subject import LoopBench, LoopMonitor
+from sweeper.worker.scripts.watch.interruptions import Interruptions
+from sweeper.worker.scripts.watch.loop import Counts, Loop, ScriptOverError
+from sweeper.worker.subject import Subject
 
 EAGER, COMPILED = (Arm(name, lambda _batch: None, eager=True) for name in ("eager", "compiled"))
 
@@ -85,11 +87,25 @@ def bench(machine: Machine) -> LoopBench:
     return made
 
 
+class MadeUpSubject(Subject):
+    """Steps of which only the times are wanted."""
+
+    def __init__(self, bench: LoopBench) -> None:
+        self.trial, self.measure = SimpleNamespace(mode="default"), Measure()  # type: ignore[assignment]
+        self.bench, self.monitor = bench, RoundMonitor(torch.device("cpu"))
+        self.eager, self.compiled = EAGER, COMPILED
+
+    def run_eager(self, _log: ProcessLog) -> Steps[None]:
+        yield from ()
+
+    def compile(self, log: ProcessLog) -> None: ...
+
+    def require_compiled(self) -> None: ...
+
+
 @pytest.fixture
-def setup(bench: LoopBench) -> Any:
-    monitor, trial = RoundMonitor(torch.device("cpu")), SimpleNamespace(mode="default")
-    arms = {"eager": EAGER, "compiled": COMPILED}
-    return SimpleNamespace(trial=trial, measure=Measure(), bench=bench, monitor=monitor, **arms)
+def setup(bench: LoopBench) -> MadeUpSubject:
+    return MadeUpSubject(bench)
 
 
 def make_notes(process: Process | None = None) -> ProcessLog:
@@ -146,7 +162,7 @@ def test_rounds_that_are_complete_stay_when_the_script_ends(
     """The third round is ended in its second block."""
     setup.measure = Measure(rounds=9, clock=clock)
     notes = make_notes(Process(0, 0, True, steps_per_block=4, first_steps_s=(1.0,)))
-    steps = session.time_rounds(setup, notes)
+    steps = setup.time_rounds(notes)
     for _ in range(2 * 12 + 9):
         next(steps)
         machine.step()
@@ -214,7 +230,7 @@ def test_a_round_is_void_where_a_block_does_more_than_train(
             watched.counts = replace(watched.counts, **dict.fromkeys(VOID[reason], number + 1))
             watched.programs |= set() if VOID[reason] else {f"{number}"}
 
-    machine.run(session.time_rounds(setup, notes), happen)
+    machine.run(setup.time_rounds(notes), happen)
     assert [item.void for item in notes.process.rounds] == [None, reason, None]
     assert setup.monitor.memory == {
         "compiled": memory.Reading(1004, 7),
@@ -227,7 +243,7 @@ def test_a_round_is_void_where_a_block_does_more_than_train(
 def test_a_script_that_saves_in_each_round_is_unsteady_and_its_memory_is_not_known(
     machine: Machine, setup: Any, watched: Watched
 ) -> None:
-    steps = session.time_rounds(setup, make_notes(Process(0, 0, True, steps_per_block=4)))
+    steps = setup.time_rounds(make_notes(Process(0, 0, True, steps_per_block=4)))
 
     def save(number: int) -> None:
         watched.counts = replace(watched.counts, saved=number)
@@ -306,7 +322,7 @@ def test_what_the_script_raises_is_no_reason_and_ends_it(setup: Any) -> None:
         finally:
             left.append(notes.phase)
 
-    loop, error = Loop(lead, heard.append), ValueError("no batch left")
+    loop, error = begin_loop(lead, heard.append), ValueError("no batch left")
     loop._go_on()
     loop.finish(error)
     assert heard == [error]
@@ -324,7 +340,7 @@ def test_phases_that_want_more_steps_of_a_script_that_has_failed_hear_of_it() ->
             except Exception:  # noqa: BLE001  # a lead that does not listen
                 continue
 
-    loop, error = Loop(lead, heard.append), ValueError("no batch left")
+    loop, error = begin_loop(lead, heard.append), ValueError("no batch left")
     loop._go_on()
     loop.finish(error)
     assert heard == [error]

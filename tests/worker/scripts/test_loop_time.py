@@ -12,8 +12,8 @@ import pytest
 
 from sweeper.core.record import CompileCall, LoopRun, ScriptRun
 from sweeper.worker.scripts import loop_time
-from sweeper.worker.scripts.loop import Counts, ScriptOverError
 from sweeper.worker.scripts.loop_time import NOTHING, LoopFacts
+from sweeper.worker.scripts.watch.loop import Counts, ScriptOverError
 
 STEP_S, COMPILE_S, EVENT_S = 0.25, 60.0, 5.0
 
@@ -58,7 +58,7 @@ class MadeUpLoop:
     def time(self, ends_after: int = 1000, known: LoopFacts = NOTHING) -> LoopRun:
         setup: Any = SimpleNamespace(
             loop=self, loops={}, measure=SimpleNamespace(rounds_s=None),
-            bench=SimpleNamespace(synchronize=lambda: None), arms=SimpleNamespace(counters=self),
+            bench=SimpleNamespace(synchronize=lambda: None), forms=SimpleNamespace(counters=self),
         )  # fmt: skip
         lead = loop_time.time_loop(setup, "compiled", known)
         try:

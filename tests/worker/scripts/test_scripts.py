@@ -17,8 +17,8 @@ from sweeper.core.record import ARMS, HostState, Process, Trajectory
 from sweeper.core.system.gpus import visible_gpus
 from sweeper.core.trial import Trial
 from sweeper.worker.lease import Lease
+from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.scripts import passes
-from sweeper.worker.session import ProcessLog
 
 
 @pytest.mark.compile

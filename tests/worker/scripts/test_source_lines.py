@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.worker.failures import EagerError
-from sweeper.worker.scripts.source_lines import describe_in_script, name_place
+from sweeper.worker.source_lines import describe_in_script, name_place
 
 SCRIPT = """import torch
 def take(losses):

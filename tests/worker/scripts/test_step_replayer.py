@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from sweeper.core.record import Trajectory
 from sweeper.core.trial import Labels, Model, Trial
 from sweeper.worker.accuracy.trajectory import MOVED, Differences
-from sweeper.worker.scripts.step_replayer import StepReplayer, combine
+from sweeper.worker.scripts.trajectory.step_replayer import StepReplayer, combine
 
 CPU = torch.device("cpu")
 TRIAL = Trial(Model("script", "train.py"), 1, Labels("train.py", "own"))

@@ -12,8 +12,9 @@ from typing import Any
 import torch
 
 from sweeper.core.record import CompileCall
+from sweeper.worker.source_lines import LIBRARIES, OWN, TORCH, name_place
 
-from .source_lines import LIBRARIES, OWN, TORCH, name_place
+from .patches import Patch, Patches
 
 
 @dataclass(frozen=True)
@@ -35,16 +36,16 @@ class Compiled:
 
 
 class CompileCalls:
-    """Notes each call of `torch.compile` from now on, and lets it happen."""
+    """Notes each call of `torch.compile`, and lets it happen."""
 
     def __init__(self) -> None:
         self.calls: list[CompileCall] = []
         self.compiled: list[Compiled] = []  # what is the compiled arm
         self._compile: Callable[..., Any] = torch.compile
-        setattr(torch, "compile", self._note)  # noqa: B010  # a function of ours, to mypy
 
-    def stop(self) -> None:
-        setattr(torch, "compile", self._compile)  # noqa: B010
+    def begin(self, patches: Patches) -> Patch:
+        """Note calls until the patch is undone."""
+        return patches.replace(torch, "compile", self._note)
 
     @property
     def own(self) -> list[CompileCall]:

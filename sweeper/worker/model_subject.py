@@ -1,37 +1,52 @@
-"""The setup of a trial in its worker process: the model, both arms, the bench that runs them and
-the monitors.
-"""
+"""A model as a subject of measurement: its steps in both arms, and what is asked of them."""
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import NoReturn
 
 import torch
 
-from sweeper.core.protocol import Job
+from sweeper.core.protocol import ALONE, Job
+from sweeper.core.record import Process
 from sweeper.core.serialization import Json
 from sweeper.core.trial import CACHED
-from sweeper.worker.compilation.compiler import compile_function, compile_update, uses_cuda_graphs
-from sweeper.worker.compilation.counters import CompileCounters
-from sweeper.worker.measurement.bench import Arm, ModelBench
-from sweeper.worker.measurement.capture import OutputCapture
-from sweeper.worker.models.batches import find_tensors, name_loss
-from sweeper.worker.models.decoding import CachedDecoder
-from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
+from .accuracy.check import AccuracyCheck, Judged
+from .accuracy.mismatch import require_right
+from .compilation import compiler
+from .compilation.counters import CompileCounters
+from .failures import (
+    EagerError,
+    MismatchError,
+    NotCompiledError,
+    count_failed_allocations,
+    try_reading,
+)
 from .measurement import memory, step
+from .measurement.bench import Arm, ModelBench, Steps
+from .measurement.capture import OutputCapture
+from .measurement.readings import note_memory
 from .models import Built, build, read_attention, read_memory_format
+from .models.batches import find_tensors, name_loss
+from .models.decoding import CachedDecoder
+from .monitoring.round_monitor import RoundMonitor
+from .process_log import ProcessLog
+from .subject import Subject
 
+# before anything is compiled; the warm-up follows when this process has the device alone
+EAGER_STEPS = 3
 FLEX_ATTENTION = "flex_attention"  # compiled by transformers itself at its first call in eager
 
 
-class TrialSetup:
-    """What the phases of a worker process share.
+class ModelSubject(Judged, Subject):
+    """A model whose steps are calls of ours, on batches of ours.
 
     Both arms have one optimizer and one scaler; where the optimizer's step is compiled, each arm
     has its own, because Dynamo changes how an optimizer keeps its state.
     """
 
-    compiled: Arm
+    bench: ModelBench
 
     def __init__(
         self, job: Job, device: torch.device, monitor: RoundMonitor, clock: Callable[[], float]
@@ -92,36 +107,118 @@ class TrialSetup:
             self.numerics.context,
         )
 
-    def compile(self, counters: CompileCounters) -> Arm:
+    def keep_state(self) -> None:
+        """Keep the state in which the model was built, before any step changes it."""
+        self.check = AccuracyCheck(self)
+
+    def run_eager(self, log: ProcessLog) -> Steps[None]:
+        yield from self.bench.run(self.eager, self.bench.round_up(EAGER_STEPS))
+        self._require_finite(self.eager, EagerError("the eager step gives NaN or infinity"))
+        # which one an output decides shows in the first step
+        log.settings["loss"] = self.loss_name
+        self._measure_memory(self.eager, log)
+
+    def compile(self, log: ProcessLog) -> None:
+        log.counters = CompileCounters(keep_compiled=self.eager.compiles_kernels)
+        log.lease.leave_while_compiling()
+        self.compile_arm(log.counters)
+
+    def compile_arm(self, counters: CompileCounters) -> None:
         """Make the compiled arm, which is eager as well with mode=eager; the compiler itself runs
         in its first step.
         """
+        self.counters = counters
         trial, module = self.trial, self.built.module
         if trial.compile.has_optimizer:
             self._add_optimizer()
         match trial.compile.scope:
             case "step":
-                compiled_step = compile_function(self._make_step(module), trial, counters)
+                compiled_step = compiler.compile_function(self._make_step(module), trial, counters)
             case "optimizer":
-                compile_update(self.optimizers[-1], trial, counters)
+                compiler.compile_update(self.optimizers[-1], trial, counters)
                 compiled_step = self._make_step(module)
             case "loss":
-                loss = self.capture.wrap(compile_function(self._loss, trial, counters))
+                loss = self.capture.wrap(compiler.compile_function(self._loss, trial, counters))
                 compiled_step = self._make_step(module, replace(self.built, loss=loss))
             case _:
-                compiled_step = self._make_step(compile_function(module, trial, counters))
-        marks_steps = uses_cuda_graphs(trial, self.device)
+                compiled_step = self._make_step(compiler.compile_function(module, trial, counters))
+        marks_steps = compiler.uses_cuda_graphs(trial, self.device)
         self.compiled = Arm(
             "compiled", compiled_step, trial.mode == "eager", marks_steps, self._compiles_kernels
         )
-        return self.compiled
 
-    def forget_eager(self) -> None:
-        """Free what only the eager arm keeps, so that it does not count as the compiled arm's
+    def check_first_steps(self) -> None:
+        self.counters.reset_run_counts()
+        self._require_finite(
+            self.compiled,
+            MismatchError("the compiled step gives NaN or infinity, eager does not"),
+        )
+
+    def require_compiled(self) -> None:
+        if self.trial.mode != "eager" and (reason := self.counters.explain_not_compiled()):
+            raise NotCompiledError(reason)
+
+    def check_before_rounds(self, log: ProcessLog) -> None:
+        """Judge the compiled step, unless an earlier process has judged the same code."""
+        self._is_known = log.slot.checked is not None and log.slot.checked == log.process.artifact
+        if not self._is_known:
+            self._require_right(log)
+        self._checked = self.counters.programs
+        compiler.end_compile_workers()
+        log.lease.take(ALONE)
+
+    def time_rounds(self, log: ProcessLog) -> Steps[None]:
+        yield from super().time_rounds(log)
+        if not self.is_finite(self.compiled):
+            self._explain_divergence(log.process)
+
+    def finish_rounds(self, log: ProcessLog) -> None:
+        """Judge again where what was timed is not what was judged; measure the compiled arm's
         memory.
         """
-        if self.trial.compile.has_optimizer and self.optimizers[0] is not None:
-            self.optimizers[0].state.clear()
+        is_other = self._is_known and log.slot.checked != log.process.artifact
+        if is_other or self.counters.programs != self._checked:
+            self._require_right(log)
+        with log.enter("memory"):
+            # what only the eager arm keeps is not the compiled arm's memory
+            if self.trial.compile.has_optimizer and self.optimizers[0] is not None:
+                self.optimizers[0].state.clear()
+            self._measure_memory(self.compiled, log)
+
+    def _explain_divergence(self, process: Process) -> NoReturn:
+        """Raise EagerError when eager alone diverges too, else MismatchError.
+
+        Training on random labels may diverge. The arms share their parameters, so eager restarts
+        from the initial state.
+        """
+        self.check.restore()
+        steps = (process.steps_per_block or 1) * 2 * len(process.rounds)
+        self.bench.run(self.eager, steps)
+        self._require_finite(
+            self.eager,
+            EagerError(f"the loss of eager alone is NaN or infinite after {steps} steps"),
+        )
+        raise MismatchError(
+            "the compiled step gives NaN or infinity after the rounds, eager alone does not"
+        )
+
+    def _require_right(self, log: ProcessLog) -> None:
+        """Raise MismatchError unless the compiled step passes the check, or cannot be judged."""
+        before = count_failed_allocations() or 0
+        try:
+            accuracy = self.check.judge(log.enter)
+        finally:
+            log.check_failed_allocations += (count_failed_allocations() or 0) - before
+        log.add(accuracy=accuracy)
+        if accuracy.random_in_step and not self.trial.model.dropout:
+            log.settings["random_numbers"] = "drawn in a step, although dropout is off"
+        require_right(accuracy)
+
+    def _measure_memory(self, arm: Arm, log: ProcessLog) -> None:
+        self.monitor.gpu.take_reading("before")
+        is_shared = self.monitor.gpu.is_shared()
+        reading = try_reading(partial(self.measure_memory, arm))
+        note_memory(log, arm.name, reading, is_shared)
 
     @property
     def loss_name(self) -> str | None:
@@ -173,6 +270,6 @@ class TrialSetup:
         wrong = (lambda tensor: ~torch.isfinite(tensor)) if self._trains else torch.isnan
         return not any(wrong(tensor).any() for tensor in find_tensors(self.bench.run_one(arm)))
 
-    def require_finite(self, arm: Arm, error: Exception) -> None:
+    def _require_finite(self, arm: Arm, error: Exception) -> None:
         if not self.is_finite(arm):
             raise error

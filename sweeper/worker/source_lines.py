@@ -9,9 +9,10 @@ from pathlib import Path
 import torch
 
 from sweeper.core.record import TORCH_NN
-from sweeper.worker.failures import Failure, describe_error
 
-OWN = Path(__file__).parents[2]  # not resolved, as code objects name their files
+from .failures import Failure, describe_error
+
+OWN = Path(__file__).parents[1]  # not resolved, as code objects name their files
 TORCH = str(Path(torch.__file__).parent)
 LIBRARIES = tuple(
     {sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib", "platstdlib")}

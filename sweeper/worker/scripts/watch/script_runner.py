@@ -16,6 +16,8 @@ from pathlib import Path
 
 from sweeper.core.trial import Model, find_script, name_module
 
+from .patches import Patches
+
 
 class EndOfScript(BaseException):
     """Ends a script at the end of a step. No `except Exception` of the script catches it, and its
@@ -46,10 +48,11 @@ class Program:
         """The name of the module to run, if it is one."""
         return name_module(self.path)
 
-    def run(self) -> None:
+    def run(self, patches: Patches) -> None:
         """Run it to its end as `__main__`. Raises whatever it raises, SystemExit as well."""
         os.chdir(self.folder)
-        setattr(multiprocessing.process, "ORIGINAL_DIR", str(self.folder))  # noqa: B010  # of spawned loader workers
+        # of spawned loader workers
+        patches.replace(multiprocessing.process, "ORIGINAL_DIR", str(self.folder))
         if self.module is not None:
             sys.argv = [self.module, *self.arguments]  # runpy puts the file's path there
             sys.path[0] = str(self.folder)

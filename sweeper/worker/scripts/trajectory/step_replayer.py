@@ -22,13 +22,13 @@ from sweeper.worker.accuracy import rule
 from sweeper.worker.accuracy.generators import GeneratorStates, read_states, write_states
 from sweeper.worker.accuracy.states import is_expanded, perturb
 from sweeper.worker.accuracy.trajectory import COMPILED, EAGER, INPUT, LONGER, MOVED, Differences
+from sweeper.worker.accuracy.verdict import severity
 from sweeper.worker.compilation.compiler import Function
 from sweeper.worker.failures import Missing, try_reading
 from sweeper.worker.measurement.capture import CHANGE, GRADIENT, OUTPUT, to_reals
 from sweeper.worker.models.batches import Batch, copy_batch, find_tensors, map_tensors
 from sweeper.worker.models.formats import FormatWatch, find_precision, read_autocast
-
-from .arms import call_eager
+from sweeper.worker.scripts.arms import call_eager
 
 MAX_CALLS = 4  # of a module in a step that are repeated
 MAX_DISTANCE = 0.1  # of outputs, beyond which an arm is taken to draw other random numbers
@@ -288,10 +288,7 @@ class StepReplayer:
 def combine(replayers: Sequence[tuple[str, StepReplayer]], steps: int) -> Trajectory:
     """The trajectory of a loop by those of its modules, which have names: the worst of them."""
     found = [(name, replayer.judge()) for name, replayer in replayers]
-    name, worst = min(
-        found,
-        key=lambda one: (one[1].passed is not False, one[1].passed is not None, -_share(one[1])),
-    )
+    name, worst = max(found, key=lambda one: severity(one[1].passed, _share(one[1])))
     if len(found) > 1 and worst.worst:
         worst = replace(worst, worst=f"{worst.worst} of {name}")
     return replace(worst, samples=sum(one.samples for _, one in found), steps=steps)

@@ -1,0 +1,130 @@
+"""Readings of both arms that belong to no round: bytes, joules, and seconds of host and device. One
+that cannot be taken leaves its reason.
+"""
+
+from dataclasses import replace
+
+from sweeper.core.record import ARMS, PerArm
+from sweeper.worker.failures import Missing, try_reading, try_steps
+from sweeper.worker.monitoring.gpu_monitor import GpuMonitor
+from sweeper.worker.process_log import ProcessLog
+
+from . import device_time, energy, host_time, memory
+from .bench import Arm, Bench, Steps
+
+Arms = tuple[Arm, Arm]  # eager and compiled
+SHARED_GPU_REASON = (
+    # why a figure of the whole device cannot be attributed to this process
+    "other processes on the GPU"
+)
+
+
+def note_memory(
+    log: ProcessLog, arm: str, reading: memory.Reading | Missing, is_shared: bool
+) -> None:
+    """Note the device memory of an arm; on a shared GPU the memory in use cannot be attributed to
+    it.
+    """
+    if isinstance(reading, Missing):
+        log.add(memory_missing=f"{arm}: {reading.reason}")
+        return
+    peaks = log.process.allocator_peak_bytes or PerArm()
+    log.add(allocator_peak_bytes=replace(peaks, **{arm: reading.allocator_peak_bytes}))
+    if is_shared:
+        log.add(memory_bytes=None, memory_missing=SHARED_GPU_REASON)
+        return
+    in_use = log.process.memory_bytes or PerArm()
+    log.add(memory_bytes=replace(in_use, **{arm: reading.in_use_bytes}))
+
+
+def measure_energy(bench: Bench, arms: Arms, gpu: GpuMonitor, log: ProcessLog) -> Steps[None]:
+    """Measure the joules per step of each arm; on a shared GPU they cannot be attributed to this
+    process.
+    """
+    if gpu.is_shared():
+        log.add(energy_missing=SHARED_GPU_REASON)
+        return
+    step_s = {arm: log.process.step_s(arm.name) or 0.0 for arm in arms}
+    used = yield from try_steps(energy.measure_energy(bench, step_s, gpu.energy_j))
+    if isinstance(used, Missing):
+        log.add(energy_missing=used.reason)
+    else:
+        log.add(energy_j=used)
+
+
+def profile(bench: Bench, arms: Arms, log: ProcessLog) -> Steps[None]:
+    """Measure the seconds per step of the host and of the device.
+
+    The host comes first, since launches take longer in a process that has profiled. Whether its
+    time counts comes last.
+    """
+    step_s = {arm: log.process.step_s(arm) or 0.0 for arm in ARMS}
+    host_s = yield from try_steps(host_time.time_arms(bench, arms, step_s))
+    yield from _measure_device_time(bench, arms, step_s, log)
+    yield from _note_host_time(bench, arms, host_s, log)
+
+
+def _measure_device_time(
+    bench: Bench, arms: Arms, step_s: dict[str, float], log: ProcessLog
+) -> Steps[None]:
+    """Note the device's seconds per step of each arm, or why they are not known."""
+    profiled = yield from try_steps(device_time.profile_arms(bench, arms, step_s))
+    if isinstance(profiled, Missing):
+        log.add(device_time_missing=profiled.reason)
+        return
+    busy: dict[str, device_time.Busy] = {}
+    own: dict[str, device_time.StepTime] = {}
+    missing = []
+    for arm, passes in profiled.items():
+        try:
+            busy[arm] = device_time.busy_per_step(passes, step_s[arm], bench.num_sizes)
+            own[arm] = device_time.step_time(passes, step_s[arm], bench.num_sizes, _calibrate_gap_s)
+        except device_time.UnknownError as error:
+            missing.append(f"{arm}: {error}")
+    log.add(
+        device_time_s=PerArm(**{arm: item.busy_s for arm, item in busy.items()}),
+        device_kernels=PerArm(**{arm: item.kernels for arm, item in busy.items()}),
+        device_step_s=PerArm(**{arm: item.step_s for arm, item in own.items()}),
+        device_gap_s=PerArm(**{arm: item.gap_s for arm, item in own.items()}),
+        device_gap_source={arm: item.source for arm, item in own.items()},
+        device_time_missing="; ".join(missing) or None,
+    )
+    for arm, item in busy.items():
+        log.settings[f"attention_ran_{arm}"] = " and ".join(sorted(item.attention))
+
+
+def _calibrate_gap_s() -> float:
+    gap_s = try_reading(device_time.calibrate_gap_s)
+    if isinstance(gap_s, Missing):
+        raise device_time.UnknownError(
+            f"few kernels were queued, and no gap could be calibrated: {gap_s.reason}"
+        )
+    return gap_s
+
+
+def _note_host_time(
+    bench: Bench, arms: Arms, host_s: dict[str, float] | Missing, log: ProcessLog
+) -> Steps[None]:
+    """Note the host's seconds per step of each arm where they contain no wait for the device, else
+    the reason.
+    """
+    if isinstance(host_s, Missing):
+        log.add(host_time_missing=host_s.reason)
+        return
+    known = {}
+    for arm in ARMS:
+        device_s = log.process.read_arm("device_step_s", arm)
+        busy_s = log.process.read_arm("device_time_s", arm)
+        kernels = log.process.read_arm("device_kernels", arm)
+        known[arm] = host_time.ProfiledArm(device_s or busy_s, kernels)
+    found = yield from try_steps(host_time.leave_out_unknown(bench, arms, host_s, known))
+    if isinstance(found, Missing):
+        log.add(host_time_missing=found.reason)
+        return
+    missing, known_s = [], dict[str, float]()
+    for arm, item in found.items():
+        if isinstance(item, Missing):
+            missing.append(f"{arm}: {item.reason}")
+        else:
+            known_s[arm] = item
+    log.add(host_step_s=PerArm(**known_s), host_time_missing="; ".join(missing) or None)

@@ -1,0 +1,1 @@
+"""The comparison of a script's training with eager, step by step."""

@@ -1,0 +1,49 @@
+"""The generator that compares a training step by step, resumed by the loop at the end of each
+step.
+
+Compiled code draws random numbers as eager does here, so it is another program than the one that is
+timed.
+"""
+
+from contextlib import suppress
+
+import torch
+
+from sweeper.core.record import Trajectory
+from sweeper.worker.measurement.bench import Steps
+from sweeper.worker.process_log import ProcessLog
+from sweeper.worker.scripts.description import name_module
+from sweeper.worker.scripts.subject import EAGER_STEPS, ScriptSubject
+from sweeper.worker.scripts.watch.loop import ScriptOverError, run_steps
+
+from .step_replayer import StepReplayer, combine
+
+
+def compare_trajectory(subject: ScriptSubject, log: ProcessLog) -> Steps[None]:
+    """Run each step of a compiled training again in eager, from the same state."""
+    loop, arms, trial = subject.loop, subject.forms, subject.trial
+    loop.loader.keep_none()
+    with log.enter("eager"):
+        yield from run_steps(EAGER_STEPS)
+    torch._inductor.config.fallback_random = True
+    arms.prepare(loop.modules.modules)
+    arms.switch("compiled")
+    if not arms.forms:
+        why = "the script compiles functions, and no module"
+        subject.trajectory = Trajectory(0, None, why)
+        return
+    replayers: list[tuple[str, StepReplayer]] = []
+    for form in arms.forms:
+        replayer = StepReplayer(form.module, form.compiled, trial, subject.device)
+        replayers.append((name_module(loop, form.caller), replayer))
+        form.chosen = replayer
+    before, steps = loop.num_steps, trial.model.arguments["trajectory"]
+    assert isinstance(steps, int)
+    # what there is of the steps is judged
+    with log.enter("checking"), suppress(ScriptOverError):
+        while loop.num_steps - before < steps:
+            yield
+            for _, replayer in replayers:
+                replayer.compare()
+    arms.require_compiled()
+    subject.trajectory = combine(replayers, loop.num_steps - before)

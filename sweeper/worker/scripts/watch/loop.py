@@ -1,0 +1,269 @@
+"""A training loop that somebody else wrote, seen from outside: its steps.
+
+A step of the loop ends when an optimizer's step returns. Where several optimizers take turns, it is
+the step of the one that steps least often, and of those the last in turn. Wrappers call the
+optimizers within them, so the outermost call counts. Until that is known the loop runs as it is,
+and the outermost modules that it calls are noted.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import astuple, dataclass
+from traceback import walk_stack
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    Optimizer,
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from sweeper.worker.failures import Failure
+from sweeper.worker.measurement.bench import Steps
+
+from .interruptions import Interruptions
+from .loader import LoaderWatch
+from .modules import ModuleWatch
+from .patches import Patch, Patches
+from .script_runner import EndOfScript
+
+MIN_WATCHED = 8  # optimizer steps, before it is decided which of them end a step of the loop
+MAX_SINCE_LAST = 8 * MIN_WATCHED  # steps of other optimizers, before it is decided anew
+OnEnd = Callable[[Exception | None], None]
+
+
+class Loop:
+    """Sees the steps of a loop, and goes on with the phases of a run at the end of each."""
+
+    def __init__(self, patches: Patches) -> None:
+        self.num_steps = 0  # of the loop, since it is known where they end
+        self.num_watched = 0  # optimizer steps before that
+        self.length: int | None = None  # steps of the whole loop, where the script ended by itself
+        self.num_saved = 0  # calls of `torch.save`
+        # steps before which other loaders gave batches, and these batches
+        self.num_evaluations = self._others = 0
+        self.num_skipped = 0  # optimizer steps that a gradient scaler left out
+        self.optimizers: dict[int, Optimizer] = {}
+        self.loader = LoaderWatch(patches)
+        self.modules = ModuleWatch(patches)
+        self.interruptions = Interruptions()
+        self._order: list[int] = []
+        self._last: int | None = None  # the optimizer whose step ends a step of the loop
+        self._num_before = 0  # steps that ended before that was known
+        self._since_last = 0  # steps of others
+        self._running: list[FrameType] = []  # of steps that have begun, from the outermost
+        self._thread = threading.get_ident()
+        self._patches, self._hooks, self._watching = patches, list[Patch](), list[Patch]()
+        self._ended = False
+        self._phases: Steps[None]
+        self._on_end: OnEnd
+
+    def begin(self, phases: Steps[None], on_end: OnEnd) -> None:
+        """Watch from now on. `phases` goes on at the end of each step of the loop; the script ends
+        with it, and before that `on_end` gets what went wrong in it, or None.
+        """
+        self._phases, self._on_end = phases, on_end
+        patches = self._patches
+        before = register_optimizer_step_pre_hook(self._before_step)
+        after = register_optimizer_step_post_hook(self._after_step)
+        self._hooks = [
+            patches.own("hook before the step of optimizers", before.remove),
+            patches.own("hook after the step of optimizers", after.remove),
+        ]
+        save, step = torch.save, torch.amp.GradScaler.step
+
+        def note_save(*arguments: Any, **options: Any) -> Any:
+            self.num_saved += 1
+            return save(*arguments, **options)
+
+        # a function, so that the scaler is its first argument
+        def note_skip(
+            scaler: torch.amp.GradScaler, optimizer: Optimizer, *rest: Any, **options: Any
+        ) -> Any:
+            before = (len(self._order), self.num_steps)
+            returned = step(scaler, optimizer, *rest, **options)
+            if before == (len(self._order), self.num_steps) and id(optimizer) == self._last:
+                self.num_skipped += 1
+            return returned
+
+        self.modules.begin()
+        self._watching = [
+            *self.loader.begin(),
+            patches.replace(torch, "save", note_save),
+            patches.replace(torch.amp.GradScaler, "step", note_skip),
+        ]
+
+    def stop(self) -> None:
+        """Take everything away that was put into torch."""
+        self._patches.undo(*self._hooks)
+        self._stop_watching()
+
+    def _stop_watching(self) -> None:
+        """Take away all but what sees steps; the script's own clean-up runs as without us."""
+        self.modules.stop()
+        self._patches.undo(*self._watching)
+
+    def find_device(self) -> torch.device:
+        """The device of the parameters that the optimizers train."""
+        optimizer = next(iter(self.optimizers.values()))
+        for group in optimizer.param_groups:
+            for item in group["params"]:
+                device: torch.device = item.device
+                return device
+        raise AssertionError("torch lets no optimizer have no parameters")
+
+    @property
+    def order(self) -> list[str]:
+        """The optimizers by name, in the order of their first steps."""
+        return [type(optimizer).__name__ for optimizer in self.optimizers.values()]
+
+    def count(self) -> Counts:
+        loader = self.loader
+        return Counts(
+            self.num_steps,
+            loader.num_batches,
+            loader.seconds,
+            loader.others,
+            self.num_saved,
+            self.num_skipped,
+            self.num_evaluations,
+            loader.num_epochs,
+        )
+
+    def _count_steps(self) -> str:
+        if not self.num_watched:
+            return "no step of an optimizer of torch was seen"
+        steps = self.num_watched + self.num_steps
+        return (
+            f"{steps} {'step was' if steps == 1 else 'steps were'} seen, and more are needed "
+            "(docs/scripts.md)"
+        )
+
+    def finish(self, error: Exception | None = None) -> None:
+        """The script has ended by itself, or with an error: its phases hear it, and what it has is
+        kept.
+        """
+        if self._ended:
+            return
+        self._ended = True
+        self.stop()
+        if error is None and self._last is not None:
+            self.length = self._num_before + self.num_steps
+        over = ScriptOverError(f"the script ended by itself: {self._count_steps()}")
+        try:
+            self._phases.throw(ScriptFailedError(error) if error else over)
+        except StopIteration:
+            self._on_end(None)
+        except ScriptFailedError:
+            self._on_end(error)
+        except Exception as failure:  # noqa: BLE001  # it becomes the trial's status
+            self._on_end(failure)
+        else:
+            self._on_end(error or over)  # the phases want more steps, of which there are none
+
+    def _before_step(self, *_: object) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        caller = sys._getframe(1)
+        if self._running:
+            # A step that raises has no end that torch tells of, but its frame is gone.
+            callers = [frame for frame, _ in walk_stack(caller)]
+            self._running = [frame for frame in self._running if frame in callers]
+        self._running.append(caller)
+
+    def _after_step(self, optimizer: Optimizer, *_: object) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        key = id(optimizer)
+        self._running.remove(sys._getframe(1))
+        if self._running:
+            return
+        if self._last is None:
+            self._watch(key, optimizer)
+        elif key == self._last:
+            self.num_steps += 1
+            self._since_last = 0
+            self._go_on()
+        else:
+            self._since_last += 1
+            if self._since_last > MAX_SINCE_LAST:  # it steps no more
+                self._last, self._since_last = None, 0
+                self._order.clear()
+
+    def _watch(self, key: int, optimizer: Optimizer) -> None:
+        self.optimizers[key] = optimizer
+        self._order.append(key)
+        self.num_watched += 1
+        recent = self._order[-MIN_WATCHED:]
+        counts = Counter(recent)
+        if len(recent) < MIN_WATCHED or counts[recent[0]] < 2:
+            return
+        least = min(counts.values())
+        within_one = {key for key, count in counts.items() if count <= least + (least > 1)}
+        self._last = [key for key in dict.fromkeys(recent) if key in within_one][-1]
+        self._num_before += self._order.count(self._last)
+        self.modules.stop()
+        self.loader.decide()
+        if key == self._last:
+            self._go_on()
+
+    def _go_on(self) -> None:
+        if self._ended:  # the script has caught what should have ended it
+            raise EndOfScript
+        self.num_evaluations += self.loader.others > self._others
+        self._others = self.loader.others
+        self.interruptions.note(self.loader.others + self.num_saved)
+        try:
+            next(self._phases)
+            return
+        except StopIteration:
+            error = None
+        except Exception as failure:  # noqa: BLE001  # it becomes the trial's status; the script must not catch it
+            error = failure
+        self._ended = True
+        self._stop_watching()
+        self._on_end(error)
+        raise EndOfScript
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What has happened in a loop since its end of a step is known."""
+
+    steps: int
+    batches: int
+    loader_s: float  # waited for batches
+    others: int  # batches of other loaders
+    saved: int
+    skipped: int
+    evaluations: int = 0  # steps before which the script evaluated
+    epochs: int = 0  # times that the training loader began anew
+
+    def since(self, before: Counts) -> Counts:
+        return Counts(
+            *(now - then for now, then in zip(astuple(self), astuple(before), strict=True))
+        )
+
+
+class ScriptOverError(Failure):
+    """The script has ended by itself."""
+
+    status = "eager_error"
+
+
+class ScriptFailedError(Failure):
+    """The script has raised an error, which is the trial's and no reading's: it passes every
+    `try_steps`.
+    """
+
+
+def run_steps(steps: int) -> Iterable[None]:
+    """Let the loop run for some steps."""
+    return itertools.repeat(None, steps)

@@ -1,0 +1,76 @@
+"""The modules that a script calls for training."""
+
+import sys
+from traceback import walk_stack
+
+import torch
+
+from sweeper.worker.models.dropout import has_dropout
+from sweeper.worker.source_lines import is_users, name_place
+
+from .patches import Patch, Patches
+
+
+class ModuleWatch:
+    """Notes the outermost modules that are called for training and have parameters to train.
+
+    Left in place, such a hook fires for every submodule and breaks graphs, so it has to stop before
+    anything compiles.
+    """
+
+    def __init__(self, patches: Patches) -> None:
+        # with the line of the script that calls them first
+        self.modules: dict[torch.nn.Module, str] = {}
+        self.has_dropout = False  # whether a module in training mode has it
+        self.autocasts: set[str] = set()  # number formats of autocast that modules were called in
+        self._depth = 0
+        self._patches, self._hooks = patches, list[Patch]()
+
+    def begin(self) -> None:
+        """Note modules from now on."""
+        hooks, own = torch.nn.modules.module, self._patches.own
+        before = hooks.register_module_forward_pre_hook(self._enter)
+        after = hooks.register_module_forward_hook(self._leave, always_call=True)
+        self._hooks = [
+            own("hook before the forward of modules", before.remove),
+            own("hook after the forward of modules", after.remove),
+        ]
+
+    def stop(self) -> None:
+        """Note no more; a module that is part of another one is compiled with that."""
+        self._patches.undo(*self._hooks)
+        parts = {part for module in self.modules for part in module.modules() if part is not module}
+        self.modules = {
+            module: line for module, line in self.modules.items() if module not in parts
+        }
+
+    def _enter(self, module: torch.nn.Module, _inputs: object) -> None:
+        self._depth += 1
+        if self._depth == 1 and is_called_to_train(module):
+            self.modules.setdefault(module, find_script_line())
+        if torch.is_grad_enabled():
+            self.has_dropout |= module.training and has_dropout(module)
+            for device in ("cuda", "cpu"):
+                if torch.is_autocast_enabled(device):
+                    self.autocasts.add(str(torch.get_autocast_dtype(device)))
+
+    def _leave(self, *_: object) -> None:
+        self._depth = max(self._depth - 1, 0)
+
+
+def is_called_to_train(module: torch.nn.Module) -> bool:
+    """Whether a module that is being called has parameters to train, and gradients are on."""
+    in_backward = torch._C._current_graph_task_id() != -1  # as checkpointed blocks are called again
+    return (
+        not in_backward
+        and torch.is_grad_enabled()
+        and any(item.requires_grad for item in module.parameters())
+    )
+
+
+def find_script_line() -> str:
+    """`file:line` of the innermost frame that belongs to no library; "" where there is none."""
+    for frame, line in walk_stack(sys._getframe(2)):
+        if is_users(frame.f_code.co_filename):
+            return name_place(frame.f_code.co_filename, line)
+    return ""

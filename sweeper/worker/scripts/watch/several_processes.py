@@ -1,0 +1,51 @@
+"""Refuses scripts that train in several processes: one process is watched, and one GPU is lent."""
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NoReturn
+
+import torch
+import torch.multiprocessing
+
+from .patches import Patches
+
+Refuse = Callable[[str], NoReturn]
+
+
+def refuse_several(patches: Patches, refuse: Refuse) -> None:
+    """Call `refuse` with a reason where the script joins a group of processes, or starts several
+    that train.
+    """
+    for name in ("spawn", "start_processes"):
+        start = partial(_start_one, name, getattr(torch.multiprocessing, name), refuse)
+        patches.replace(torch.multiprocessing, name, start)
+    if torch.distributed.is_available():
+        join = partial(_join_alone, torch.distributed.init_process_group, refuse)
+        patches.replace(torch.distributed, "init_process_group", join)
+
+
+def _join_alone(
+    join: Callable[..., Any], refuse: Refuse, /, *arguments: Any, **options: Any
+) -> Any:
+    given = options.get("world_size", arguments[3] if len(arguments) > 3 else -1)
+    size = given if given and given > 0 else int(os.environ.get("WORLD_SIZE", "1"))
+    if size > 1:
+        refuse(f"the script trains in {size} processes (torch.distributed.init_process_group)")
+    return join(*arguments, **options)
+
+
+def _start_one(
+    name: str,
+    start: Callable[..., Any],
+    refuse: Refuse,
+    /,
+    fn: Any,
+    args: Any = (),
+    nprocs: int = 1,
+    *rest: Any,
+    **options: Any,
+) -> Any:
+    if nprocs > 1:
+        refuse(f"the script trains in {nprocs} processes (torch.multiprocessing.{name})")
+    return start(fn, args, nprocs, *rest, **options)
