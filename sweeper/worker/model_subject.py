@@ -128,6 +128,7 @@ class ModelSubject(Judged, Subject):
         in its first step.
         """
         self.counters = counters
+        counters.begin()
         trial, module = self.trial, self.built.module
         if trial.compile.has_optimizer:
             self._add_optimizer()

@@ -35,7 +35,7 @@ NO_GRAPH = {  # by scope, why there is none; else a model that Dynamo could not 
 
 
 class CompileCounters:
-    """Counts compilations from now on; made before the first compiled call.
+    """Counts compilations, from `begin` on, which comes before the first compiled call.
 
     Torch's own counters are global, so a process has one of these. `keep_compiled` leaves what has
     been compiled so far in place, for an eager arm that compiles kernels of its own: they are
@@ -43,22 +43,33 @@ class CompileCounters:
     """
 
     def __init__(self, keep_compiled: bool = False) -> None:
-        if not keep_compiled:
-            torch._dynamo.reset()
-        counters.clear()
-        graph_break_reasons.clear()
-        compilation_time_metrics.clear()
+        self._keeps_compiled = keep_compiled
         self._compile_ids: set[str] = set()
         self._programs: set[str] = set()
         self._backend: WrappedBackend | None = None
         self._inductor = False
-        self._code_before = code_fingerprint() if keep_compiled else None
-        self._kernels_before = (count_kernels() or 0) if keep_compiled else 0
+        self._code_before: str | None = None
+        self._kernels_before = 0
         self._fallback_log: FallbackLog | None = None
         self.scope = "model"  # `compile.scope` of what is compiled
         # False: Dynamo is not asked, what runs is what the module was converted to
         self.expects_graphs = True
+
+    def begin(self) -> None:
+        """Count from now on, with torch's own counters at zero."""
+        if self._keeps_compiled:
+            self._code_before = code_fingerprint()
+            self._kernels_before = count_kernels() or 0
+        else:
+            torch._dynamo.reset()
+        counters.clear()
+        graph_break_reasons.clear()
+        compilation_time_metrics.clear()
         callback_handler.register_start_callback(self._start_compilation)
+
+    def end(self) -> None:
+        """Count no more."""
+        callback_handler.remove_start_callback(self._start_compilation)
 
     def _start_compilation(self, call: CallbackArgs) -> None:
         # not a recording of CUDA graphs, nor a lazy backward

@@ -75,12 +75,12 @@ def main() -> None:
     log = ProcessLog(say, Process(0, 0, cold=False), Lease())
     known = LoopFacts(**json.loads(arguments.known))
     with Patches() as patches:
-        _WatchedScript(job, log, patches).run(arguments.which, known, say)
+        WatchedScript(job, log, patches).run(arguments.which, known, say)
     sys.stdout.flush()
     sys.stderr.flush()
 
 
-class _WatchedScript:
+class WatchedScript:
     """The script of a job in this process, and all that watches it."""
 
     def __init__(self, job: Job, log: ProcessLog, patches: Patches) -> None:
@@ -131,7 +131,8 @@ class _WatchedScript:
         """Go through the phases of a run from the end of the first step on, and keep what was seen
         of the script.
         """
-        subject, log = ScriptSubject(self._job, self._loop, self._calls, self._arms), self._log
+        log, parts = self._log, (self._loop, self._calls, self._arms, self._patches)
+        subject = ScriptSubject(self._job, *parts)
         try:
             if which == STEPS:
                 yield from compare_steps(subject, log)

@@ -147,7 +147,11 @@ class Arms:
         self._first_calls: CompileOnFirstCall | None = None
 
     def begin(self) -> None:
-        """Run everything in eager, what the script compiles by itself as well."""
+        """Count what is compiled, and run everything in eager, what the script compiles by itself
+        as well.
+        """
+        self.counters.begin()
+        self._patches.own("callback of Dynamo", self.counters.end)
         torch.compiler.set_stance("force_eager")
 
     @property

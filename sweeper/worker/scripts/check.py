@@ -27,6 +27,7 @@ from sweeper.worker.models.formats import FormatWatch, find_precision, read_auto
 from sweeper.worker.process_log import ProcessLog
 
 from .arms import call_eager
+from .watch.patches import Patches
 
 MAX_BATCHES = 2  # that are judged, of each module
 
@@ -83,6 +84,7 @@ def check_modules(
     job: Job,
     device: torch.device,
     pairs: Sequence[tuple[torch.nn.Module, Function]],
+    patches: Patches,
     log: ProcessLog,
 ) -> Iterator[None]:
     """Record what each module is called with in two more steps, then judge its compiled form.
@@ -90,14 +92,14 @@ def check_modules(
     Raises MismatchError for one that is wrong.
     """
     recorded: dict[torch.nn.Module, list[ModuleCall]] = {module: [] for module, _ in pairs}
-    handles = [
-        module.register_forward_pre_hook(_make_recorder(calls, device), with_kwargs=True)
-        for module, calls in recorded.items()
-    ]
+    hooks = []
+    for module, calls in recorded.items():
+        record = _make_recorder(calls, device)
+        handle = module.register_forward_pre_hook(record, with_kwargs=True)
+        hooks.append(patches.own("hook before the forward of a module", handle.remove))
     yield
     yield
-    for handle in handles:
-        handle.remove()
+    patches.undo(*hooks)
     found = [
         AccuracyCheck(JudgedModule(job, device, module, compiled, calls)).judge(log.enter)
         for module, compiled in dict(pairs).items()

@@ -49,7 +49,7 @@ def run_loop(subject: ScriptSubject, log: ProcessLog, arm: str, known: LoopFacts
     arms, loop = subject.forms, subject.loop
     if arm == "compiled":
         with log.enter("compiling"):
-            arms.prepare(loop.modules.modules)
+            subject.compile(log)
             arms.switch(arm)
             yield from _settle(arms)
             arms.require_compiled()

@@ -36,6 +36,7 @@ from .check import check_modules
 from .watch.compile_calls import CompileCalls
 from .watch.interruptions import Interruptions
 from .watch.loop import Loop, ScriptOverError, run_steps
+from .watch.patches import Patches
 
 EAGER_STEPS = 4  # of runs that begin in eager; they show how many batches a step takes
 # recorded batches that blocks go through; each new shape may have to be compiled
@@ -130,9 +131,11 @@ class ScriptSubject(Subject):
     is_whole_process = False
     monitor: LoopMonitor
 
-    def __init__(self, job: Job, loop: Loop, calls: CompileCalls, arms: Arms) -> None:
+    def __init__(
+        self, job: Job, loop: Loop, calls: CompileCalls, arms: Arms, patches: Patches
+    ) -> None:
         self.trial, self.measure, self.job = job.trial, job.measure, job
-        self.loop, self.calls, self.forms = loop, calls, arms
+        self.loop, self.calls, self.forms, self.patches = loop, calls, arms, patches
         self.eager, self.compiled = (
             Arm(name, _run_no_step, eager=name == "eager") for name in ARMS
         )
@@ -184,7 +187,8 @@ class ScriptSubject(Subject):
     def check_at_end(self, log: ProcessLog) -> Iterable[None]:
         """Judge each compiled module, when the script is needed no more."""
         self.forms.switch("eager")
-        return check_modules(self.job, self.device, self.forms.compiled_forms(), log)
+        pairs = self.forms.compiled_forms()
+        return check_modules(self.job, self.device, pairs, self.patches, log)
 
     def end_early(self, over: ScriptOverError, log: ProcessLog) -> None:
         """Keep what was measured before the script ended by itself, and say of each reading that it

@@ -26,6 +26,7 @@ def test_smaller_memory_budget_saves_less_and_no_cache_gives_the_program_of_anot
     def saved(budget: float | None) -> tuple[int, bool]:
         """How many numbers are saved for backward, and whether a cache had the program."""
         counters = CompileCounters()
+        counters.begin()
         trial = custom("x", backend="inductor", mode="lite", compile=Compile(memory_budget=budget))
         output = compile_function(module, trial, counters)(inputs)
         tensors = output.grad_fn.saved_tensors

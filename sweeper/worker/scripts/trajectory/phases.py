@@ -1,8 +1,5 @@
 """The generator that compares a training step by step, resumed by the loop at the end of each
 step.
-
-Compiled code draws random numbers as eager does here, so it is another program than the one that is
-timed.
 """
 
 from contextlib import suppress
@@ -20,20 +17,28 @@ from .step_replayer import StepReplayer, combine
 
 
 def compare_trajectory(subject: ScriptSubject, log: ProcessLog) -> Steps[None]:
-    """Run each step of a compiled training again in eager, from the same state."""
-    loop, arms, trial = subject.loop, subject.forms, subject.trial
-    loop.loader.keep_none()
+    """Run each step of a compiled training again in eager, from the same state.
+
+    Compiled code draws random numbers as eager does here, so it is another program than the one
+    that is timed.
+    """
+    subject.loop.loader.keep_none()
     with log.enter("eager"):
         yield from run_steps(EAGER_STEPS)
-    torch._inductor.config.fallback_random = True
-    arms.prepare(loop.modules.modules)
-    arms.switch("compiled")
-    if not arms.forms:
-        why = "the script compiles functions, and no module"
-        subject.trajectory = Trajectory(0, None, why)
-        return
+    with torch._inductor.config.patch(fallback_random=True):
+        subject.compile(log)
+        subject.forms.switch("compiled")
+        if subject.forms.forms:
+            subject.trajectory = yield from _compare(subject, log)
+        else:
+            why = "the script compiles functions, and no module"
+            subject.trajectory = Trajectory(0, None, why)
+
+
+def _compare(subject: ScriptSubject, log: ProcessLog) -> Steps[Trajectory]:
+    loop, trial = subject.loop, subject.trial
     replayers: list[tuple[str, StepReplayer]] = []
-    for form in arms.forms:
+    for form in subject.forms.forms:
         replayer = StepReplayer(form.module, form.compiled, trial, subject.device)
         replayers.append((name_module(loop, form.caller), replayer))
         form.chosen = replayer
@@ -45,5 +50,5 @@ def compare_trajectory(subject: ScriptSubject, log: ProcessLog) -> Steps[None]:
             yield
             for _, replayer in replayers:
                 replayer.compare()
-    arms.require_compiled()
-    subject.trajectory = combine(replayers, loop.num_steps - before)
+    subject.require_compiled()
+    return combine(replayers, loop.num_steps - before)
