@@ -64,7 +64,7 @@ def main() -> None:
 
     job = Job.loads(arguments.trial.read_text())
     if job.trial.workload == SCRIPT and task is None:
-        from sweeper.worker.scripts.passes import make_task
+        from sweeper.worker.scripts.runs import make_task
 
         task = make_task(arguments.trial)
     part = ProcessSlot(

@@ -32,7 +32,7 @@ from .description import describe
 from .last_line import describe_last_line, measure_log
 from .loop import Loop
 from .loop_time import LoopFacts
-from .passes import PASSES
+from .runs import RUNS
 from .script_runner import EndOfScript, Program
 from .setup import ScriptSetup
 from .several_processes import refuse_several
@@ -56,7 +56,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m sweeper.worker.scripts", description=__doc__)
     add = parser.add_argument
     add("trial", type=Path)
-    add("which", choices=PASSES)
+    add("which", choices=RUNS)
     add("--known", default="{}", help="JSON: what earlier runs have shown of the loop")
     add("--answer-fd", type=int, default=1)
     arguments = parser.parse_args()
