@@ -267,8 +267,9 @@ def test_a_newcomer_sees_few_entries() -> None:
         "run_name='__main__')",
         "import runpy, sys; sys.argv = ['sweeper', 'dry_run=true', 'device=cpu'];"
         "runpy.run_module('sweeper', run_name='__main__')",
+        "import sweeper.worker.__main__, sweeper.worker.scripts.runs",
     ],
-    ids=["package", "parent", "help", "bad option", "dry run"],
+    ids=["package", "parent", "help", "bad option", "dry run", "worker that leads a script"],
 )
 def test_parent_imports_nothing_heavy(code: str) -> None:
     script = f"""
@@ -286,11 +287,12 @@ print("heavy:", [name for name in {HEAVY!r} if name in sys.modules])
 
 
 def test_values_between_stages_are_frozen() -> None:
-    """Hydra's schemas cannot be, and the state of a measurement, a lease or the progress changes by
-    its nature.
+    """Hydra's schemas cannot be, and the state of a measurement, a trial, a lease or the progress
+    changes by its nature.
     """
     changing = (
-        "config.schema", "core.settings", "execution.device_lease", "execution.memory_budget",
+        "config.schema", "core.settings", "execution.device_lease", "execution.draft",
+        "execution.memory_budget", "execution.trial_runner", "execution.worker_channel",
         "sweep.progress",
         "worker.process_log",
     )  # fmt: skip

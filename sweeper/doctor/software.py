@@ -7,6 +7,7 @@ from sweeper.core.protocol import Package, Software
 from sweeper.core.serialization import from_json
 from sweeper.core.system.gpus import Device
 from sweeper.core.system.leftovers import make_temporary
+from sweeper.core.system.process_group import describe_exit
 from sweeper.execution import processes
 
 
@@ -32,7 +33,7 @@ def ask_software(device: Device, timeout_s: float) -> Software:
         try:
             return from_json(Software, json.loads(answer.read_text(errors="replace")))
         except ValueError:
-            how = f"the probe {processes.describe_exit(code)}"
+            how = f"the probe {describe_exit(code)}"
             return _blame_torch(": ".join([how, *processes.read_last_lines(log, 1)]))
 
 

@@ -10,18 +10,16 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from itertools import chain
 
 from sweeper.analysis.derive import derive
-from sweeper.analysis.flags import find_flags
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import move_aside, write_text
-from sweeper.core.paths import SweepPaths, TrialPaths
+from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Record, RecordError
-from sweeper.core.serialization import to_json
 from sweeper.core.settings import Settings
 from sweeper.core.system import shortages
 from sweeper.core.system.leftovers import remove_leftovers, remove_temporary
@@ -29,11 +27,12 @@ from sweeper.core.trial import Trial
 
 from .attempts import read_attempts
 from .device_claim import claim_devices
+from .draft import Draft
 from .placement import DeviceSlot, Placement, make_slots
 from .processes import OWN_MARK, describe_failed_start
 from .reaper import Reaper
 from .scheduler import Event, Finished, OnPhase, Started, run_all
-from .trial_runner import run_trial
+from .trial_runner import TrialRun, run_trial
 
 # runs a job for each list of overrides, and waits for all
 Launch = Callable[[Sequence[Sequence[str]]], object]
@@ -84,48 +83,65 @@ def _run_and_write(
     """Run a trial and write its record to disk, where there is space for all trials in flight on
     the device.
     """
-    paths = SweepPaths.of(settings.sweep)
-    try:
-        paths.folder.mkdir(parents=True, exist_ok=True)
-        free_bytes = shutil.disk_usage(paths.folder).free
+    run = TrialRun(trial, settings, slot, on_phase, stop)
+    with _contain(run):
+        folder = SweepPaths.of(settings.sweep).folder
+        folder.mkdir(parents=True, exist_ok=True)
+        free_bytes = shutil.disk_usage(folder).free
         needed_bytes = slot.concurrency * MIN_FREE_BYTES
         if free_bytes < needed_bytes:
             raise NoSpaceError(
-                f"{paths.folder.absolute()} has {free_bytes / 2**20:.0f} MiB left and what runs "
+                f"{folder.absolute()} has {free_bytes / 2**20:.0f} MiB left and what runs "
                 f"may need {needed_bytes / 2**20:.0f}; free some space"
             )
-        own = paths.trial(trial.label, trial.id)
-        remove_leftovers(own.folder.glob(".*"))
-        finished = run_trial(trial, settings, slot, on_phase, stop)
-        record = finished.record
+        remove_leftovers(run.paths.folder.glob(".*"))
+        run_trial(run)
+    with _contain(run):
         # an interrupted trial replaces no earlier record
-        if record.status != "interrupted" or not own.record.exists():
-            _write_record(own, record, stop)
-    except OSError as error:  # an earlier record is still there
-        why = shortages.describe(error)
-        raise NoSpaceError(f"{trial.label} was not measured: {why}") from error
-    if finished.lacking:
-        raise NoSpaceError(finished.lacking)
-    return finished
+        if run.record.status != "interrupted" or not run.paths.record.exists():
+            _write_record(run)
+    if run.lacking:
+        raise NoSpaceError(run.lacking)
+    return Finished(run.record, run.result)
 
 
-def _write_record(own: TrialPaths, record: Record, stop: threading.Event) -> None:
+@contextmanager
+def _contain(draft: Draft) -> Iterator[None]:
+    """Have what goes wrong with a trial cost that trial alone: its record is `crashed`.
+
+    Raises NoSpaceError where the machine lacks what the next trial needs too; an earlier record is
+    still there.
+    """
+    try:
+        yield
+    except NoSpaceError:
+        raise
+    except Exception as error:  # the one place where anything at all becomes a record
+        if isinstance(error, OSError) and error.errno in shortages.HINTS:
+            why = shortages.describe(error)
+            raise NoSpaceError(f"{draft.trial.label} was not measured: {why}") from error
+        draft.crash(error)
+
+
+def _write_record(run: TrialRun) -> None:
     """Write a record, and try again for a while where that fails: it may have taken hours to
     measure.
 
     Raises NoSpaceError.
     """
-    text = record.dumps()
+    text = run.record.dumps()
     for pause_s in (*WRITE_AGAIN_S, None):
         try:
-            write_text(own.record, text)
+            write_text(run.paths.record, text)
             return
         except OSError as error:
-            failed = f"the record of {record.label} cannot be written: {shortages.describe(error)}"
-            if pause_s is None or stop.is_set():
+            failed = (
+                f"the record of {run.trial.label} cannot be written: {shortages.describe(error)}"
+            )
+            if pause_s is None or run.stop.is_set():
                 raise NoSpaceError(failed) from error
             print(f"note: {failed}; trying again in {pause_s:g} s", file=sys.stderr)
-            stop.wait(pause_s)
+            run.stop.wait(pause_s)
 
 
 @dataclass(frozen=True)
@@ -170,41 +186,33 @@ def make_cluster_launcher(
             print(f"note: {name}: {type(error).__name__}: {error}", file=sys.stderr)
         for trial in trials:
             yield Started(trial)
-            record = _read_record(trial, settings, name, begin)
-            yield Finished(record, derive(record))
+            job = Draft(trial, settings)
+            with _contain(job):
+                _read_record(job, name, begin)
+            yield Finished(job.record, job.result)
 
     return Launcher(name, run, prepare)
 
 
-def _read_record(trial: Trial, settings: Settings, name: str, begin: float) -> Record:
+def _read_record(job: Draft, name: str, begin: float) -> None:
     """Read the record that a job has written since `begin`, seconds since the epoch, or make one
     that says it is lost.
 
     The record of a lost job replaces no earlier record on disk.
     """
-    path = SweepPaths.of(settings.sweep).trial(trial.label, trial.id).record
+    path = job.paths.record
+    message = f"the job of {name} ended without a record; its own log says why"
     if path.exists() and path.stat().st_mtime >= begin - CLOCKS_APART_S:
         try:
-            return Record.read(path)
+            job.record = Record.read(path)
+            job.result = derive(job.record)
+            return
         except RecordError as error:
             message = (
                 f"the record of the job of {name} cannot be used: {error}; it is now "
                 f"{move_aside(path).name}"
             )
-    else:
-        message = f"the job of {name} ended without a record; its own log says why"
-    record = Record(
-        trial.id,
-        settings.sweep,
-        trial.label,
-        "crashed",
-        trial=trial,
-        phase="starting",
-        message=message,
-        attempts=read_attempts(path),
-        measure=to_json(settings.measure),
-    )
-    record = replace(record, flags=find_flags(record, derive(record), settings.measure))
+    attempts = read_attempts(path)
+    job.finish(status="crashed", phase="starting", message=message, attempts=attempts)
     if not path.exists():
-        write_text(path, record.dumps())
-    return record
+        write_text(path, job.record.dumps())

@@ -9,16 +9,16 @@ of this interpreter's packages to import.
 import itertools
 import os
 import secrets
-import signal
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from subprocess import DEVNULL, Popen, TimeoutExpired
+from subprocess import DEVNULL, TimeoutExpired
 from typing import Any
 
 from sweeper.core.system import shortages
 from sweeper.core.system.leftovers import make_temporary
+from sweeper.core.system.process_group import ProcessGroup
 
 from .reaper import MARK, kill_marked
 
@@ -28,14 +28,15 @@ _numbers = itertools.count()
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
-class ProcessGroup(Popen[bytes]):
-    """The leader of a process group; `mark` is in the environment of everything that it has
-    started.
-    """
+class MarkedGroup(ProcessGroup):
+    """A process group; `mark` is in the environment of everything that it has started."""
 
-    def __init__(self, mark: str, command: Sequence[str], **options: Any) -> None:
-        self.mark = mark
-        super().__init__(command, **options)
+    mark: str
+
+    def kill(self) -> None:
+        """Kill the group, and what it has started in sessions of their own."""
+        super().kill()
+        kill_marked(self.mark)
 
 
 def make_command(python: str | None, module: str) -> list[str]:
@@ -70,7 +71,7 @@ def make_cache_variables(folder: Path) -> Mapping[str, str]:
 
 def start_group(
     command: Sequence[str], environment: Mapping[str, str], log: Path, **options: Any
-) -> ProcessGroup:
+) -> MarkedGroup:
     """Start a program as the leader of a new process group; `environment` is added to the one of
     this process.
 
@@ -82,43 +83,22 @@ def start_group(
     mark = f"{OWN_MARK}.{next(_numbers)}"
     with log.open("wb") as output:
         options = {"stdin": DEVNULL, "stdout": output, "stderr": output, **options}
-        return ProcessGroup(
-            mark,
-            command,
-            env={**inherited, **environment, MARK: mark},
-            start_new_session=True,
-            **options,
+        process = MarkedGroup(
+            command, env={**inherited, **environment, MARK: mark}, start_new_session=True, **options
         )
+    process.mark = mark
+    return process
 
 
-def kill_group(process: ProcessGroup) -> None:
-    """Kill every process of the group, and what it has started in sessions of their own, and wait
-    for its leader.
-    """
-    with suppress(ProcessLookupError):  # every process of the group has already ended
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    kill_marked(process.mark)
-
-
-def wait_for_end(process: ProcessGroup, limit_s: float) -> int | None:
+def wait_for_end(process: MarkedGroup, limit_s: float) -> int | None:
     """Wait for a program and kill its whole group; its exit code, or None when the limit came
     first.
     """
-    try:
-        return process.wait(limit_s)
-    except TimeoutExpired:
-        return None
-    finally:
-        kill_group(process)
-
-
-def describe_exit(code: int) -> str:
-    """Say how a process ended, as the rest of a sentence about it."""
-    if code >= 0:
-        return f"exited with code {code}"
-    hint = "; the kernel kills so when memory runs out" if -code == signal.SIGKILL else ""
-    return f"was killed by {signal.Signals(-code).name}{hint}"
+    with process:
+        try:
+            return process.wait(limit_s)
+        except TimeoutExpired:
+            return None
 
 
 def describe_failed_start(error: OSError) -> str:

@@ -40,8 +40,6 @@ class Finished:
 
     record: Record
     result: Result
-    # what the machine lacked to start a worker, so that no other trial should begin
-    lacking: str | None = None
 
 
 Event = Started | PhaseBegan | Finished

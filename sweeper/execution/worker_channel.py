@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from sweeper.core.protocol import (
     NOT_UNDERSTOOD,
@@ -32,6 +33,7 @@ CLOSED_S = 5.0  # for a worker to end after it has closed its pipe
 MAX_ANSWER_BYTES = 2**22
 
 
+@dataclass
 class WorkerChannel:
     """The pipe that a worker answers on, what was read from it so far, and the limits of the worker
     and its phases.
@@ -39,21 +41,18 @@ class WorkerChannel:
     Seconds in which the worker waited for the device or was stopped count in no limit.
     """
 
-    def __init__(
-        self,
-        pipe: int,
-        measure: Measure,
-        lease: DeviceLease,
-        tenant: Tenant,
-        on_phase: Callable[[str], None],
-    ) -> None:
-        self._pipe, self._measure, self._on_phase = pipe, measure, on_phase
-        self._lease, self._tenant = lease, tenant
-        self._tail = bytearray()
-        self._num_bytes = 0
+    pipe: int
+    measure: Measure
+    lease: DeviceLease
+    tenant: Tenant
+    on_phase: Callable[[str], None]
+    phase: str = "starting"
+    outcome: Outcome | None = None
+    num_bytes: int = 0
+    tail: bytes = b""  # the beginning of a line
+
+    def __post_init__(self) -> None:
         self._begin_s = self._phase_begin_s = self._now_s()
-        self.phase = "starting"
-        self.outcome: Outcome | None = None
 
     def read(self, process: subprocess.Popen[bytes], stop: threading.Event) -> str | None:
         """Read until the worker has given its outcome or has ended, or `stop` is set.
@@ -65,14 +64,14 @@ class WorkerChannel:
         that closes its pipe and stays or does not read what it is sent.
         """
         with selectors.DefaultSelector() as selector:
-            selector.register(self._pipe, selectors.EVENT_READ)
+            selector.register(self.pipe, selectors.EVENT_READ)
             while self.outcome is None and not stop.is_set():
-                if self._tenant.is_deaf:
+                if self.tenant.is_deaf:
                     raise ProtocolError("the worker does not read what it is sent")
                 remaining_s, limit = self._find_limit()
                 ended = process.poll() is not None
                 if selector.select(0 if ended else min(max(remaining_s, 0.0), POLL_S)):
-                    data = os.read(self._pipe, 1 << 16)
+                    data = os.read(self.pipe, 1 << 16)
                     if not data:
                         self._await_end(process, stop)
                         break
@@ -91,21 +90,18 @@ class WorkerChannel:
                 raise ProtocolError(f"the worker closed its pipe and went on for {CLOSED_S:g} s")
 
     def _feed(self, data: bytes) -> None:
-        self._num_bytes += len(data)
-        if self._num_bytes > MAX_ANSWER_BYTES:
+        self.num_bytes += len(data)
+        if self.num_bytes > MAX_ANSWER_BYTES:
             raise ProtocolError(f"{NOT_UNDERSTOOD}: it has more than {MAX_ANSWER_BYTES >> 20} MiB")
-        self._tail += data
-        if b"\n" not in data:
-            return
-        *lines, self._tail = self._tail.split(b"\n")
+        *lines, self.tail = (self.tail + data).split(b"\n")
         for line in lines:
-            message = decode(bytes(line))
+            message = decode(line)
             if isinstance(message, Phase):
                 if message.name != self.phase:
                     self.phase, self._phase_begin_s = message.name, self._now_s()
-                self._on_phase(message.name)
+                self.on_phase(message.name)
             elif isinstance(message, LeaseRequest):
-                self._lease.request(self._tenant, message.wants)
+                self.lease.request(self.tenant, message.wants)
             else:
                 self.outcome = message
                 return
@@ -114,7 +110,7 @@ class WorkerChannel:
         """Find the nearest limit: the seconds that are left until it, and how the user would type
         it.
         """
-        now_s, measure = self._now_s(), self._measure
+        now_s, measure = self._now_s(), self.measure
         limits = [
             (self._begin_s + measure.timeout_s - now_s, f"measure.timeout_s={measure.timeout_s:g}")
         ]
@@ -125,7 +121,7 @@ class WorkerChannel:
         return min(limits)
 
     def _now_s(self) -> float:
-        return time.monotonic() - self._lease.idle_s(self._tenant)
+        return time.monotonic() - self.lease.idle_s(self.tenant)
 
 
 def send_grant(pipe: int, grant: LeaseGrant) -> bool:

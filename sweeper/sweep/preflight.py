@@ -14,6 +14,7 @@ from sweeper.core.serialization import from_json, parse_json
 from sweeper.core.system import interrupts
 from sweeper.core.system.gpus import Device
 from sweeper.core.system.leftovers import make_temporary
+from sweeper.core.system.process_group import describe_exit
 from sweeper.core.tlparse import explain_missing, find_tlparse
 from sweeper.core.trial import Trial
 from sweeper.execution import processes
@@ -66,7 +67,7 @@ def _ask(trials: Sequence[Trial], python: str | None, device: Device, prefix: st
                 f"checking {model} took longer than {TIMEOUT_S} s; nothing was started"
             )
         if not answer.exists():
-            how = f"{prefix}the check of {model} {processes.describe_exit(code)} and gave no answer"
+            how = f"{prefix}the check of {model} {describe_exit(code)} and gave no answer"
             if prefix:
                 how += "; it must be a Python of 3.11 to 3.13 with torch"
             if last := "\n".join(processes.read_last_lines(log, LAST_LINES)):

@@ -24,7 +24,9 @@ from sweeper.core.libraries import SCRIPT
 from sweeper.core.protocol import NOTHING, Job, LeaseGrant, LeaseRequest, Message, encode
 
 from .inspection import trace
+from .lease import Lease
 from .parent_death import die_with_parent
+from .process_log import ProcessSlot, Task, run
 
 
 def main() -> None:
@@ -52,22 +54,7 @@ def main() -> None:
         say(LeaseRequest(wants))
         return None if wants == NOTHING else grants.get()
 
-    task = None
-    if arguments.inspect:
-        trace.request_trace(os.environ)  # torch looks for it when it is imported
-        from sweeper.worker.inspection.run import make_inspection
-
-        task = make_inspection(arguments.inspect, arguments.timed)
-
-    from .lease import Lease
-    from .process_log import ProcessSlot
-    from .session import run
-
     job = Job.loads(arguments.trial.read_text())
-    if job.trial.workload == SCRIPT and task is None:
-        from sweeper.worker.scripts.passes import make_task
-
-        task = make_task(arguments.trial)
     slot = ProcessSlot(
         arguments.index,
         arguments.draw,
@@ -75,12 +62,29 @@ def main() -> None:
         arguments.checked,
         arguments.steps_per_block,
     )
-    outcome = run(job, slot, say, Lease(ask) if has_driver else Lease(), task)
+    lease = Lease(ask) if has_driver else Lease()
+    outcome = run(job, slot, say, lease, _choose_task(arguments, job))
     sys.stdout.flush()
     sys.stderr.flush()
     say(outcome)
     # Interpreter and CUDA teardown take seconds and nothing is left to lose.
     os._exit(0 if outcome.status == "ok" else 1)
+
+
+def _choose_task(arguments: argparse.Namespace, job: Job) -> Task:
+    """What the process is to do, with the imports that it needs."""
+    if arguments.inspect:
+        trace.request_trace(os.environ)  # torch looks for it when it is imported
+        from sweeper.worker.inspection.run import make_inspection
+
+        return make_inspection(arguments.inspect, arguments.timed)
+    if job.trial.workload == SCRIPT:
+        from sweeper.worker.scripts.runs import make_task
+
+        return make_task(arguments.trial)
+    from .session import measure_model
+
+    return measure_model
 
 
 def _check(question: Path, answer: Path) -> None:

@@ -7,8 +7,6 @@ from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
-import torch
-
 from sweeper.core.record import EAGER_PHASES
 
 # CUDA, the CPU, cuBLAS and cuDNN
@@ -112,16 +110,6 @@ def describe_error(error: BaseException) -> str:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether the device or the host had too little memory, in the words of any library."""
-    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's
         return True
     return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
-
-
-def count_failed_allocations() -> int | None:
-    """How often the device had no room for what torch's allocator wanted; None where it was not
-    used.
-    """
-    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return None
-    stats = torch.cuda.memory_stats()
-    return int(stats.get("num_ooms", 0) + stats.get("num_alloc_retries", 0))

@@ -16,11 +16,11 @@ from .accuracy.check import AccuracyCheck, Judged
 from .accuracy.mismatch import require_right
 from .compilation import compiler
 from .compilation.counters import CompileCounters
+from .compilation.lease_breaks import LeaseBreaks
 from .failures import (
     EagerError,
     MismatchError,
     NotCompiledError,
-    count_failed_allocations,
     try_reading,
 )
 from .measurement import memory, step
@@ -120,8 +120,8 @@ class ModelSubject(Judged, Subject):
 
     def compile(self, log: ProcessLog) -> None:
         log.counters = CompileCounters(keep_compiled=self.eager.compiles_kernels)
-        log.lease.leave_while_compiling()
         self.compile_arm(log.counters)
+        LeaseBreaks(log.lease).begin()
 
     def compile_arm(self, counters: CompileCounters) -> None:
         """Make the compiled arm, which is eager as well with mode=eager; the compiler itself runs
@@ -205,11 +205,11 @@ class ModelSubject(Judged, Subject):
 
     def _require_right(self, log: ProcessLog) -> None:
         """Raise MismatchError unless the compiled step passes the check, or cannot be judged."""
-        before = count_failed_allocations() or 0
+        before = memory.count_failed_allocations() or 0
         try:
             accuracy = self.check.judge(log.enter)
         finally:
-            log.check_failed_allocations += (count_failed_allocations() or 0) - before
+            log.check_failed_allocations += (memory.count_failed_allocations() or 0) - before
         log.add(accuracy=accuracy)
         if accuracy.random_in_step and not self.trial.model.dropout:
             log.settings["random_numbers"] = "drawn in a step, although dropout is off"

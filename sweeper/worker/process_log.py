@@ -1,17 +1,26 @@
-"""What a worker process has measured so far, phase by phase; it is kept when the process fails."""
+"""What a worker process has measured so far, phase by phase; it is kept when the process fails.
 
+Nothing here needs torch: a worker that leads the runs of a script does without.
+"""
+
+from __future__ import annotations
+
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from sweeper.core.protocol import Outcome, Phase
+from sweeper.core.protocol import Job, Outcome, Phase
 from sweeper.core.record import Diagnostics, Process
 from sweeper.core.serialization import Json
 
-from .compilation.counters import CompileCounters
-from .failures import count_failed_allocations
+from .failures import choose_status
 from .lease import Lease
+from .source_lines import describe_in_script
+
+if TYPE_CHECKING:
+    from .compilation.counters import CompileCounters
 
 
 @dataclass(frozen=True)
@@ -65,10 +74,25 @@ class ProcessLog:
         self.process = replace(self.process, **values)
 
     def outcome(self, status: str, phase: str | None = None, message: str | None = None) -> Outcome:
-        if (failed := count_failed_allocations()) is not None:
-            failed -= self.check_failed_allocations
-        self.add(waited_s=self.lease.away_s, failed_allocations=failed)
+        self.add(waited_s=self.lease.away_s)
         diagnostics = self.diagnostics
         if self.counters:
             diagnostics = self.counters.report(self.settings, self.parameters)
         return Outcome(status, phase, message, self.process, diagnostics, dict(self.environment))
+
+
+Task = Callable[[Job, ProcessLog], None]  # what a process does, phase by phase
+
+
+def run(
+    job: Job, slot: ProcessSlot, say: Callable[[Phase], None], lease: Lease, task: Task
+) -> Outcome:
+    """Run the phases of a task. Always returns: any exception in them becomes a status."""
+    log = ProcessLog(say, Process(slot.index, slot.draw, slot.cold), lease, slot)
+    try:
+        task(job, log)
+    except Exception as error:  # noqa: BLE001  # the one place where anything at all becomes a status
+        traceback.print_exc()
+        status = choose_status(error, log.phase)
+        return log.outcome(status, log.phase, describe_in_script(error))
+    return log.outcome("ok")

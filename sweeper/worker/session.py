@@ -1,4 +1,4 @@
-"""One worker process from building to the last reading: `Job -> Outcome`.
+"""One worker process from building to the last reading.
 
 The order is fixed: eager, with nothing compiled yet; compile; check that it is right; then, with
 the device alone, warm up, measure both arms in turn, and take the readings that belong to no round.
@@ -6,62 +6,40 @@ Before that, other workers may compile on the host, and use the device whenever 
 given its lease back. What a model and a script do differently are methods of `Subject`.
 """
 
-import traceback
-from collections.abc import Callable
-
 import torch
 
-from sweeper.core.protocol import Job, Outcome, Phase
-from sweeper.core.record import HostState, Process
+from sweeper.core.protocol import Job
+from sweeper.core.record import HostState
 
-from . import failures, models
+from . import models
 from .compilation import artifacts, backends
-from .lease import Lease
-from .measurement import readings
+from .measurement import memory, readings
 from .measurement.bench import Steps, complete
 from .model_subject import ModelSubject
 from .models.formats import count_parameters
 from .monitoring import environment
 from .monitoring.host_monitor import HostMonitor
 from .monitoring.round_monitor import RoundMonitor
-from .process_log import ProcessLog, ProcessSlot
-from .source_lines import describe_in_script
+from .process_log import ProcessLog
 from .subject import Subject
 
 # of the compile time: after a longer wait, the compiler's own timings are wrong
 MAX_AWAY_FRACTION = 0.01
 
-Task = Callable[[Job, ProcessLog], None]  # what a process does, phase by phase
-
-
-def run(
-    job: Job,
-    slot: ProcessSlot,
-    say: Callable[[Phase], None],
-    lease: Lease,
-    task: Task | None = None,
-) -> Outcome:
-    """Run the phases of a measurement, or of `task`. Always returns: any exception in them becomes
-    a status.
-    """
-    log = ProcessLog(say, Process(slot.index, slot.draw, slot.cold), lease, slot)
-    try:
-        (task or measure_model)(job, log)
-    except Exception as error:  # noqa: BLE001  # the one place where anything at all becomes a status
-        traceback.print_exc()
-        status = failures.choose_status(error, log.phase)
-        return log.outcome(status, log.phase, describe_in_script(error))
-    return log.outcome("ok")
-
 
 def measure_model(job: Job, log: ProcessLog) -> None:
     """Build a model and measure it."""
     begin(job, log)
-    with log.enter("building"):
-        subject = build(job, log)
-        log.add(tokens_per_step=models.tokens_per_step(subject.built))
-        subject.keep_state()
-    complete(measure(subject, log))
+    try:
+        with log.enter("building"):
+            subject = build(job, log)
+            log.add(tokens_per_step=models.tokens_per_step(subject.built))
+            subject.keep_state()
+        complete(measure(subject, log))
+    finally:
+        failed = memory.count_failed_allocations()
+        if failed is not None:
+            log.add(failed_allocations=failed - log.check_failed_allocations)
 
 
 def begin(job: Job, log: ProcessLog) -> None:

@@ -1,19 +1,25 @@
 """Places in a user's own files, where something happens that a report names."""
 
+from __future__ import annotations
+
+import importlib.util
 import os
 import site
 import sysconfig
 import traceback
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from sweeper.core.record import TORCH_NN
 
 from .failures import Failure, describe_error
 
+if TYPE_CHECKING:
+    import torch
+
 OWN = Path(__file__).parents[1]  # not resolved, as code objects name their files
-TORCH = str(Path(torch.__file__).parent)
+_TORCH = importlib.util.find_spec("torch")
+TORCH = str(Path(_TORCH.origin).parent) if _TORCH and _TORCH.origin else "no torch"
 LIBRARIES = tuple(
     {sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib", "platstdlib")}
     | {site.getusersitepackages()}

@@ -16,23 +16,25 @@ from typing import Any
 
 import fake_python
 import pytest
-from records import make_record
+from records import make_trial
 
 from sweeper.analysis.derive import derive
+from sweeper.analysis.result import Result
 from sweeper.core import record as record_module
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import write_text
-from sweeper.core.paths import SweepPaths, TrialPaths
+from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Attempt, Record
 from sweeper.core.settings import Measure, Settings
 from sweeper.core.system.gpus import Device, Gpu
 from sweeper.core.system.leftovers import make_prefix
 from sweeper.core.trial import Labels, Model, Trial
-from sweeper.execution import device_claim, placement, processes, reaper
+from sweeper.execution import device_claim, draft, placement, processes, reaper, trial_runner
 from sweeper.execution import execute as execute_module
 from sweeper.execution.execute import MIN_FREE_BYTES, NoSpaceError, execute, make_cluster_launcher
-from sweeper.execution.placement import DeviceShare, Placement, place_trials
+from sweeper.execution.placement import DeviceShare, DeviceSlot, Placement, place_trials
 from sweeper.execution.scheduler import Event, Finished, Started
+from sweeper.execution.trial_runner import TrialRun
 
 
 @pytest.fixture
@@ -115,7 +117,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     def fail(position: int, number: int) -> None:
         starts, start_group = itertools.count(), processes.start_group
 
-        def start(*arguments: Any, **options: Any) -> processes.ProcessGroup:
+        def start(*arguments: Any, **options: Any) -> processes.MarkedGroup:
             if next(starts) == position:
                 raise OSError(number, os.strerror(number))
             return start_group(*arguments, **options)
@@ -198,40 +200,39 @@ def test_record_is_written_when_a_full_disk_has_space_again(
 
 
 @pytest.fixture
-def refused(monkeypatch: pytest.MonkeyPatch) -> tuple[TrialPaths, Record]:
-    """A record, and where it cannot be written."""
+def refused(monkeypatch: pytest.MonkeyPatch) -> TrialRun:
+    """A trial whose record cannot be written."""
 
     def refuse(path: Path, text: str) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(execute_module, "write_text", refuse)
-    record = make_record()
-    return SweepPaths.of(SETTINGS.sweep).trial(record.label, record.trial_id), record
+    slot = DeviceSlot(Device("cpu"))
+    return TrialRun(make_trial(), SETTINGS, slot, lambda _phase, _index: None, threading.Event())
 
 
 def test_pauses_between_attempts_to_write_a_record_grow_and_are_said(
-    refused: tuple[TrialPaths, Record],
+    refused: TrialRun,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    stop, pauses = threading.Event(), []
-    monkeypatch.setattr(stop, "wait", pauses.append)
+    pauses: list[float] = []
+    monkeypatch.setattr(refused.stop, "wait", pauses.append)
     with pytest.raises(
         NoSpaceError, match=r"No space left on device.*, then go on with the same command"
     ):
-        execute_module._write_record(*refused, stop)
+        execute_module._write_record(refused)
     assert pauses == [1.0, 2.0, 4.0, 8.0]
     said = [line.rpartition("; ")[2] for line in capsys.readouterr().err.splitlines()]
     assert said == [f"trying again in {pause:g} s" for pause in pauses]
 
 
 def test_who_is_told_to_stop_tries_to_write_once(
-    refused: tuple[TrialPaths, Record], capsys: pytest.CaptureFixture[str]
+    refused: TrialRun, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    stop = threading.Event()
-    stop.set()
+    refused.stop.set()
     with pytest.raises(NoSpaceError):
-        execute_module._write_record(*refused, stop)
+        execute_module._write_record(refused)
     assert capsys.readouterr().err == ""
 
 
@@ -436,10 +437,7 @@ def test_record_of_an_interrupted_trial(
     if earlier:
         run_here(trials[0])
     before = list(Path("runs/s").glob("*/record.json"))
-    interrupted = make_record(trial=trials[0], status="interrupted")
-    monkeypatch.setattr(
-        execute_module, "run_trial", lambda *_arguments: Finished(interrupted, derive(interrupted))
-    )
+    monkeypatch.setattr(execute_module, "run_trial", lambda run: run.finish(status="interrupted"))
     assert run_here(trials[0]).record.status == "interrupted"
     assert len(before) == earlier
     assert read_record(trials[0]).status == ("ok" if earlier else "interrupted")
@@ -456,3 +454,67 @@ def test_leftovers_that_cannot_be_removed_are_said(
         NoSpaceError, match=r"No space left on device.*, then go on with the same command"
     ):
         list(start(trials))
+
+
+def fail_at(trial: Trial, function: Callable[[Record], Any]) -> Callable[[Record], Any]:
+    """The function, which has a bug that shows with one trial."""
+
+    def fail(record: Record) -> Any:
+        if record.trial == trial:
+            raise ZeroDivisionError("division by zero")
+        return function(record)
+
+    return fail
+
+
+MESSAGE = "sweeper failed: ZeroDivisionError: division by zero"
+
+
+def test_error_of_sweeper_costs_its_trial_alone_and_keeps_what_was_measured(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(draft, "derive", fail_at(trials[1], derive))
+    records = [event.record for event in start(trials) if isinstance(event, Finished)]
+    assert [record.status for record in records] == ["ok", "crashed", "ok"]
+    crashed = read_record(trials[1])
+    assert crashed == records[1]
+    assert (crashed.phase, crashed.message) == ("starting", MESSAGE)
+    assert len(crashed.processes) == 1
+    assert "in fail" in capsys.readouterr().err, "the traceback shows where"
+    assert run_here(trials[0]).record.status == "ok"
+
+
+def test_error_before_the_first_process_is_a_crashed_record(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: Path) -> None:
+        raise RuntimeError(path.name)
+
+    monkeypatch.setattr(trial_runner, "read_attempts", fail)
+    assert run_here(trials[0]).record == read_record(trials[0])
+    assert read_record(trials[0]).message == "sweeper failed: RuntimeError: record.json"
+
+
+def test_record_that_cannot_be_turned_into_text_costs_its_trial_alone(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Record, "dumps", fail_at(trials[0], Record.dumps))
+    records = [event.record for event in start(trials) if isinstance(event, Finished)]
+    assert [record.status for record in records] == ["crashed", "ok", "ok"]
+    assert len(list(Path("runs/s").glob("*/record.json"))) == 2
+
+
+def test_error_in_reading_the_record_of_a_job_costs_its_trial_alone(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured = [event.record for event in start(trials) if isinstance(event, Finished)]
+    monkeypatch.setattr(execute_module, "derive", fail_at(trials[0], derive))
+    overrides = {trial.id: () for trial in trials}
+    launcher = make_cluster_launcher("slurm", lambda _overrides: None, overrides)
+    monkeypatch.setattr(execute_module, "time", SimpleNamespace(time=lambda: 0.0))
+    events = launcher.run(trials, SETTINGS, Placement("slurm"))
+    ended = [event for event in events if isinstance(event, Finished)]
+    assert [event.record.status for event in ended] == ["crashed", "ok", "ok"]
+    assert (ended[0].record.message, ended[0].result) == (MESSAGE, Result(0, 0))
+    assert ended[0].record.processes == measured[0].processes
+    assert read_record(trials[0]) == measured[0], "the job's own record stays"

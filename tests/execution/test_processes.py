@@ -13,7 +13,6 @@ from processes import assert_gone
 
 from sweeper.execution import processes
 from sweeper.execution.processes import (
-    describe_exit,
     describe_failed_start,
     expose_package,
     make_cache_variables,
@@ -55,18 +54,6 @@ def test_environment_is_added_and_the_output_goes_to_the_log(
     assert wait_for_end(process, 60) == 1
     assert sorted(read_last_lines(tmp_path / "log", 4)) == ["here None", "no"]
     assert read_last_lines(tmp_path / "log", 1) in (["here None"], ["no"])
-
-
-@pytest.mark.parametrize(
-    ("code", "text"),
-    [
-        (3, "exited with code 3"),
-        (-11, "was killed by SIGSEGV"),
-        (-9, "was killed by SIGKILL; the kernel kills so when memory runs out"),
-    ],
-)
-def test_ends_of_processes_are_described(code: int, text: str) -> None:
-    assert describe_exit(code) == text
 
 
 @pytest.mark.parametrize(

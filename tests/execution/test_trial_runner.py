@@ -79,7 +79,9 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         )  # type: ignore[arg-type]
         slot = slot or DeviceSlot(Device("cpu"), cores)
         stop = stop or threading.Event()
-        return trial_runner.run_trial(of, settings, slot, on_phase, stop).record
+        of_trial = trial_runner.TrialRun(of, settings, slot, on_phase, stop)
+        trial_runner.run_trial(of_trial)
+        return of_trial.record
 
     return run
 

@@ -37,16 +37,18 @@ def custom(name: str, module: str = "factories", **changes: object) -> Trial:
 
 
 def run(trial: Trial, measure: Measure = MEASURE) -> tuple[Outcome, list[str]]:
+    from sweeper.worker import process_log
     from sweeper.worker.lease import Lease
-    from sweeper.worker.process_log import ProcessSlot
-    from sweeper.worker.session import run as run_session
+    from sweeper.worker.session import measure_model
 
     phases: list[str] = []
 
     def say(message: Phase) -> None:
         phases.append(message.name)
 
-    return run_session(Job(trial, measure), ProcessSlot(), say, Lease()), phases
+    slot = process_log.ProcessSlot()
+    outcome = process_log.run(Job(trial, measure), slot, say, Lease(), measure_model)
+    return outcome, phases
 
 
 def flags(trial: Trial, outcome: Outcome) -> set[str]:

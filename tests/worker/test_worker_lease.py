@@ -15,6 +15,7 @@ import torch  # noqa: E402
 from torch._inductor.runtime.benchmarking import benchmarker  # noqa: E402
 
 from sweeper.core.protocol import ALONE, DEVICE, NOTHING, LeaseGrant  # noqa: E402
+from sweeper.worker.compilation.lease_breaks import LeaseBreaks  # noqa: E402
 from sweeper.worker.lease import Lease  # noqa: E402
 
 
@@ -42,7 +43,7 @@ def driver() -> Driver:
 def make_lease(driver: Driver) -> Lease:
     lease = Lease(driver.ask)
     lease.take()
-    lease.leave_while_compiling()
+    LeaseBreaks(lease).begin()
     return lease
 
 

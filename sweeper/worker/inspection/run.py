@@ -13,8 +13,8 @@ from sweeper.worker.compilation import artifacts
 from sweeper.worker.failures import describe_error
 from sweeper.worker.measurement.bench import complete
 from sweeper.worker.model_subject import EAGER_STEPS
-from sweeper.worker.process_log import ProcessLog
-from sweeper.worker.session import Task, begin, build
+from sweeper.worker.process_log import ProcessLog, Task
+from sweeper.worker.session import begin, build
 
 from . import trace
 from .summary import Inspected, write_summary

@@ -107,3 +107,13 @@ def _device_bytes_in_use() -> int:
     """Bytes of the device that anybody has in use."""
     free, total = torch.cuda.mem_get_info()
     return total - free
+
+
+def count_failed_allocations() -> int | None:
+    """How often the device had no room for what torch's allocator wanted; None where it was not
+    used.
+    """
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return None
+    stats = torch.cuda.memory_stats()
+    return int(stats.get("num_ooms", 0) + stats.get("num_alloc_retries", 0))

@@ -28,9 +28,9 @@ from sweeper.worker.source_lines import describe_in_script, find_own_line
 from .arms import Arms
 from .description import describe
 from .last_line import describe_last_line, measure_log
-from .loop_time import LoopFacts
-from .passes import EAGER_LOOP, PASSES, STEPS, TRAJECTORY
+from .loop_facts import LoopFacts
 from .phases import compare_steps, prepare_loop, run_loop
+from .runs import EAGER_LOOP, RUNS, STEPS, TRAJECTORY
 from .subject import ScriptSubject
 from .trajectory.phases import compare_trajectory
 from .watch.compile_calls import CompileCalls
@@ -57,7 +57,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m sweeper.worker.scripts", description=__doc__)
     add = parser.add_argument
     add("trial", type=Path)
-    add("which", choices=PASSES)
+    add("which", choices=RUNS)
     add("--known", default="{}", help="JSON: what earlier runs have shown of the loop")
     add("--answer-fd", type=int, default=1)
     arguments = parser.parse_args()

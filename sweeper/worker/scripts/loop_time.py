@@ -9,14 +9,13 @@ many of each kind. Where a whole period would take too long, both are timed with
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from sweeper.core.record import LoopRun, ScriptRun
+from sweeper.core.record import LoopRun
 from sweeper.worker.measurement.bench import Steps
-from sweeper.worker.source_lines import name_call
 
+from .loop_facts import NOTHING, LoopFacts
 from .subject import ScriptSubject
 from .watch.loop import Counts, ScriptOverError
 
@@ -25,48 +24,6 @@ LOOP_S = 10.0  # length of a loop's measurement, unless `measure.rounds_s` says 
 PATIENCE = 3
 MIN_STEPS = 8
 MAX_STARTS = 4  # of a loop's measurement because of compilations, and as many because of events
-
-
-@dataclass(frozen=True)
-class LoopFacts:
-    """What earlier runs of the script have shown."""
-
-    interval: int = 0  # steps from one evaluation or saved file to the next; 0: none was seen
-    # that the eager loop was timed over, with so many events; 0: it was not timed yet
-    steps: int = 0
-    seconds: float = 0.0
-    evaluations: int = 0
-    saves: int = 0
-    epochs: int = 0
-    modules: Sequence[str] = ()  # those to compile, by class and line
-    # whether the script's own calls of `torch.compile` are the compiled arm
-    compiles_itself: bool = False
-
-    @property
-    def events(self) -> tuple[int, int, int]:
-        """Of each of `KINDS`."""
-        return self.evaluations, self.saves, self.epochs
-
-    @staticmethod
-    def of(script: ScriptRun) -> LoopFacts:
-        known = LoopFacts(
-            script.interval,
-            modules=list(map(name_call, script.modules, script.called_at)),
-            compiles_itself=any(call.is_arm for call in script.compile_calls),
-        )
-        if (run := script.loop_eager) is None:
-            return known
-        return replace(
-            known,
-            steps=run.steps,
-            seconds=run.steps * run.step_s,
-            evaluations=run.evaluations,
-            saves=run.saves,
-            epochs=run.epochs,
-        )
-
-
-NOTHING = LoopFacts()
 
 
 def time_loop(subject: ScriptSubject, arm: str, known: LoopFacts = NOTHING) -> Steps[None]:

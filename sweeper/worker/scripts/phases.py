@@ -14,7 +14,8 @@ from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.session import measure
 
 from .arms import Arms
-from .loop_time import LoopFacts, time_loop
+from .loop_facts import LoopFacts
+from .loop_time import time_loop
 from .subject import EAGER_STEPS, ScriptSubject
 from .watch.loop import Loop, ScriptOverError, run_steps
 

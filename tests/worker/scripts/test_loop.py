@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from sweeper.worker.measurement.bench import Steps
 from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.scripts.arms import Arms
-from sweeper.worker.scripts.loop_time import NOTHING
+from sweeper.worker.scripts.loop_facts import NOTHING
 from sweeper.worker.scripts.phases import prepare_loop
 from sweeper.worker.scripts.watch.loader import copy_structure
 from sweeper.worker.scripts.watch.loop import MIN_WATCHED, Loop, ScriptOverError

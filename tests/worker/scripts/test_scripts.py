@@ -18,7 +18,7 @@ from sweeper.core.system.gpus import visible_gpus
 from sweeper.core.trial import Trial
 from sweeper.worker.lease import Lease
 from sweeper.worker.process_log import ProcessLog
-from sweeper.worker.scripts import passes
+from sweeper.worker.scripts import runs
 
 
 @pytest.mark.compile
@@ -263,7 +263,7 @@ def test_others_that_keep_the_host_busy_while_a_loop_is_timed_count(
     process = Process(0, 0, cold=True, host=HostState(0.01, of_rounds, throttled_s=1.0))
     notes = ProcessLog(lambda _phase: None, process, Lease())
     loop = replace(process, host=HostState(busy_while_measuring=of_loop))
-    passes._take_over(Outcome("ok", process=loop), "loop_eager", notes)
+    runs._merge(Outcome("ok", process=loop), "loop_eager", notes)
     assert notes.process.host == HostState(0.01, busy, throttled_s=1.0)
 
 

@@ -24,8 +24,8 @@ from sweeper.core.trial import MIN_TRAJECTORY
 from sweeper.worker.lease import Lease
 from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.scripts.__main__ import WatchedScript
-from sweeper.worker.scripts.loop_time import LoopFacts
-from sweeper.worker.scripts.passes import PASSES
+from sweeper.worker.scripts.loop_facts import LoopFacts
+from sweeper.worker.scripts.runs import RUNS
 from sweeper.worker.scripts.watch.patches import Patches
 from sweeper.worker.scripts.watch.script_runner import Program
 from sweeper.worker.source_lines import name_call, name_place
@@ -120,7 +120,7 @@ CALL_LINE = 1 + next(
 )
 
 
-@pytest.mark.parametrize("which", PASSES)
+@pytest.mark.parametrize("which", RUNS)
 def test_what_stands_in_the_process_is_listed_and_undone(
     run: Callable[..., set[str]], which: str
 ) -> None:

@@ -1,0 +1,41 @@
+"""Processes that lead a group of their own, and how a process ended."""
+
+import os
+import signal
+from contextlib import suppress
+from subprocess import Popen
+from typing import Any
+
+
+class ProcessGroup(Popen[bytes]):
+    """A process with a group of its own (`start_new_session`); the group ends with a `with`
+    block.
+    """
+
+    def kill(self) -> None:
+        """Kill every process of the group."""
+        with suppress(ProcessLookupError):  # every process of the group has ended
+            os.killpg(self.pid, signal.SIGKILL)
+
+    def __exit__(self, *error: Any) -> None:
+        self.kill()
+        super().__exit__(*error)
+
+
+def describe_exit(code: int) -> str:
+    """Say how a process ended and what may have ended it, as the rest of a sentence about it.
+
+    The code is that of `subprocess`.
+    """
+    if code >= 0:
+        return f"exited with code {code}"
+    hint = "; the kernel kills so when memory runs out" if code == -signal.SIGKILL else ""
+    return f"{describe_signal(-code)}{hint}"
+
+
+def describe_signal(number: int) -> str:
+    """Say which signal killed a process; most real-time signals have no name."""
+    try:
+        return f"was killed by {signal.Signals(number).name}"
+    except ValueError:
+        return f"was killed by signal {number}"

@@ -1,0 +1,110 @@
+"""Lets go of the device while the compiler runs on the CPU.
+
+Inductor autotunes kernels on the device while it compiles: it has the device back for one benchmark
+at a time, so that several workers that autotune take turns.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
+from torch._inductor.runtime import benchmarking
+
+from sweeper.core.protocol import NOTHING
+from sweeper.worker.lease import Lease
+
+F = TypeVar("F", bound=Callable[..., object])
+# the other triggers are work on the device
+COMPILES = (CallbackTrigger.DYNAMO, CallbackTrigger.LAZY_BACKWARD)
+
+
+def _not_compiled(method: F) -> F:
+    """Within a compiled step Dynamo would compile what it calls back as well, and wait for
+    itself.
+    """
+    return torch.compiler.disable(method)  # type: ignore[no-untyped-call, no-any-return]
+
+
+class LeaseBreaks:
+    """Gives a lease back whenever the compiler runs."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._after_compiling: str | None = None  # what was held when compiling began
+
+    def begin(self) -> None:
+        """Begin, after `torch._dynamo.reset`."""
+        callback_handler.register_start_callback(self._start_compiling)
+        callback_handler.register_end_callback(self._end_compiling)
+        _wrap_benchmarks(self._benchmark)
+
+    def _leave(self) -> None:
+        """Let go of the device when it has nothing more to do, and of the memory that is kept for
+        later.
+        """
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+        self._lease.leave()
+
+    @_not_compiled
+    def _start_compiling(self, call: CallbackArgs) -> None:
+        with self._lease.lock:
+            if call.callback_trigger in COMPILES and self._lease.holds != NOTHING:
+                self._after_compiling = self._lease.holds
+                self._leave()
+
+    @_not_compiled
+    def _end_compiling(self, _call: CallbackArgs) -> None:
+        with self._lease.lock:
+            if self._after_compiling is not None:
+                wants, self._after_compiling = self._after_compiling, None
+                self._lease.take(wants)
+
+    @contextmanager
+    def _benchmark(self) -> Iterator[None]:
+        """Hold the device while Inductor benchmarks a kernel, in the middle of compiling or in a
+        step.
+        """
+        was_ours = self._start_benchmark()
+        try:
+            yield
+        finally:
+            self._end_benchmark(was_ours)
+
+    @_not_compiled
+    def _start_benchmark(self) -> bool:
+        """Take the device if it is not held; return whether it was."""
+        self._lease.lock.acquire()
+        was_ours = self._lease.holds != NOTHING
+        if not was_ours:
+            self._lease.take()
+        return was_ours
+
+    @_not_compiled
+    def _end_benchmark(self, was_ours: bool) -> None:
+        try:
+            if not was_ours:
+                self._leave()
+        finally:
+            self._lease.lock.release()
+
+
+def _wrap_benchmarks(context: Callable[[], Any]) -> None:
+    """Have Inductor time every candidate on the GPU within `context`; torch has a hook for it from
+    2.13 on.
+    """
+    if hasattr(benchmarking, "set_gpu_benchmark_lock_context"):
+        benchmarking.set_gpu_benchmark_lock_context(context)
+        return
+    measure: Callable[..., Any] = benchmarking.benchmarker.benchmark_gpu
+
+    @functools.wraps(measure)
+    def within(*arguments: Any, **options: Any) -> Any:
+        with context():
+            return measure(*arguments, **options)
+
+    setattr(benchmarking.benchmarker, "benchmark_gpu", within)  # noqa: B010  # a method, to mypy

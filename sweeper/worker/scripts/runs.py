@@ -1,0 +1,136 @@
+"""Leads a worker through the runs of a script, each a child of its own, and puts their results
+together: its steps in both arms, its loop in eager, its loop compiled, and its trajectory if asked.
+"""
+
+import json
+import math
+import os
+import sys
+import time
+from dataclasses import asdict, replace
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+from sweeper.core.protocol import ALONE, Job, Outcome
+from sweeper.core.record import EAGER_PHASES, Diagnostics, ScriptRun, Trajectory
+from sweeper.core.system.process_group import describe_signal
+from sweeper.worker import failures
+from sweeper.worker.children import add_load, run_child, take_over
+from sweeper.worker.process_log import ProcessLog, Task
+
+from .last_line import describe_last_line, measure_log
+from .loop_facts import LoopFacts
+
+EAGER_LOOP = "loop_eager"
+STEPS = "steps"
+MEASURING = (STEPS, EAGER_LOOP, "loop_compiled")
+TRAJECTORY = "trajectory"
+RUNS = (*MEASURING, TRAJECTORY)
+RESERVE_S = 10.0  # of the worker's time, to answer with what there is
+
+
+class ScriptError(failures.Failure):
+    """A run of the script did not end well; its status is the trial's."""
+
+    def __init__(self, status: str, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def make_task(trial: Path) -> Task:
+    """Make the task of a worker whose job, in the file `trial`, is a script."""
+    return partial(_run_all, trial)
+
+
+def _run_all(trial: Path, job: Job, log: ProcessLog) -> None:
+    """Run the script for each thing to measure, one run after the other, with the device alone."""
+    log.lease.take(ALONE)
+    deadline = time.monotonic() + job.measure.timeout_s - RESERVE_S
+    for which in MEASURING:
+        outcome = _run(trial, which, log)
+        _merge(outcome, which, log)
+        if outcome.status != "ok":
+            log.phase = outcome.phase or log.phase
+            _fail(outcome, which)
+    if job.trial.model.asked_trajectory and log.slot.index == 0 and job.trial.mode != "eager":
+        _follow(trial, log, deadline)
+
+
+def _fail(outcome: Outcome, which: str) -> NoReturn:
+    """Raise ScriptError; what fails in a loop that has run nothing compiled is the script's own."""
+    status, message = outcome.status, outcome.message or outcome.status
+    if which == EAGER_LOOP and status in ("runtime_error", "crashed"):
+        status, message = "eager_error", f"in its loop in eager: {message}"
+    raise ScriptError(status, message)
+
+
+def _follow(trial: Path, log: ProcessLog, deadline: float) -> None:
+    """Add the trajectory. If its run fails or is late, the trajectory says so; what was measured
+    before stays.
+    """
+    outcome = _run(trial, TRAJECTORY, log, deadline)
+    trajectory = Trajectory(0, None, outcome.message or outcome.status)
+    if outcome.process and outcome.process.script:
+        trajectory = outcome.process.script.trajectory or trajectory
+    script = log.process.script or ScriptRun()
+    log.add(script=replace(script, trajectory=trajectory))
+
+
+def _merge(outcome: Outcome, which: str, log: ProcessLog) -> None:
+    """Take the figures of the first run, and of the others how long their loops took."""
+    process = outcome.process
+    if process is None:
+        return
+    if which == STEPS:
+        take_over(outcome, log)
+        if log.diagnostics:
+            log.diagnostics = _shorten_places(log.diagnostics)
+    elif process.host:
+        add_load(process.host.busy_while_measuring, log)
+    seen = process.script
+    if seen is None:
+        return
+    first = log.process.script or seen
+    first = replace(
+        first,
+        length=first.length or seen.length,
+        loop_eager=seen.loop_eager or first.loop_eager,
+    )
+    if seen.loop_compiled is not None:
+        first = replace(
+            first,
+            loop_compiled=seen.loop_compiled,
+            shapes=seen.shapes,  # it has seen what the loader gives
+            num_shapes=seen.num_shapes,
+            sizes=seen.sizes,
+            pad_to=seen.pad_to,
+        )
+    log.add(script=first)
+
+
+def _shorten_places(diagnostics: Diagnostics) -> Diagnostics:
+    """Name places in the folder of the sweep as the user would: the script ran with an absolute
+    path.
+    """
+    begin = f"{Path.cwd()}{os.sep}"
+    breaks = tuple(
+        replace(item, where=(item.where or "").removeprefix(begin) or None)
+        for item in diagnostics.graph_breaks
+    )
+    return replace(diagnostics, graph_breaks=breaks)
+
+
+def _run(trial: Path, which: str, log: ProcessLog, deadline: float = math.inf) -> Outcome:
+    """Run the script once."""
+    known = json.dumps(asdict(LoopFacts.of(log.process.script or ScriptRun())))
+    print("run of the script:", which, known, flush=True)  # into the log
+    begin = measure_log()
+    command = [sys.executable, "-m", "sweeper.worker.scripts", str(trial.resolve()), which]
+    ended = run_child([*command, "--known", known], log, deadline)
+    if isinstance(ended, Outcome):
+        return ended
+    how = f"ended its process with exit code {ended}" if ended >= 0 else describe_signal(-ended)
+    status = "eager_error" if log.phase in EAGER_PHASES else "crashed"
+    message = f"the script {how}, before enough steps were seen{describe_last_line(begin)}"
+    return Outcome(status, log.phase, message)
