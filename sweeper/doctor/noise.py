@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import fmean, median, stdev
 
 from sweeper.analysis.derive import derive
-from sweeper.analysis.stats import t_quantile
+from sweeper.analysis.stats import Estimate, t_quantile
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import ARMS, Record
 from sweeper.core.system.gpus import Device, visible_gpus
@@ -30,9 +30,7 @@ class Noise:
     model: str
     status: str
     processes: int
-    speedup: float | None = None
-    speedup_low: float | None = None
-    speedup_high: float | None = None
+    speedup: Estimate | None = None
     # coefficient of variation of an arm's blocks, median over arms and processes
     spread_within: float | None = None
     spread_between: float | None = None  # standard deviation of the processes' log speedups
@@ -92,8 +90,6 @@ def compute_noise(record: Record) -> Noise:
         record.status,
         len(logs),
         result.speedup,
-        result.speedup_low,
-        result.speedup_high,
         median(spreads) if spreads else None,
         between,
         needed,
@@ -130,11 +126,11 @@ def _make_row(noise: Noise) -> list[str]:
     if noise.status != "ok" or noise.speedup is None:
         return [noise.model, noise.status, "", "", "", ""]
     interval = within = between = needed = ""
-    if noise.speedup_low is not None and noise.speedup_high is not None:
-        interval = f"{noise.speedup_low:.4f} to {noise.speedup_high:.4f}"
+    if bounds := noise.speedup.interval():
+        interval = f"{bounds.low:.4f} to {bounds.high:.4f}"
     if noise.spread_within is not None:
         within = f"{100 * noise.spread_within:.2f} %"
     if noise.spread_between is not None:
         between = f"{100 * noise.spread_between:.2f} %"
         needed = str(noise.processes_needed or f"more than {MAX_PROCESSES}")
-    return [noise.model, f"{noise.speedup:.4f}", interval, within, between, needed]
+    return [noise.model, f"{noise.speedup.ratio:.4f}", interval, within, between, needed]

@@ -74,7 +74,7 @@ class Ladder:
             return {}
         found = {}
         for entry in self.compiled:
-            step = entry.result.compiled_estimate
+            step = entry.result.compiled_step
             if step and not entry.record.smaller_batch_size:
                 found[entry] = OverStrongest(strongest.title, difference(strongest.time, step))
         return found
@@ -156,7 +156,7 @@ def _find_steps(plain: Trial, rung: str, group: Sequence[Entry]) -> list[Step]:
     own = [entry for entry in alike if (entry.trial.mode, entry.trial.backend) == asked]
     if rung not in ladder.EAGER_RUNGS:
         return [
-            _make_step(rung, _add_settings(title, entry), entry, entry.result.compiled_estimate)
+            _make_step(rung, _add_settings(title, entry), entry, entry.result.compiled_step)
             for entry in own
         ]
     if own:
@@ -164,9 +164,10 @@ def _find_steps(plain: Trial, rung: str, group: Sequence[Entry]) -> list[Step]:
     timed: list[Entry] = []
     times: list[Estimate] = []
     for entry in alike:
-        if entry.result.eager_estimate and not entry.record.smaller_batch_size:
+        time = entry.result.eager_step
+        if entry.is_ok and time and not entry.record.smaller_batch_size:
             timed.append(entry)
-            times.append(entry.result.eager_estimate)
+            times.append(time)
     return [_make_step(rung, title, timed[0], pool_estimates(times))] if timed else []
 
 
@@ -192,7 +193,7 @@ def _pool_arms(entry: Entry) -> Estimate | None:
     their difference; so it is right although the arms of a process are alike.
     """
     result = entry.result
-    one, other, apart = result.eager_estimate, result.compiled_estimate, result.estimate
+    one, other, apart = result.eager_step, result.compiled_step, result.speedup
     if one is None or other is None or apart is None:
         return None
     log = (one.log + other.log) / 2

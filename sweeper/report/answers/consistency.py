@@ -44,7 +44,7 @@ def find_mixtures(entries: Sequence[Entry]) -> list[str]:
         # The variant has what the grid asked for, such as `worker.python`.
         if torch := read_environment(entry.record).torch:
             torches[variant].add(torch)
-        if entry.result.eager_step_s is not None:
+        if entry.result.eager_step:
             clock = "step" if "eager_p50_s" in entry.result.readings else "block"
             clocks[trial.workload, variant].add(clock)
         settings = read_settings_of_torch(entry.record)

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import attrgetter
 from typing import TypeVar
 
 from sweeper.analysis import stats
@@ -110,7 +109,7 @@ class Mean:
     title: str
     meaning: str
     weights: Sequence[str] = WEIGHTS
-    speedup: Callable[[Result], Estimate | None] = attrgetter("estimate")
+    speedup: Callable[[Result], Estimate | None] = lambda result: result.speedup
     doubts: Set[str] = DOUBTS
 
     def select(self, group: Group) -> list[list[Estimate]]:
@@ -164,7 +163,7 @@ class Mean:
 WEIGHTED = Mean("weighted", f"{stats.AMP_SHARE:g} AMP + {stats.FP32_SHARE:g} fp32")
 AMP = Mean("AMP", "AMP alone", ("amp",))
 FP32 = Mean("fp32", "fp32 alone", ("fp32",))
-DEVICE = Mean("by device time", "", WEIGHTS, attrgetter("device_estimate"), DEVICE_DOUBTS)
+DEVICE = Mean("by device time", "", WEIGHTS, lambda result: result.device_speedup, DEVICE_DOUBTS)
 MEANS = (WEIGHTED, AMP, FP32, DEVICE)
 
 

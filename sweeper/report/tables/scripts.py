@@ -29,6 +29,7 @@ was timed |
 
 from collections.abc import Sequence
 
+from sweeper.analysis.stats import ratio_of
 from sweeper.core.record import LoopRun
 from sweeper.loading.entries import Entry
 from sweeper.report.answers import trajectories
@@ -47,7 +48,7 @@ def _of_saving(column: Column[Saving]) -> Column[ScriptAnswer]:
 
 
 def _show_step(script: ScriptAnswer) -> str:
-    return estimated(script.entry.result.estimate) or script.entry.record.status
+    return estimated(script.entry.result.speedup) or script.entry.record.status
 
 
 OF_TRIALS = (
@@ -72,15 +73,21 @@ COLUMNS: tuple[Column[ScriptAnswer], ...] = (
     *file_columns(OF_TRIALS),
     Column(
         "",
-        lambda script: script.entry.result.loop_speedup,
+        lambda script: ratio_of(script.entry.result.loop_speedup),
         float,
         title="loop",
-        text=lambda script: estimated(script.entry.result.loop_estimate),
+        text=lambda script: estimated(script.entry.result.loop_speedup),
     ),
-    Column("", lambda script: script.entry.result.speedup, float, title="step", text=_show_step),
+    Column(
+        "",
+        lambda script: ratio_of(script.entry.result.speedup),
+        float,
+        title="step",
+        text=_show_step,
+    ),
     lift(
         Column[float]("", float, float, title="loader", text=percent),
-        lambda script: script.entry.result.eager_loader_share,
+        lambda script: script.loader_share.eager,
     ),
     Column("ceiling", lambda script: script.ceiling, float),
     Column("total_steps", lambda script: script.total_steps, int),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from sweeper.analysis.flags import UNVERIFIED
+from sweeper.analysis.stats import ratio_of
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
@@ -184,8 +185,8 @@ def _compare_eager(entries: Sequence[Entry]) -> str:
         if entry.trial.mode != "eager":
             return ""
         if entry.is_ok:
-            by_wall.append(entry.result.speedup)
-            by_device.append(entry.result.device_speedup)
+            by_wall.append(ratio_of(entry.result.speedup))
+            by_device.append(ratio_of(entry.result.device_speedup))
     if not by_wall:
         return ""
     parts = []
