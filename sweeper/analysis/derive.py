@@ -3,7 +3,7 @@ headroom, and the share of waiting from which an arm is host-bound.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -11,8 +11,8 @@ from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import ARMS, Accuracy, PerArm, Process, Record, of_arm
 
 from .metrics import METRICS, read_loop_step_s
-from .result import Result
-from .stats import Bounded, Estimate, group_logs_by_draw, mean_over_draws, median_of
+from .result import NO_ARMS, Result
+from .stats import NOT_KNOWN, Bounded, Estimate, group_logs_by_draw, mean_over_draws, median_of
 
 # with fewer compile caches, an interval describes these compiled artifacts alone
 MIN_DRAWS_FOR_INTERVAL = 3
@@ -38,20 +38,24 @@ def derive(record: Record) -> Result:
             value = metric.read(record.processes)
             if value is not None:
                 readings[metric.name] = value
-    found = record.diagnostics
+    graph_breaks = recompiles = None
+    if found := record.diagnostics:
+        graph_breaks = sum(item.count for item in found.graph_breaks)
+        recompiles = found.recompiles
     result = Result(
         processes=len(measured),
         draws=len({process.draw for process in measured}),
         eager_step=_estimate_step(measured, "eager"),
         artifacts=len(record.artifacts) or None,
         seen_of_script=next(filter(None, (process.script for process in record.processes)), None),
-        graph_breaks=sum(item.count for item in found.graph_breaks) if found else None,
-        recompiles=found.recompiles if found else None,
+        graph_breaks=graph_breaks,
+        recompiles=recompiles,
         readings=readings,
     )
     if not is_right:
         return result
-    return _add_missing(_add_headroom(_add_speedups(result, record, measured)), record)
+    result = _add_speedups(result, record, measured)
+    return _add_missing(_add_headroom(result), record)
 
 
 def find_worst_accuracy(record: Record) -> Accuracy | None:
@@ -73,19 +77,23 @@ def find_worst_accuracy(record: Record) -> Accuracy | None:
     return max(found, key=rank, default=None)
 
 
-def find_break_even(compile_s: float | None, eager_s: float | None, speedup: Estimate) -> Bounded:
+def find_break_even(
+    compile_s: float | None, eager_s: float | None, speedup: Estimate | None
+) -> Bounded:
     """Find the steps after which compiling has paid, compile_s / (eager_s - compiled_s), at the
     speedup and at both its ends; None when it never does.
     """
+    if compile_s is None or eager_s is None or speedup is None:
+        return NOT_KNOWN
 
-    def count_steps(ratio: float | None) -> float | None:
-        if compile_s is None or not eager_s or not ratio:
-            return None
+    def count_steps(ratio: float) -> float | None:
         saved_s = eager_s - eager_s / ratio
         return max(compile_s, 0.0) / saved_s if saved_s > 0 else None
 
-    low, high = speedup.interval() or (None, None)
-    return Bounded(count_steps(speedup.ratio), count_steps(high), count_steps(low))
+    bounds = speedup.interval()
+    if bounds is None:
+        return Bounded(count_steps(speedup.ratio))
+    return Bounded(*map(count_steps, (speedup.ratio, bounds.high, bounds.low)))
 
 
 def find_host_s(host_s: float, device_s: float, step_s: float) -> float:
@@ -140,46 +148,47 @@ def read_speedup(process: Process) -> float | None:
     return PerArm(process.step_s("eager"), process.step_s("compiled")).ratio
 
 
-def _read_device_speedup(process: Process) -> float | None:
-    return process.device_step_s.ratio if process.device_step_s else None
-
-
-def _read_loop_speedup(process: Process) -> float | None:
-    return read_loop_step_s(process).ratio
-
-
 def _add_speedups(result: Result, record: Record, measured: Sequence[Process]) -> Result:
     """Add step times and throughput, speedups by the wall clock, of the device and of a script's
     loop, and when compiling has paid.
     """
     waits = PerArm(_find_waiting(measured, "eager"), _find_waiting(measured, "compiled"))
     bound = [arm for arm in ARMS if (of_arm(waits, arm) or 0.0) > HOST_BOUND]
-    draws = _group_logs(measured, read_speedup)
-    speedup = _estimate(draws, bool(bound))
+    speedup = _estimate(measured, read_speedup, bool(bound))
     compiled = _estimate_step(measured, "compiled", "compiled" in bound)
     assert speedup is not None
     assert compiled is not None
-    interval, ratios = "none", list(map(math.exp, chain.from_iterable(draws)))
+    interval, arms = "none", "both"
     if speedup.variance is not None:
-        interval = "draws" if len(draws) >= MIN_DRAWS_FOR_INTERVAL else "processes"
-    samples, tokens = None, measured[0].tokens_per_step
+        interval = "draws" if result.draws >= MIN_DRAWS_FOR_INTERVAL else "processes"
+    if len(bound) < len(ARMS):
+        arms = "".join(bound)
+    low = high = samples_per_s = tokens_per_s = None
+    if len(measured) > 1:
+        logs = list(chain.from_iterable(_group_logs(measured, read_speedup)))
+        low, high = math.exp(min(logs)), math.exp(max(logs))
     if record.trial.workload != SCRIPT:
         samples = record.trial.replace_batch_size(record.batch_size).samples_per_step
+        samples_per_s = samples / compiled.ratio
+    if tokens := measured[0].tokens_per_step:
+        tokens_per_s = tokens / compiled.ratio
     result = replace(
         result,
         interval=interval,
         speedup=speedup,
-        speedup_min=min(ratios) if len(ratios) > 1 else None,
-        speedup_max=max(ratios) if len(ratios) > 1 else None,
-        device_speedup=_estimate(_group_logs(measured, _read_device_speedup)),
-        loop_speedup=_estimate(_group_logs(measured, _read_loop_speedup)),
+        speedup_min=low,
+        speedup_max=high,
+        device_speedup=_estimate(
+            measured, lambda process: (process.device_step_s or NO_ARMS).ratio
+        ),
+        loop_speedup=_estimate(measured, lambda process: read_loop_step_s(process).ratio),
         host_bound_fraction=waits.largest,
         compiled_waits_fraction=waits.compiled,
-        host_bound_arms="both" if len(bound) > 1 else "".join(bound) or None,
+        host_bound_arms=arms or None,
         eager_step=_estimate_step(measured, "eager", "eager" in bound),
         compiled_step=compiled,
-        samples_per_s=samples and samples / compiled.ratio,
-        tokens_per_s=tokens / compiled.ratio if tokens else None,
+        samples_per_s=samples_per_s,
+        tokens_per_s=tokens_per_s,
     )
     eager_s = result.step_s.eager
     if result.loop_speedup:
@@ -212,28 +221,33 @@ def _estimate_step(
     """Estimate log seconds per step as the speedup is estimated, so that the ratio of the arms is
     the speedup.
     """
-    return _estimate(_group_logs(measured, lambda process: process.step_s(arm)), is_host_bound)
+    return _estimate(measured, lambda process: process.step_s(arm), is_host_bound)
 
 
-def _group_logs(
-    measured: Sequence[Process], read: Callable[[Process], float | None]
-) -> list[list[float]]:
-    return group_logs_by_draw((process.draw, read(process)) for process in measured)
-
-
-def _estimate(draws: Sequence[Sequence[float]], is_host_bound: bool = False) -> Estimate | None:
+def _estimate(
+    measured: Sequence[Process],
+    read: Callable[[Process], float | None],
+    is_host_bound: bool = False,
+) -> Estimate | None:
     """Estimate the mean log over processes, or over draws where there are enough: each draw tunes
     kernels anew.
 
     A host-bound mean over few processes gets no variance, and so no interval: the range of
     processes is shown.
     """
+    draws = _group_logs(measured, read)
     if not draws:
         return None
     estimate = mean_over_draws(draws, len(draws) >= MIN_DRAWS_FOR_INTERVAL)
-    if is_host_bound and sum(map(len, draws)) < MIN_PROCESSES_IF_HOST_BOUND:
+    if is_host_bound and len(measured) < MIN_PROCESSES_IF_HOST_BOUND:
         return Estimate(estimate.log, count=estimate.count)
     return estimate
+
+
+def _group_logs(
+    measured: Sequence[Process], read: Callable[[Process], float | None]
+) -> list[list[float]]:
+    return group_logs_by_draw((process.draw, read(process)) for process in measured)
 
 
 def _add_headroom(result: Result) -> Result:
@@ -260,20 +274,17 @@ def _add_headroom(result: Result) -> Result:
 
 
 def _add_missing(result: Result, record: Record) -> Result:
-    """Add why figures are missing, by the processes, each reason once; a CPU lacks them by
-    nature.
-    """
+    """Add why figures are missing; a CPU lacks them by nature."""
     if record.trial.device == "cpu":
         return result
-    device_time: list[str | None] = []
-    memory: list[str | None] = []
-    for process in record.processes:
-        if result.device_speedup is None:
-            device_time.append(process.device_time_missing)
-        if None in (result.peak_memory_bytes.eager, result.peak_memory_bytes.compiled):
-            memory.append(process.memory_missing)
-    return replace(
-        result,
-        device_time_missing="; ".join(dict.fromkeys(filter(None, device_time))) or None,
-        memory_missing="; ".join(dict.fromkeys(filter(None, memory))) or None,
-    )
+    if result.device_speedup is None:
+        reasons = [process.device_time_missing for process in record.processes]
+        result = replace(result, device_time_missing=_join_reasons(reasons))
+    if result.peak_memory_bytes.ratio is None:
+        reasons = [process.memory_missing for process in record.processes]
+        result = replace(result, memory_missing=_join_reasons(reasons))
+    return result
+
+
+def _join_reasons(reasons: Iterable[str | None]) -> str | None:
+    return "; ".join(dict.fromkeys(filter(None, reasons))) or None

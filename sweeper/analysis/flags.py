@@ -185,8 +185,7 @@ def _attention_differs(record: Record, _result: Result) -> bool:
     """Whether the arms ran attention kernels of different kinds, so a part of the speedup is the
     choice of a kernel.
     """
-    settings = record.diagnostics.settings if record.diagnostics else {}
-    eager, compiled = (settings.get(f"attention_ran_{arm}") for arm in ARMS)
+    eager, compiled = (record.settings.get(f"attention_ran_{arm}") for arm in ARMS)
     return eager is not None and compiled is not None and eager != compiled
 
 

@@ -8,6 +8,7 @@ from that line. A metric of a whole trial also needs a field in `result` and a l
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from sweeper.core.record import (
     ARMS,
@@ -69,13 +70,13 @@ class Metric:
 
 
 def _per_cache(
-    name: str, meaning: str, of_process: Callable[[Process], float | None], mlflow: bool = False
+    name: str, meaning: str, of_process: Callable[[Process], float | None], **shown: Any
 ) -> list[Metric]:
     """Declare a metric with an empty cache, and with a filled one."""
     cold, warm = f"{meaning} with an empty cache", f"{meaning} with a filled cache"
     return [
-        Metric(f"{name}_cold_s", cold, of_process, cold=True, mlflow=mlflow),
-        Metric(f"{name}_warm_s", warm, of_process, cold=False, mlflow=mlflow),
+        Metric(f"{name}_cold_s", cold, of_process, cold=True, **shown),
+        Metric(f"{name}_warm_s", warm, of_process, cold=False, **shown),
     ]
 
 
@@ -83,10 +84,8 @@ def _per_arm(
     name: str,
     meaning: str,
     read: Callable[[Process], PerArm | None] | None = None,
-    *,
     needs_ok: bool = True,
-    mlflow: bool = False,
-    unit: str = "",
+    **shown: Any,
 ) -> list[Metric]:
     """Declare a metric of each arm, with the arm where `name` and `meaning` have `{arm}`.
 
@@ -100,8 +99,7 @@ def _per_arm(
                 meaning.format(arm=arm),
                 read and _read_arm(read, arm),
                 needs_ok=needs_ok and arm == "compiled",
-                mlflow=mlflow,
-                unit=unit,
+                **shown,
             )
         )
     return metrics
@@ -179,7 +177,7 @@ METRICS: list[Metric] = [
         "compile",
         "extra wall seconds of the first compiled steps",
         lambda process: process.compile_s,
-        True,
+        mlflow=True,
     ),
     Metric(
         "break_even_steps",
@@ -191,7 +189,7 @@ METRICS: list[Metric] = [
         "{arm}_peak_memory_bytes",
         "peak device memory of the {arm} arm, less what was in use before the model",
         lambda process: process.memory_bytes,
-        needs_ok=False,
+        False,
         mlflow=True,
         unit="mib",
     ),
@@ -273,6 +271,6 @@ METRICS: list[Metric] = [
         "{arm}_loader_share",
         "share of that time in which the {arm} loop waits for its loader",
         _read_loader_share,
-        needs_ok=False,
+        False,
     ),
 ]

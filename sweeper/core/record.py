@@ -540,6 +540,11 @@ class Record:
         return None if self.trial.known_batch_size is None else self.batch_size
 
     @property
+    def settings(self) -> Mapping[str, Json]:
+        """Settings of torch that are equal in both arms, by name."""
+        return self.diagnostics.settings if self.diagnostics else {}
+
+    @property
     def cudagraph_skips(self) -> tuple[str, ...]:
         """Why graphs were not recorded as CUDA graphs. For graphs on a CPU torch gives no
         reason.

@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 
-from sweeper.analysis.derive import derive
-from sweeper.analysis.stats import Estimate, t_quantile
+from sweeper.analysis.derive import derive, read_speedup
+from sweeper.analysis.stats import Estimate, median_of, t_quantile
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import ARMS, Record
 from sweeper.core.system.gpus import Device, visible_gpus
@@ -76,11 +76,11 @@ def compute_noise(record: Record) -> Noise:
     logs = []
     spreads = []
     for process in record.processes:
-        eager_s, compiled_s = process.step_s("eager"), process.step_s("compiled")
-        if eager_s and compiled_s:
-            logs.append(math.log(eager_s / compiled_s))
-        arms = [process.blocks_s(arm) for arm in ARMS]
-        spreads += [stdev(blocks_s) / fmean(blocks_s) for blocks_s in arms if len(blocks_s) > 1]
+        if speedup := read_speedup(process):
+            logs.append(math.log(speedup))
+        for blocks_s in map(process.blocks_s, ARMS):
+            if len(blocks_s) > 1:
+                spreads.append(stdev(blocks_s) / fmean(blocks_s))
     between = needed = None
     if len(logs) > 1:
         between = stdev(logs)
@@ -90,7 +90,7 @@ def compute_noise(record: Record) -> Noise:
         record.status,
         len(logs),
         result.speedup,
-        median(spreads) if spreads else None,
+        median_of(spreads),
         between,
         needed,
     )

@@ -73,14 +73,15 @@ def draw_memory(entries: Sequence[Entry]) -> Figure:
     drawings = []
     if shown:
         xaxis = ratio_axis("eager / compiled peak memory", map(peak_ratio, shown))
-        drawings = [_scatter(shown, peak_ratio, xaxis, _describe_memory, reference_line("x"))]
+        line = reference_line("x")
+        drawings = [
+            _scatter(
+                shown, peak_ratio, xaxis, lambda one: f"memory {show_memory_change(one)}", line
+            )
+        ]
     caption = "Right of 1 compiling saves device memory, above 1 it saves time."
     missing = "no trial with a speedup has the peak memory of both arms"
     return Figure("memory", "Memory against speedup", caption + thinned, drawings, missing)
-
-
-def _describe_memory(entry: Entry) -> str:
-    return f"memory {show_memory_change(entry)}"
 
 
 def _select_known(
