@@ -1,7 +1,7 @@
 """The figures of a trial, as every table has them; `derive` makes them of a record."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from sweeper.core.record import PerArm, ScriptRun
@@ -56,9 +56,8 @@ class Result:
         """All other metrics by their names: a figure has its ends as `NAME_low` and `NAME_high`,
         and its arms as `eager_NAME` and `compiled_NAME`.
         """
-        parts = {part.name: getattr(self, part.name) for part in fields(self)}
         figures: dict[str, MetricValue] = {}
-        for name, part in {**parts, "step_s": self.step_s}.items():
+        for name, part in {**vars(self), "step_s": self.step_s}.items():
             if isinstance(part, Estimate):
                 part = Bounded(part.ratio, *(part.interval() or ()))
             if isinstance(part, Bounded):

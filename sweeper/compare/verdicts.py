@@ -15,7 +15,7 @@ from sweeper.analysis import stats
 from sweeper.analysis.derive import MIN_DRAWS_FOR_INTERVAL, MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.margins import find_margin
-from sweeper.analysis.stats import CONFIDENCE, Estimate, Interval
+from sweeper.analysis.stats import CONFIDENCE, Estimate, Interval, ratio_of
 from sweeper.report.columns.formats import join, prefix
 
 from .pairs import LOST, Pair, Sides
@@ -65,7 +65,7 @@ class Change:
     @property
     def ratio(self) -> float | None:
         """HEAD / BASE."""
-        return self.estimate.ratio if self.estimate else None
+        return ratio_of(self.estimate)
 
     @property
     def interval(self) -> Interval | None:

@@ -261,10 +261,12 @@ def _find_comparable(
         if why:
             ruled_out.append(f"{name_mode(entry)}: {why}")
     of_loop = [one for one in candidates if one.of_loop]
-    if of_loop:
-        others = [one.name for one in candidates if not one.of_loop]
-        ruled_out += [f"{name}: its loop was not timed" for name in others]
-    return of_loop or candidates, ruled_out
+    if not of_loop:
+        return candidates, ruled_out
+    for other in candidates:
+        if not other.of_loop:
+            ruled_out.append(f"{other.name}: its loop was not timed")
+    return of_loop, ruled_out
 
 
 def _take(answer: Answer, gaining: Sequence[Candidate]) -> Answer:

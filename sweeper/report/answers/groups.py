@@ -94,9 +94,7 @@ def _weigh(pairs: Sequence[tuple[float, float]]) -> float | None:
     """Weigh the mean over AMP and the mean over fp32."""
     if not pairs:
         return None
-    in_amp = stats.geomean([amp for amp, _ in pairs])
-    in_fp32 = stats.geomean([fp32 for _, fp32 in pairs])
-    return stats.weighted(in_amp, in_fp32)
+    return stats.weighted(*map(stats.geomean, zip(*pairs, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -133,10 +131,7 @@ class Mean:
         selected = self.select(group)
         if not selected:
             return None
-        means = []
-        for place in range(len(self.weights)):
-            of_weight = [speedups[place] for speedups in selected]
-            means.append(stats.geomean_of_these_models(of_weight))
+        means = list(map(stats.geomean_of_these_models, zip(*selected, strict=True)))
         if len(means) == 1:
             return means[0]
         return stats.weighted_of_these_models(*means)

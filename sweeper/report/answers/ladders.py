@@ -11,7 +11,7 @@ from itertools import chain
 from statistics import fmean, geometric_mean
 
 from sweeper.analysis.flags import UNVERIFIED
-from sweeper.analysis.stats import Estimate, difference
+from sweeper.analysis.stats import Estimate, difference, ratio_of
 from sweeper.core.ladder import COMPILED_RUNGS, EAGER_RUNGS
 from sweeper.loading.entries import Entry
 from sweeper.loading.environment import read_environment
@@ -199,7 +199,7 @@ class LadderAnswer:
 
 
 def _read_gain(found: Estimate | None) -> float:
-    return found.ratio if found else 0.0
+    return ratio_of(found) or 0.0
 
 
 def answer_ladders(ladders: Iterable[Ladder]) -> list[LadderAnswer]:

@@ -148,10 +148,12 @@ def _count_sure(answers: Sequence[Answer]) -> str:
 
 def _say_modes(answers: Sequence[Answer]) -> str:
     """Count the modes to take, where several were tried."""
-    tried = {
-        (entry.trial.mode, entry.trial.backend) for answer in answers for entry in answer.entries
-    }
-    taken = Counter(answer.recommended for answer in answers if answer.chosen)
+    tried: set[tuple[str, str | None]] = set()
+    taken: Counter[str] = Counter()
+    for answer in answers:
+        tried.update((entry.trial.mode, entry.trial.backend) for entry in answer.entries)
+        if answer.chosen:
+            taken[answer.recommended] += 1
     if len(tried) < 2 or len(answers) < 2 or not taken:
         return ""
     named = ", ".join(f"{mode} for {number}" for mode, number in taken.most_common())
