@@ -5,7 +5,6 @@ headroom, and the share of waiting from which an arm is host-bound.
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from itertools import chain
 
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import ARMS, Accuracy, PerArm, Process, Record, of_arm
@@ -165,7 +164,7 @@ def _add_speedups(result: Result, record: Record, measured: Sequence[Process]) -
         arms = "".join(bound)
     low = high = samples_per_s = tokens_per_s = None
     if len(measured) > 1:
-        logs = list(chain.from_iterable(_group_logs(measured, read_speedup)))
+        logs = list(map(math.log, filter(None, map(read_speedup, measured))))
         low, high = math.exp(min(logs)), math.exp(max(logs))
     if record.trial.workload != SCRIPT:
         samples = record.trial.replace_batch_size(record.batch_size).samples_per_step
@@ -235,19 +234,13 @@ def _estimate(
     A host-bound mean over few processes gets no variance, and so no interval: the range of
     processes is shown.
     """
-    draws = _group_logs(measured, read)
+    draws = group_logs_by_draw((process.draw, read(process)) for process in measured)
     if not draws:
         return None
     estimate = mean_over_draws(draws, len(draws) >= MIN_DRAWS_FOR_INTERVAL)
     if is_host_bound and len(measured) < MIN_PROCESSES_IF_HOST_BOUND:
         return Estimate(estimate.log, count=estimate.count)
     return estimate
-
-
-def _group_logs(
-    measured: Sequence[Process], read: Callable[[Process], float | None]
-) -> list[list[float]]:
-    return group_logs_by_draw((process.draw, read(process)) for process in measured)
 
 
 def _add_headroom(result: Result) -> Result:

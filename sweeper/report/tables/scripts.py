@@ -29,14 +29,13 @@ was timed |
 
 from collections.abc import Sequence
 
-from sweeper.analysis.stats import ratio_of
 from sweeper.core.record import LoopRun
 from sweeper.loading.entries import Entry
 from sweeper.report.answers import trajectories
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.scripts import Saving, ScriptAnswer, describe_call
 from sweeper.report.answers.trials import find_varying, show_axes
-from sweeper.report.columns.column import MARKDOWN, PAGE, Column, lift
+from sweeper.report.columns.column import MARKDOWN, PAGE, Column, estimate_column, lift
 from sweeper.report.columns.formats import estimated, join, percent
 
 from .spec import TableSpec
@@ -71,20 +70,8 @@ OF_TRIALS = (
 COLUMNS: tuple[Column[ScriptAnswer], ...] = (
     *trial_columns(("model", "variant", "sweep", "mode")),
     *file_columns(OF_TRIALS),
-    Column(
-        "",
-        lambda script: ratio_of(script.entry.result.loop_speedup),
-        float,
-        title="loop",
-        text=lambda script: estimated(script.entry.result.loop_speedup),
-    ),
-    Column(
-        "",
-        lambda script: ratio_of(script.entry.result.speedup),
-        float,
-        title="step",
-        text=_show_step,
-    ),
+    estimate_column("", lambda script: script.entry.result.loop_speedup, title="loop"),
+    estimate_column("", lambda script: script.entry.result.speedup, title="step", text=_show_step),
     lift(
         Column[float]("", float, float, title="loader", text=percent),
         lambda script: script.loader_share.eager,
