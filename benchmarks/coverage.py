@@ -110,9 +110,7 @@ def records(
 
 def interval_of(record: Record) -> Interval | None:
     result = derive(record)
-    if result.speedup_low is None or result.speedup_high is None:
-        return None
-    return Interval(result.speedup_low, result.speedup_high)
+    return result.speedup.interval() if result.speedup else None
 
 
 def one_draw(
@@ -181,7 +179,7 @@ def mixed_sweep(
     """
     for _ in range(max(1, repeats // (TRIALS // 2))):
         halves = {of_half: half_of_sweep(random, of_half) for of_half in HALVES}
-        estimates = {entry: entry.result.estimate for entry in halves[host]}
+        estimates = {entry: entry.result.speedup for entry in halves[host]}
         if moderated:
             of_one_cause = ((entry, host, estimate) for entry, estimate in estimates.items())
             estimates |= stats.moderate_groups(of_one_cause)

@@ -95,16 +95,17 @@ def measure_by_sweeper(
     if record.status != "ok":
         raise FailedError(f"sweeper: {record.status}: {record.message}")
     result, (process,) = derive(record), record.processes
-    assert result.eager_step_s
-    assert result.compiled_step_s
+    assert result.eager_step
+    assert result.compiled_step
+    assert result.speedup
     busy = {arm: process.read_arm("device_time_s", arm) for arm in ARMS}
     device_speedup = None  # by busy time, as plain_loop.py, which knows no gaps
     if busy["eager"] and busy["compiled"]:
         device_speedup = busy["eager"] / busy["compiled"]
     return {
-        "eager_ms": result.eager_step_s * 1e3,
-        "compiled_ms": result.compiled_step_s * 1e3,
-        "wall_speedup": result.speedup,
+        "eager_ms": result.eager_step.ratio * 1e3,
+        "compiled_ms": result.compiled_step.ratio * 1e3,
+        "wall_speedup": result.speedup.ratio,
         **{f"{arm}_busy_ms": busy_s and busy_s * 1e3 for arm, busy_s in busy.items()},
         "device_speedup": device_speedup,
         "waits_for_host": {"both": list(ARMS), None: []}.get(

@@ -3,27 +3,15 @@ headroom, and the share of waiting from which an arm is host-bound.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
-from itertools import chain
-from operator import attrgetter, methodcaller
-from typing import Any
 
 from sweeper.core.libraries import SCRIPT
-from sweeper.core.record import (
-    ARMS,
-    MAX_VOID_ROUNDS,
-    READ_LOADER,
-    SAVED_FILE,
-    Accuracy,
-    Process,
-    Record,
-)
+from sweeper.core.record import ARMS, Accuracy, PerArm, Process, Record, of_arm
 
 from .metrics import METRICS, read_loop_step_s
-from .result import Result
-from .stats import Estimate, group_logs_by_draw, mean_over_draws, median_of
+from .result import NO_ARMS, Result
+from .stats import NOT_KNOWN, Bounded, Estimate, group_logs_by_draw, mean_over_draws, median_of
 
 # with fewer compile caches, an interval describes these compiled artifacts alone
 MIN_DRAWS_FOR_INTERVAL = 3
@@ -43,22 +31,30 @@ def derive(record: Record) -> Result:
     """Compute the figures of a record. Speedups and what needs them exist only for status `ok`."""
     measured = [process for process in record.processes if read_speedup(process)]
     is_right = record.status == "ok" and bool(measured)
-    readings: dict[str, float] = {}
+    readings = {}
     for metric in METRICS:
         if metric.of_process and (is_right or not metric.needs_ok):
             value = metric.read(record.processes)
             if value is not None:
                 readings[metric.name] = value
-    result = _describe_any_status(record, measured, readings)
+    graph_breaks = recompiles = None
+    if found := record.diagnostics:
+        graph_breaks = sum(item.count for item in found.graph_breaks)
+        recompiles = found.recompiles
+    result = Result(
+        processes=len(measured),
+        draws=len({process.draw for process in measured}),
+        eager_step=_estimate_step(measured, "eager"),
+        artifacts=len(record.artifacts) or None,
+        seen_of_script=next(filter(None, (process.script for process in record.processes)), None),
+        graph_breaks=graph_breaks,
+        recompiles=recompiles,
+        readings=readings,
+    )
     if not is_right:
         return result
-    result = replace(result, **_describe_speedups(record, measured))
-    return replace(
-        result,
-        **_describe_break_even(result),
-        **_describe_headroom(result),
-        **_explain_missing(record, result),
-    )
+    result = _add_speedups(result, record, measured)
+    return _add_missing(_add_headroom(result), record)
 
 
 def find_worst_accuracy(record: Record) -> Accuracy | None:
@@ -80,15 +76,23 @@ def find_worst_accuracy(record: Record) -> Accuracy | None:
     return max(found, key=rank, default=None)
 
 
-def break_even_steps(
-    compile_s: float | None, eager_s: float | None, compiled_s: float | None
-) -> float | None:
-    """Return the steps after which compiling has paid: compile_s / (eager_s - compiled_s); None
-    when it never does.
+def find_break_even(
+    compile_s: float | None, eager_s: float | None, speedup: Estimate | None
+) -> Bounded:
+    """Find the steps after which compiling has paid, compile_s / (eager_s - compiled_s), at the
+    speedup and at both its ends; None when it never does.
     """
-    if compile_s is None or not eager_s or not compiled_s or compiled_s >= eager_s:
-        return None
-    return max(compile_s, 0.0) / (eager_s - compiled_s)
+    if compile_s is None or eager_s is None or speedup is None:
+        return NOT_KNOWN
+
+    def count_steps(ratio: float) -> float | None:
+        saved_s = eager_s - eager_s / ratio
+        return max(compile_s, 0.0) / saved_s if saved_s > 0 else None
+
+    bounds = speedup.interval()
+    if bounds is None:
+        return Bounded(count_steps(speedup.ratio))
+    return Bounded(*map(count_steps, (speedup.ratio, bounds.high, bounds.low)))
 
 
 def find_host_s(host_s: float, device_s: float, step_s: float) -> float:
@@ -126,128 +130,83 @@ def predict_loop_speedup(result: Result) -> float | None:
     None where it is not known, and where the compiled loop had several shapes, compiled again, or
     had other events than eager's: the rounds show nothing of these.
     """
-    seen, speedup, loop_s = result.seen_of_script, result.speedup, result.eager_loop_step_s
+    seen, step_s, loop_s = result.seen_of_script, result.step_s, result.loop_step_s.eager
     run = seen.loop_compiled if seen else None
-    if not (seen and run and speedup and loop_s and result.eager_step_s and result.loop_speedup):
+    if not (seen and run and step_s.eager and loop_s and result.speedup and result.loop_speedup):
         return None
     if seen.num_shapes > 1 or run.recompiles or run.left_out:
         return None
-    saved = min(result.eager_step_s / loop_s, 1.0) * (1 - 1 / speedup)
+    saved = min(step_s.eager / loop_s, 1.0) * (1 - 1 / result.speedup.ratio)
     # as shares of the eager loop; eager may wait while its device computes
-    wait = (result.compiled_loader_share or 0.0) / result.loop_speedup
-    return 1 / (1 - saved + max(wait - (result.eager_loader_share or 0.0), 0.0))
+    wait = (result.loader_share.compiled or 0.0) / result.loop_speedup.ratio
+    return 1 / (1 - saved + max(wait - (result.loader_share.eager or 0.0), 0.0))
 
 
 def read_speedup(process: Process) -> float | None:
     """Return the speedup of a process by the wall clock; None where an arm was not timed."""
-    return _divide(process.step_s)
+    return PerArm(process.step_s("eager"), process.step_s("compiled")).ratio
 
 
-def _read_device_speedup(process: Process) -> float | None:
-    return _divide(partial(process.read_arm, "device_step_s"))
-
-
-def _read_loop_speedup(process: Process) -> float | None:
-    return _divide(lambda arm: read_loop_step_s(arm, process))
-
-
-def _divide(read_s: Callable[[str], float | None]) -> float | None:
-    """Divide the seconds of the eager arm by those of the compiled arm."""
-    eager_s, compiled_s = map(read_s, ARMS)
-    if not eager_s or not compiled_s:
-        return None
-    return eager_s / compiled_s
-
-
-def _describe_any_status(
-    record: Record, measured: Sequence[Process], readings: Mapping[str, float]
-) -> Result:
-    """Compute the figures that a trial has whatever its status is."""
-    eager = _estimate_step(measured, "eager")
-    programs = {
-        (process.code_fingerprint, process.autotuning_fingerprint) for process in record.processes
-    }
-    found = record.diagnostics
-    return Result(
-        processes=len(measured),
-        draws=len({process.draw for process in measured}),
-        eager_step_s=eager.ratio if eager else None,
-        artifacts=len(programs - {(None, None)}) or None,
-        seen_of_script=next(filter(None, (process.script for process in record.processes)), None),
-        is_void_by_script=_is_void_by_script(record),
-        graph_breaks=sum(map(attrgetter("count"), found.graph_breaks)) if found else None,
-        recompiles=found.recompiles if found else None,
-        readings=readings,
-    )
-
-
-def _is_void_by_script(record: Record) -> bool:
-    if record.status != "runtime_error" or not record.processes:
-        return False
-    rounds = record.processes[-1].rounds
-    reasons = [item.void for item in rounds if item.void][-MAX_VOID_ROUNDS:]
-    return (
-        len(reasons) == MAX_VOID_ROUNDS
-        and rounds[-1].void is not None
-        and {READ_LOADER, SAVED_FILE}.issuperset(reasons)
-    )
-
-
-def _describe_speedups(record: Record, measured: Sequence[Process]) -> dict[str, Any]:
-    """Compute step times and throughput, and speedups by the wall clock, of the device, and of a
-    script's loop.
+def _add_speedups(result: Result, record: Record, measured: Sequence[Process]) -> Result:
+    """Add step times and throughput, speedups by the wall clock, of the device and of a script's
+    loop, and when compiling has paid.
     """
-    waiting: dict[str, float] = {}  # where it is known
-    for arm in ARMS:
-        share = _find_waiting_fraction(measured, arm)
-        if share is not None:
-            waiting[arm] = share
-    bound = [arm for arm, share in waiting.items() if share > HOST_BOUND]
+    waits = PerArm(_find_waiting(measured, "eager"), _find_waiting(measured, "compiled"))
+    bound = [arm for arm in ARMS if (of_arm(waits, arm) or 0.0) > HOST_BOUND]
+    speedup = _estimate(measured, read_speedup, bool(bound))
     compiled = _estimate_step(measured, "compiled", "compiled" in bound)
-    draws = _group_logs(measured, read_speedup)
-    wall = _estimate(draws, bool(bound))
+    assert speedup is not None
     assert compiled is not None
-    assert wall is not None
-    figures: dict[str, Any] = {
-        "compiled_step_s": compiled.ratio,
-        "host_bound_fraction": max(waiting.values(), default=None),
-        "compiled_waits_fraction": waiting.get("compiled"),
-        "eager_estimate": _estimate_step(measured, "eager", "eager" in bound),
-        "compiled_estimate": compiled,
-    }
-    if bound:
-        figures["host_bound_arms"] = bound[0] if len(bound) == 1 else "both"
+    interval, arms = "none", "both"
+    if speedup.variance is not None:
+        interval = "draws" if result.draws >= MIN_DRAWS_FOR_INTERVAL else "processes"
+    if len(bound) < len(ARMS):
+        arms = "".join(bound)
+    low = high = samples_per_s = tokens_per_s = None
+    if len(measured) > 1:
+        logs = list(map(math.log, filter(None, map(read_speedup, measured))))
+        low, high = math.exp(min(logs)), math.exp(max(logs))
     if record.trial.workload != SCRIPT:
         samples = record.trial.replace_batch_size(record.batch_size).samples_per_step
-        figures["samples_per_s"] = samples / compiled.ratio
-    tokens = measured[0].tokens_per_step
-    if tokens:
-        figures["tokens_per_s"] = tokens / compiled.ratio
-    if len(measured) > 1:
-        ratios = list(map(math.exp, chain.from_iterable(draws)))
-        figures |= {"speedup_min": min(ratios), "speedup_max": max(ratios)}
-    if wall.variance is not None:
-        figures["interval"] = "draws" if len(draws) >= MIN_DRAWS_FOR_INTERVAL else "processes"
-    device = _estimate(_group_logs(measured, _read_device_speedup))
-    loop = _estimate(_group_logs(measured, _read_loop_speedup))
-    for prefix, estimate in (("", wall), ("device_", device), ("loop_", loop)):
-        if estimate:
-            figures |= {f"{prefix}estimate": estimate, f"{prefix}speedup": estimate.ratio}
-            bounds = estimate.interval()
-            if bounds:
-                figures[f"{prefix}speedup_low"], figures[f"{prefix}speedup_high"] = bounds
-    return figures
+        samples_per_s = samples / compiled.ratio
+    if tokens := measured[0].tokens_per_step:
+        tokens_per_s = tokens / compiled.ratio
+    result = replace(
+        result,
+        interval=interval,
+        speedup=speedup,
+        speedup_min=low,
+        speedup_max=high,
+        device_speedup=_estimate(
+            measured, lambda process: (process.device_step_s or NO_ARMS).ratio
+        ),
+        loop_speedup=_estimate(measured, lambda process: read_loop_step_s(process).ratio),
+        host_bound_fraction=waits.largest,
+        compiled_waits_fraction=waits.compiled,
+        host_bound_arms=arms or None,
+        eager_step=_estimate_step(measured, "eager", "eager" in bound),
+        compiled_step=compiled,
+        samples_per_s=samples_per_s,
+        tokens_per_s=tokens_per_s,
+    )
+    eager_s = result.step_s.eager
+    if result.loop_speedup:
+        eager_s, speedup = result.loop_step_s.eager, result.loop_speedup
+    return replace(
+        result,
+        break_even_steps=find_break_even(result.compile_cold_s, eager_s, speedup),
+        break_even_warm_steps=find_break_even(result.compile_warm_s, eager_s, speedup),
+    )
 
 
-def _find_waiting_fraction(measured: Sequence[Process], arm: str) -> float | None:
+def _find_waiting(measured: Sequence[Process], arm: str) -> float | None:
     """Find the share of an arm's wall time in which the device waits for the host, beyond its own
     gaps, or the usual gaps where the device step time is unknown; the median over processes.
     """
     shares = []
     for process in measured:
-        step_s, device_s = process.step_s(arm), process.read_arm("device_step_s", arm)
-        busy_s = process.read_arm("device_time_s", arm)
-        kernels = process.read_arm("device_kernels", arm)
+        step_s, device_s = process.step_s(arm), of_arm(process.device_step_s, arm)
+        busy_s, kernels = of_arm(process.device_time_s, arm), of_arm(process.device_kernels, arm)
         if device_s is None and busy_s is not None and kernels is not None:
             device_s = busy_s + kernels * USUAL_GAP_S
         if device_s is not None and step_s:
@@ -261,81 +220,64 @@ def _estimate_step(
     """Estimate log seconds per step as the speedup is estimated, so that the ratio of the arms is
     the speedup.
     """
-    return _estimate(_group_logs(measured, methodcaller("step_s", arm)), is_host_bound)
+    return _estimate(measured, lambda process: process.step_s(arm), is_host_bound)
 
 
-def _group_logs(
-    measured: Sequence[Process], read: Callable[[Process], float | None]
-) -> list[list[float]]:
-    return group_logs_by_draw((process.draw, read(process)) for process in measured)
-
-
-def _estimate(draws: Sequence[Sequence[float]], is_host_bound: bool = False) -> Estimate | None:
+def _estimate(
+    measured: Sequence[Process],
+    read: Callable[[Process], float | None],
+    is_host_bound: bool = False,
+) -> Estimate | None:
     """Estimate the mean log over processes, or over draws where there are enough: each draw tunes
     kernels anew.
 
     A host-bound mean over few processes gets no variance, and so no interval: the range of
     processes is shown.
     """
+    draws = group_logs_by_draw((process.draw, read(process)) for process in measured)
     if not draws:
         return None
     estimate = mean_over_draws(draws, len(draws) >= MIN_DRAWS_FOR_INTERVAL)
-    if is_host_bound and sum(map(len, draws)) < MIN_PROCESSES_IF_HOST_BOUND:
+    if is_host_bound and len(measured) < MIN_PROCESSES_IF_HOST_BOUND:
         return Estimate(estimate.log, count=estimate.count)
     return estimate
 
 
-def _describe_break_even(result: Result) -> dict[str, Any]:
-    """Compute break-even with the eager step time and the speedup, or an end of its interval; of
-    scripts by loop.
-    """
-    eager_s, prefix = result.eager_step_s, ""
-    if result.loop_speedup is not None:
-        eager_s, prefix = result.readings["eager_loop_step_s"], "loop_"
-    assert eager_s is not None
-    figures = {}
-    for end, bound in (("", "speedup"), ("_low", "speedup_high"), ("_high", "speedup_low")):
-        speedup = getattr(result, f"{prefix}{bound}")
-        compiled_s = eager_s / speedup if speedup else None
-        for cache, name in (("cold", "break_even_steps"), ("warm", "break_even_warm_steps")):
-            compile_s = result.readings.get(f"compile_{cache}_s")
-            figures[f"{name}{end}"] = break_even_steps(compile_s, eager_s, compiled_s)
-    return figures
-
-
-def _describe_headroom(result: Result) -> dict[str, Any]:
-    """Compute the shares of arms whose two times are known, and where all four are known, predicted
+def _add_headroom(result: Result) -> Result:
+    """Add the shares of arms whose two times are known, and where all four are known, predicted
     speedups.
     """
-    figures = {}
     # seconds per step of the host and of the device, by arm
     known: dict[str, tuple[float, float]] = {}
     for arm in ARMS:
-        host_s = result.readings.get(f"{arm}_host_step_s")
-        device_s = result.readings.get(f"{arm}_device_step_s")
-        if host_s and device_s:
-            host_s = find_host_s(host_s, device_s, getattr(result, f"{arm}_step_s"))
-            figures[f"{arm}_host_share"] = host_s / device_s
-            known[arm] = host_s, device_s
-    if len(known) == len(ARMS):
-        both = known["eager"] + known["compiled"]
-        figures["speedup_host_2x_faster"] = predict_speedup(*both, 0.5)
-        figures["speedup_host_2x_slower"] = predict_speedup(*both, 2.0)
-    return figures
+        host_s, device_s = of_arm(result.host_step_s, arm), of_arm(result.device_step_s, arm)
+        step_s = of_arm(result.step_s, arm)
+        if host_s and device_s and step_s:
+            known[arm] = find_host_s(host_s, device_s, step_s), device_s
+    share = PerArm(**{arm: host_s / device_s for arm, (host_s, device_s) in known.items()})
+    result = replace(result, host_share=share)
+    if len(known) < len(ARMS):
+        return result
+    both = known["eager"] + known["compiled"]
+    return replace(
+        result,
+        speedup_host_2x_faster=predict_speedup(*both, 0.5),
+        speedup_host_2x_slower=predict_speedup(*both, 2.0),
+    )
 
 
-def _explain_missing(record: Record, result: Result) -> dict[str, Any]:
-    """Join the reasons of processes for figures that the trial lacks; a CPU has neither figure by
-    nature.
-    """
-    missing = []
+def _add_missing(result: Result, record: Record) -> Result:
+    """Add why figures are missing; a CPU lacks them by nature."""
+    if record.trial.device == "cpu":
+        return result
     if result.device_speedup is None:
-        missing.append("device_time_missing")
-    if any(f"{arm}_peak_memory_bytes" not in result.readings for arm in ARMS):
-        missing.append("memory_missing")
-    explained = {}
-    for name in missing:
-        reasons = dict.fromkeys(map(attrgetter(name), record.processes))
-        if any(reasons) and record.trial.device != "cpu":
-            explained[name] = "; ".join(filter(None, reasons))
-    return explained
+        reasons = [process.device_time_missing for process in record.processes]
+        result = replace(result, device_time_missing=_join_reasons(reasons))
+    if result.peak_memory_bytes.ratio is None:
+        reasons = [process.memory_missing for process in record.processes]
+        result = replace(result, memory_missing=_join_reasons(reasons))
+    return result
+
+
+def _join_reasons(reasons: Iterable[str | None]) -> str | None:
+    return "; ".join(dict.fromkeys(filter(None, reasons))) or None

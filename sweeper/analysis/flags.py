@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from sweeper.core.libraries import SCRIPT
-from sweeper.core.record import ARMS, HostState, PerArm, Process, Record
+from sweeper.core.record import ARMS, HostState, Process, Record
 from sweeper.core.settings import Measure
 
 from .derive import predict_loop_speedup
@@ -87,8 +87,8 @@ def is_resolved(result: Result, target: float) -> bool:
     """Whether the half-width of the speedup's interval is at most `target`, a share of the
     speedup.
     """
-    low, high = result.speedup_low, result.speedup_high
-    return low is not None and high is not None and math.log(high / low) / 2 <= target
+    half = result.speedup.half_width() if result.speedup else None
+    return half is not None and half <= target
 
 
 def leave_out_housekeeping(flags: Iterable[str]) -> tuple[str, ...]:
@@ -119,10 +119,8 @@ def _is_gpu_unobserved(record: Record, process: Process) -> bool:
 
 def _clock_difference(process: Process) -> float:
     """The share by which the median clocks of the arms differ; 0 where they are not known."""
-    clock = process.gpu.clock_mhz if process.gpu else PerArm()
-    if not clock.eager or not clock.compiled:
-        return 0.0
-    return abs(clock.eager / clock.compiled - 1)
+    ratio = process.gpu.clock_mhz.ratio if process.gpu else None
+    return abs((ratio or 1.0) - 1)
 
 
 def _share_taken_by_others(process: Process) -> float:
@@ -167,7 +165,7 @@ def _is_random_in_step(record: Record, process: Process) -> bool:
 
 def _has_little_headroom(_record: Record, result: Result) -> bool:
     """Whether the host needs nearly as long for a step of an arm as the device."""
-    share = max(result.eager_host_share or 0.0, result.compiled_host_share or 0.0)
+    share = result.host_share.largest or 0.0
     return result.host_bound_arms is None and share > MAX_HOST_SHARE
 
 
@@ -187,8 +185,7 @@ def _attention_differs(record: Record, _result: Result) -> bool:
     """Whether the arms ran attention kernels of different kinds, so a part of the speedup is the
     choice of a kernel.
     """
-    settings = record.diagnostics.settings if record.diagnostics else {}
-    eager, compiled = (settings.get(f"attention_ran_{arm}") for arm in ARMS)
+    eager, compiled = (record.settings.get(f"attention_ran_{arm}") for arm in ARMS)
     return eager is not None and compiled is not None and eager != compiled
 
 
@@ -218,10 +215,8 @@ def _is_loop_unexplained(record: Record, result: Result) -> bool:
     predicted, measured = predict_loop_speedup(result), result.loop_speedup
     if predicted is None or measured is None:
         return False
-    row = 1 + find_margin(record.trial.device).row
-    low = min(result.loop_speedup_low or measured, measured / row)
-    high = max(result.loop_speedup_high or measured, measured * row)
-    return not low <= predicted <= high
+    reach = max(measured.half_width() or 0.0, math.log1p(find_margin(record.trial.device).row))
+    return abs(math.log(predicted) - measured.log) > reach
 
 
 FLAGS: Mapping[str, Flag] = {

@@ -8,16 +8,23 @@ from that line. A metric of a whole trial also needs a field in `result` and a l
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import partial
+from typing import Any
 
-from sweeper.core.record import ARMS, PERCENTILES, Latency, Process
+from sweeper.core.record import (
+    ARMS,
+    PERCENTILES,
+    Latency,
+    LoopRun,
+    PerArm,
+    Process,
+    ScriptRun,
+    of_arm,
+)
 
-from .result import Result
+from .result import MetricValue, Result
 from .stats import median_of
 
 SCALES = {"ms": 1e3, "mib": 1 / 2**20}  # from the base unit
-
-MetricValue = None | int | float | str
 
 
 @dataclass(frozen=True)
@@ -26,7 +33,7 @@ class Metric:
     the unit.
 
     `of_process` reads the figure of a process, and the metric is the median over the processes that
-    count. Without `of_process` it is the field of `Result` of that name.
+    count. Without `of_process` it is the figure of that name in `Result.figures`.
     """
 
     name: str
@@ -52,7 +59,7 @@ class Metric:
 
     def value(self, result: Result) -> MetricValue:
         """Return the figure of a result, in the unit of `name`."""
-        return result.readings.get(self.name) if self.of_process else getattr(result, self.name)
+        return result.readings.get(self.name) if self.of_process else result.figures.get(self.name)
 
     def column_value(self, result: Result) -> MetricValue:
         """Return the figure of a result, in the unit of its column."""
@@ -63,24 +70,22 @@ class Metric:
 
 
 def _per_cache(
-    name: str, meaning: str, of_process: Callable[[Process], float | None], mlflow: bool = False
+    name: str, meaning: str, of_process: Callable[[Process], float | None], **shown: Any
 ) -> list[Metric]:
     """Declare a metric with an empty cache, and with a filled one."""
     cold, warm = f"{meaning} with an empty cache", f"{meaning} with a filled cache"
     return [
-        Metric(f"{name}_cold_s", cold, of_process, cold=True, mlflow=mlflow),
-        Metric(f"{name}_warm_s", warm, of_process, cold=False, mlflow=mlflow),
+        Metric(f"{name}_cold_s", cold, of_process, cold=True, **shown),
+        Metric(f"{name}_warm_s", warm, of_process, cold=False, **shown),
     ]
 
 
 def _per_arm(
     name: str,
     meaning: str,
-    read: Callable[[str, Process], float | None] | None = None,
-    *,
+    read: Callable[[Process], PerArm | None] | None = None,
     needs_ok: bool = True,
-    mlflow: bool = False,
-    unit: str = "",
+    **shown: Any,
 ) -> list[Metric]:
     """Declare a metric of each arm, with the arm where `name` and `meaning` have `{arm}`.
 
@@ -88,18 +93,22 @@ def _per_arm(
     """
     metrics = []
     for arm in ARMS:
-        of_process = partial(read, arm) if read else None
         metrics.append(
             Metric(
                 name.format(arm=arm),
                 meaning.format(arm=arm),
-                of_process,
+                read and _read_arm(read, arm),
                 needs_ok=needs_ok and arm == "compiled",
-                mlflow=mlflow,
-                unit=unit,
+                **shown,
             )
         )
     return metrics
+
+
+def _read_arm(
+    read: Callable[[Process], PerArm | None], arm: str
+) -> Callable[[Process], float | None]:
+    return lambda process: of_arm(read(process), arm)
 
 
 def _compile_part(part: str) -> Metric:
@@ -121,17 +130,19 @@ def _percentile(arm: str, share: str) -> Metric:
     return Metric(f"{arm}_{share}_s", meaning, read, needs_ok=ok, mlflow=True, unit="ms")
 
 
-def read_loop_step_s(arm: str, process: Process) -> float | None:
+def read_loop_step_s(process: Process) -> PerArm:
     """Return the seconds per step of a script's loop that runs one arm throughout."""
-    run = process.read_loop(arm)
-    return run.step_s if run else None
+    return _read_loops(process, lambda loop: loop.step_s)
 
 
-def _read_loader_share(arm: str, process: Process) -> float | None:
-    run = process.read_loop(arm)
-    if run is None or run.loader_s is None:
-        return None
-    return run.loader_s / run.step_s
+def _read_loader_share(process: Process) -> PerArm:
+    return _read_loops(process, lambda loop: loop.loader_share)
+
+
+def _read_loops(process: Process, read: Callable[[LoopRun], float | None]) -> PerArm:
+    script = process.script or ScriptRun()
+    eager, compiled = script.loop_eager, script.loop_compiled
+    return PerArm(read(eager) if eager else None, read(compiled) if compiled else None)
 
 
 # In the order of the columns of speedups.csv, which is a contract: new ones go to the end.
@@ -166,7 +177,7 @@ METRICS: list[Metric] = [
         "compile",
         "extra wall seconds of the first compiled steps",
         lambda process: process.compile_s,
-        True,
+        mlflow=True,
     ),
     Metric(
         "break_even_steps",
@@ -177,8 +188,8 @@ METRICS: list[Metric] = [
     *_per_arm(
         "{arm}_peak_memory_bytes",
         "peak device memory of the {arm} arm, less what was in use before the model",
-        lambda arm, process: process.read_arm("memory_bytes", arm),
-        needs_ok=False,
+        lambda process: process.memory_bytes,
+        False,
         mlflow=True,
         unit="mib",
     ),
@@ -216,13 +227,13 @@ METRICS: list[Metric] = [
     *_per_arm(
         "{arm}_energy_j",
         "joules that the whole GPU uses per {arm} step, with measure.energy=true",
-        lambda arm, process: process.read_arm("energy_j", arm),
+        lambda process: process.energy_j,
         mlflow=True,
     ),
     *_per_arm(
         "{arm}_device_step_s",
         "device time per step of the {arm} arm: busy, or in a gap of its own",
-        lambda arm, process: process.read_arm("device_step_s", arm),
+        lambda process: process.device_step_s,
         mlflow=True,
         unit="ms",
     ),
@@ -230,7 +241,7 @@ METRICS: list[Metric] = [
         "{arm}_host_step_s",
         "time in which the host prepares and launches a step of the {arm} arm, without "
         "waiting for the device",
-        lambda arm, process: process.read_arm("host_step_s", arm),
+        lambda process: process.host_step_s,
         unit="ms",
     ),
     *_per_arm(
@@ -260,6 +271,6 @@ METRICS: list[Metric] = [
         "{arm}_loader_share",
         "share of that time in which the {arm} loop waits for its loader",
         _read_loader_share,
-        needs_ok=False,
+        False,
     ),
 ]

@@ -2,66 +2,76 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
-from sweeper.core.record import ScriptRun
+from sweeper.core.record import PerArm, ScriptRun
 
-from .stats import Estimate
+from .stats import NOT_KNOWN, Bounded, Estimate, ratio_of
+
+MetricValue = None | int | float | str
+NO_ARMS = PerArm()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Result:
-    """The figures of a record. Speedups are eager / compiled; times are wall seconds. Missing
-    figures are None.
+    """The figures of a record. Missing figures are None.
+
+    Speedups are log ratios eager / compiled. Steps are logs of wall seconds per step; they have no
+    variance where host noise allows none.
     """
 
     processes: int
     draws: int
     interval: str = "none"  # none, processes or draws: what the interval is taken over
-    estimate: Estimate | None = None
-    speedup: float | None = None
-    speedup_low: float | None = None
-    speedup_high: float | None = None
-    speedup_min: float | None = None
+    speedup: Estimate | None = None
+    speedup_min: float | None = None  # the smallest of several processes
     speedup_max: float | None = None
-    device_estimate: Estimate | None = None
-    device_speedup: float | None = None
-    device_speedup_low: float | None = None
-    device_speedup_high: float | None = None
+    device_speedup: Estimate | None = None
+    loop_speedup: Estimate | None = None  # of a script, whose loop runs with one arm throughout
+    # share of wall time in which the device waits for the host, in the worse arm
     host_bound_fraction: float | None = None
+    compiled_waits_fraction: float | None = None
     host_bound_arms: str | None = None  # eager, compiled, both; None: neither, or unknown
-    eager_step_s: float | None = None
-    compiled_step_s: float | None = None
+    host_share: PerArm = NO_ARMS  # host time of a step over its device step time
+    speedup_host_2x_faster: float | None = None
+    speedup_host_2x_slower: float | None = None
+    eager_step: Estimate | None = None
+    compiled_step: Estimate | None = None
     samples_per_s: float | None = None
     tokens_per_s: float | None = None
-    break_even_steps: float | None = None
-    break_even_steps_low: float | None = None
-    break_even_steps_high: float | None = None  # None beside a `low`: perhaps never
-    break_even_warm_steps: float | None = None
-    break_even_warm_steps_low: float | None = None
-    break_even_warm_steps_high: float | None = None
+    # at both ends of the speedup; without a `high` beside a `low` perhaps never
+    break_even_steps: Bounded = NOT_KNOWN
+    break_even_warm_steps: Bounded = NOT_KNOWN
     graph_breaks: int | None = None
     recompiles: int | None = None
     artifacts: int | None = None
-    # Of log seconds per step, to compare trials of one eager step; no variance where host noise
-    # allows none.
-    eager_estimate: Estimate | None = None
-    compiled_estimate: Estimate | None = None
-    compiled_waits_fraction: float | None = None  # of the compiled arm's wall time, for the host
-    eager_host_share: float | None = None  # host time of a step over its device step time
-    compiled_host_share: float | None = None
-    speedup_host_2x_faster: float | None = None
-    speedup_host_2x_slower: float | None = None
     device_time_missing: str | None = None  # why device_speedup is missing
     memory_missing: str | None = None  # why a peak memory is missing
-    loop_estimate: Estimate | None = None  # of a script, whose loop runs with one arm throughout
-    loop_speedup: float | None = None
-    loop_speedup_low: float | None = None
-    loop_speedup_high: float | None = None
     seen_of_script: ScriptRun | None = None  # by the first process
-    # whether the trial ended since a script did more than train in its rounds
-    is_void_by_script: bool = False
     # metrics with `of_process`; missing ones are left out
     readings: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def figures(self) -> Mapping[str, MetricValue]:
+        """All other metrics by their names: a figure has its ends as `NAME_low` and `NAME_high`,
+        and its arms as `eager_NAME` and `compiled_NAME`.
+        """
+        figures: dict[str, MetricValue] = {}
+        for name, part in {**vars(self), "step_s": self.step_s}.items():
+            if isinstance(part, Estimate):
+                part = Bounded(part.ratio, *(part.interval() or ()))
+            if isinstance(part, Bounded):
+                figures |= {name: part.value, f"{name}_low": part.low, f"{name}_high": part.high}
+            elif isinstance(part, PerArm):
+                figures |= {f"eager_{name}": part.eager, f"compiled_{name}": part.compiled}
+            else:
+                figures[name] = part
+        return figures
+
+    @property
+    def step_s(self) -> PerArm:
+        """Wall seconds per step."""
+        return PerArm(ratio_of(self.eager_step), ratio_of(self.compiled_step))
 
     @property
     def length(self) -> int | None:
@@ -79,23 +89,29 @@ class Result:
         return self.readings.get("compile_warm_s")
 
     @property
-    def eager_peak_memory_bytes(self) -> float | None:
-        return self.readings.get("eager_peak_memory_bytes")
+    def peak_memory_bytes(self) -> PerArm:
+        """Peak device memory, less what was in use before the model."""
+        return self._read("eager_peak_memory_bytes", "compiled_peak_memory_bytes")
 
     @property
-    def compiled_peak_memory_bytes(self) -> float | None:
-        return self.readings.get("compiled_peak_memory_bytes")
+    def device_step_s(self) -> PerArm:
+        """Device seconds per step."""
+        return self._read("eager_device_step_s", "compiled_device_step_s")
 
     @property
-    def eager_loop_step_s(self) -> float | None:
-        """Wall seconds per step of a script's loop in eager."""
-        return self.readings.get("eager_loop_step_s")
+    def host_step_s(self) -> PerArm:
+        """Seconds in which the host prepares and launches a step."""
+        return self._read("eager_host_step_s", "compiled_host_step_s")
 
     @property
-    def eager_loader_share(self) -> float | None:
+    def loop_step_s(self) -> PerArm:
+        """Wall seconds per step of a script's loop."""
+        return self._read("eager_loop_step_s", "compiled_loop_step_s")
+
+    @property
+    def loader_share(self) -> PerArm:
         """The share of that time in which the loop waits for its loader."""
-        return self.readings.get("eager_loader_share")
+        return self._read("eager_loader_share", "compiled_loader_share")
 
-    @property
-    def compiled_loader_share(self) -> float | None:
-        return self.readings.get("compiled_loader_share")
+    def _read(self, *names: str) -> PerArm:
+        return PerArm(*map(self.readings.get, names))

@@ -30,6 +30,17 @@ class Interval(NamedTuple):
     high: float
 
 
+class Bounded(NamedTuple):
+    """A figure and the ends of its interval; None where they are not known."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+NOT_KNOWN = Bounded()
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
     """A mean log ratio, the variance of this mean (None with a single sample) and its degrees of
@@ -61,6 +72,11 @@ class Estimate:
         if self.variance is None:
             return None
         return t_quantile(self.degrees) * math.sqrt(self.variance)
+
+
+def ratio_of(estimate: Estimate | None) -> float | None:
+    """Return the ratio of an estimate that may be missing."""
+    return estimate.ratio if estimate else None
 
 
 def t_quantile(degrees: float) -> float:

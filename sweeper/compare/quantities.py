@@ -6,10 +6,9 @@ A new quantity is a `Quantity` here and, for people to read, a column in `text`.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from operator import methodcaller
 
 from sweeper.analysis.derive import read_speedup
-from sweeper.core.record import ARMS, Process
+from sweeper.core.record import ARMS, Process, of_arm
 
 MIN_EFFECT = 0.02  # smaller changes never count as regressions, unless --min-effect says so
 # Of device time. The same trials twice on H200s: device speedups within 0.06 % and, at the power
@@ -61,7 +60,7 @@ def _cold_compile_s(process: Process) -> float | None:
 
 EAGER = Quantity(
     "eager_step_s",
-    methodcaller("step_s", "eager"),
+    lambda process: process.step_s("eager"),
     SLOWER_FASTER,
     STEP_FLOOR_S,
     control="eager_step_s",
@@ -71,7 +70,7 @@ EAGER = Quantity(
 COMPILED = replace(
     EAGER,
     name="compiled_step_s",
-    value=methodcaller("step_s", "compiled"),
+    value=lambda process: process.step_s("compiled"),
     arms=("compiled",),
     of_artifact=True,
 )
@@ -93,7 +92,7 @@ COMPILE = Quantity(
 )
 MEMORY = Quantity(
     "compiled_peak_memory_bytes",
-    methodcaller("read_arm", "memory_bytes", "compiled"),
+    lambda process: of_arm(process.memory_bytes, "compiled"),
     ("MORE", "LESS"),
     MEMORY_FLOOR_BYTES,
     of_artifact=True,
@@ -103,7 +102,7 @@ MEMORY = Quantity(
 EAGER_DEVICE = replace(
     EAGER,
     name="eager_device_step_s",
-    value=methodcaller("read_arm", "device_step_s", "eager"),
+    value=lambda process: of_arm(process.device_step_s, "eager"),
     min_effect=DEVICE_MIN_EFFECT,
     control="eager_device_step_s",
     arms=(),
@@ -111,7 +110,7 @@ EAGER_DEVICE = replace(
 COMPILED_DEVICE = replace(
     EAGER_DEVICE,
     name="compiled_device_step_s",
-    value=methodcaller("read_arm", "device_step_s", "compiled"),
+    value=lambda process: of_arm(process.device_step_s, "compiled"),
     of_artifact=True,
 )
 STEP_TIMES = (COMPILED, COMPILED_DEVICE)  # what decides about a row

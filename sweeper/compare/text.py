@@ -308,7 +308,7 @@ class Document:
     @cached_property
     def line(self) -> str:
         """All of it in one line, e.g. for the log of a CI."""
-        costs = [brief for brief, _ in describe_costs(self)]
+        costs, _ = describe_costs(self)
         code = f"exit code {self.exit_code}{prefix(': ', self.why)}"
         return f"compare {self.base} → {self.head}: {join((count_verdicts(self), *costs, code))}"
 
@@ -335,26 +335,28 @@ def list_changes(rows: Sequence[JudgedPair], quantity: Quantity) -> list[tuple[J
     return found
 
 
-def describe_costs(document: Document) -> list[tuple[str, str]]:
+def describe_costs(document: Document) -> tuple[list[str], list[str]]:
     """`memory MORE in 2 rows`, where any row has more, and in any case `memory: worst vit_b16 amp
     default 1,024 → 1,536 MiB (+50.0 %) MORE`.
     """
-    described = []
+    briefs = []
+    lines = []
     for quantity, name, unit, show in COSTS:
         more, _ = quantity.verdicts
         found = list_changes(document.rows, quantity)
         if not found:
-            described.append(("", f"{name}: no row has it on both sides"))
+            lines.append(f"{name}: no row has it on both sides")
             continue
         found.sort(key=lambda item: (item[1].verdict == more, item[1].log))
         row, change = found[-1]
         values = f"{_show_values(change, show)} {unit} ({percent(change.log)})"
         judged = join((change.verdict, change.reason or ""), ", ")
         number = sum(change.verdict == more for _, change in found)
-        worst = f"{name} {more} in {count(number, 'row')} (worst {percent(change.log)})"
-        line = f"{name}: worst {document.name(row)} {values} {judged}"
-        described.append((worst if number else "", line))
-    return described
+        if number:
+            worst = f"worst {percent(change.log)}"
+            briefs.append(f"{name} {more} in {count(number, 'row')} ({worst})")
+        lines.append(f"{name}: worst {document.name(row)} {values} {judged}")
+    return briefs, lines
 
 
 def explain_rows(document: Document) -> list[str]:
@@ -374,7 +376,8 @@ def explain_rows(document: Document) -> list[str]:
         if any(shares):
             words += f"; a slowdown of {_show_hidden(max(shares))} may be hidden"
         lines.append(f"{verdict} {names}: {words}")
-    return lines + [line for _, line in describe_costs(document)]
+    _, costs = describe_costs(document)
+    return lines + costs
 
 
 def render(document: Document, kind: str) -> str:

@@ -15,7 +15,7 @@ from sweeper.analysis import stats
 from sweeper.analysis.derive import MIN_DRAWS_FOR_INTERVAL, MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.margins import find_margin
-from sweeper.analysis.stats import CONFIDENCE, Estimate, Interval
+from sweeper.analysis.stats import CONFIDENCE, Estimate, Interval, ratio_of
 from sweeper.report.columns.formats import join, prefix
 
 from .pairs import LOST, Pair, Sides
@@ -65,7 +65,7 @@ class Change:
     @property
     def ratio(self) -> float | None:
         """HEAD / BASE."""
-        return self.estimate.ratio if self.estimate else None
+        return ratio_of(self.estimate)
 
     @property
     def interval(self) -> Interval | None:
@@ -213,13 +213,17 @@ def _measure_control(changes: Sequence[Change], quantity: Quantity) -> Control:
     """Measure how far a time of eager moved, from the rows whose host does not spoil it where there
     are any.
     """
-    known = [change for change in changes if change.estimate]
-    if not known:
-        return Control()
-    calm = [change for change in known if not is_host_bound(change.sides, quantity)]
-    logs = [change.log for change in calm or known]
-    limit = min(find_margin(change.sides[0].trial.device).eager for change in known)
-    return Control(median(logs), len(logs), limit)
+    known: list[float] = []
+    calm: list[float] = []
+    limit = math.inf
+    for change in changes:
+        if change.estimate:
+            known.append(change.log)
+            if not is_host_bound(change.sides, quantity):
+                calm.append(change.log)
+            limit = min(limit, find_margin(change.sides[0].trial.device).eager)
+    logs = calm or known
+    return Control(median(logs), len(logs), limit) if logs else Control()
 
 
 def compare_quantity(sides: Sides, quantity: Quantity) -> Change:

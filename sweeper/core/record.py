@@ -73,6 +73,24 @@ class PerArm:
     eager: float | None = None  # the figure of the eager arm
     compiled: float | None = None  # the figure of the compiled arm
 
+    @property
+    def ratio(self) -> float | None:
+        """Eager / compiled; None where either of them is missing or 0."""
+        return self.eager / self.compiled if self.eager and self.compiled else None
+
+    @property
+    def largest(self) -> float | None:
+        """The larger of the figures that were measured."""
+        known = [value for value in (self.eager, self.compiled) if value is not None]
+        return max(known, default=None)
+
+
+def of_arm(found: PerArm | None, arm: str) -> float | None:
+    """Return the figure of one arm; None where it was not measured."""
+    if found is None:
+        return None
+    return found.eager if arm == "eager" else found.compiled
+
 
 Amounts = Annotated[PerArm, NOT_NEGATIVE]
 Durations = Annotated[PerArm, Between(1e-12, 1e9)]  # of a step
@@ -203,6 +221,11 @@ class LoopRun:
     # whether evaluations, saved files or epochs are missing in this time, or occur less often than
     # in eager's
     left_out: bool = False
+
+    @property
+    def loader_share(self) -> float | None:
+        """The share of a step in which it waited for a batch."""
+        return None if self.loader_s is None else self.loader_s / self.step_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,11 +394,6 @@ class Process:
         per_arm: PerArm | None = getattr(self, name)
         return getattr(per_arm, arm) if per_arm else None
 
-    def read_loop(self, arm: str) -> LoopRun | None:
-        """What a script's loop took with one arm throughout; None where it is missing."""
-        found: LoopRun | None = getattr(self.script, f"loop_{arm}", None)
-        return found
-
     def blocks_s(self, arm: str) -> list[float]:
         """Wall seconds of an arm's blocks in the rounds that count."""
         blocks = (getattr(item, f"{arm}_s") for item in self.rounds if item.void is None)
@@ -520,6 +538,11 @@ class Record:
     def known_batch_size(self) -> int | None:
         """The batch size that was used; None for a user's own script."""
         return None if self.trial.known_batch_size is None else self.batch_size
+
+    @property
+    def settings(self) -> Mapping[str, Json]:
+        """Settings of torch that are equal in both arms, by name."""
+        return self.diagnostics.settings if self.diagnostics else {}
 
     @property
     def cudagraph_skips(self) -> tuple[str, ...]:

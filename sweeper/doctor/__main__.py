@@ -131,7 +131,9 @@ def decide_exit_code(findings: Examination) -> int:
         works &= findings.cpp_compiler.version is not None
     if findings.noise is not None:
         works &= [item.status for item in findings.noise] == ["ok"] * len(noise.MODELS)
-    return OK if works else NOT_OK
+    if works:
+        return OK
+    return NOT_OK
 
 
 def examine(device: Device, options: argparse.Namespace, console: Console) -> Examination:
@@ -143,7 +145,9 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Ex
     for warning in warnings:
         console.print(f"  [bold yellow]{UNRELIABLE}[/] {escape(warning)}")
     software, cpp_compiler = ask_software(device, float(options.timeout_s)), find_cpp_compiler()
-    driver = [Package("NVIDIA driver", gpu.driver)] if gpu else []
+    driver, measured = [], None
+    if gpu:
+        driver.append(Package("NVIDIA driver", gpu.driver))
     parts = [
         (part.name, "; ".join(filter(None, [part.version or "none", part.note])))
         for part in (*software.parts, *driver, cpp_compiler)
@@ -152,7 +156,8 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Ex
     _print_section("AMP", [("bf16", describe_bfloat16(device, machine, software))], console)
     _print_section("backends that torch has removed", list(GONE.items()), console)
     _print_section("to try every backend", [[name_backend_sweep(device)]], console)
-    measured = measure_noise(device, int(options.processes), console) if options.noise else None
+    if options.noise:
+        measured = measure_noise(device, int(options.processes), console)
     return Examination(device, machine, gpu, software, cpp_compiler, warnings, measured)
 
 
@@ -182,7 +187,9 @@ def describe_gpu(device: Device, gpu: GpuReading | None) -> Iterator[tuple[str, 
 
 
 def _describe_share(value: float, limit: float | None) -> str:
-    return f"{value:.0f} of {limit:.0f}" if limit else f"{value:.0f}"
+    if limit:
+        return f"{value:.0f} of {limit:.0f}"
+    return f"{value:.0f}"
 
 
 def describe_host(machine: Host) -> Iterator[tuple[str, str]]:
@@ -216,7 +223,9 @@ def name_backend_sweep(device: Device) -> str:
 
     options = {path.stem for path in (conf_folder() / "backend").glob("*.yaml")}
     backends = ",".join(sorted(options - GONE.keys()))
-    modes = " mode=default,reduce-overhead,max-autotune" if device.gpu else ""  # of Inductor
+    modes = ""
+    if device.gpu:
+        modes = " mode=default,reduce-overhead,max-autotune"  # of Inductor
     return (
         f"python -m sweeper -m model=pointwise backend={backends}{modes} measure=quick "
         f"tracking=none device={device.type}"

@@ -8,10 +8,10 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, stdev
+from statistics import fmean, stdev
 
-from sweeper.analysis.derive import derive
-from sweeper.analysis.stats import t_quantile
+from sweeper.analysis.derive import derive, read_speedup
+from sweeper.analysis.stats import Estimate, median_of, t_quantile
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import ARMS, Record
 from sweeper.core.system.gpus import Device, visible_gpus
@@ -30,9 +30,7 @@ class Noise:
     model: str
     status: str
     processes: int
-    speedup: float | None = None
-    speedup_low: float | None = None
-    speedup_high: float | None = None
+    speedup: Estimate | None = None
     # coefficient of variation of an arm's blocks, median over arms and processes
     spread_within: float | None = None
     spread_between: float | None = None  # standard deviation of the processes' log speedups
@@ -78,11 +76,11 @@ def compute_noise(record: Record) -> Noise:
     logs = []
     spreads = []
     for process in record.processes:
-        eager_s, compiled_s = process.step_s("eager"), process.step_s("compiled")
-        if eager_s and compiled_s:
-            logs.append(math.log(eager_s / compiled_s))
-        arms = [process.blocks_s(arm) for arm in ARMS]
-        spreads += [stdev(blocks_s) / fmean(blocks_s) for blocks_s in arms if len(blocks_s) > 1]
+        if speedup := read_speedup(process):
+            logs.append(math.log(speedup))
+        for blocks_s in map(process.blocks_s, ARMS):
+            if len(blocks_s) > 1:
+                spreads.append(stdev(blocks_s) / fmean(blocks_s))
     between = needed = None
     if len(logs) > 1:
         between = stdev(logs)
@@ -92,9 +90,7 @@ def compute_noise(record: Record) -> Noise:
         record.status,
         len(logs),
         result.speedup,
-        result.speedup_low,
-        result.speedup_high,
-        median(spreads) if spreads else None,
+        median_of(spreads),
         between,
         needed,
     )
@@ -130,11 +126,11 @@ def _make_row(noise: Noise) -> list[str]:
     if noise.status != "ok" or noise.speedup is None:
         return [noise.model, noise.status, "", "", "", ""]
     interval = within = between = needed = ""
-    if noise.speedup_low is not None and noise.speedup_high is not None:
-        interval = f"{noise.speedup_low:.4f} to {noise.speedup_high:.4f}"
+    if bounds := noise.speedup.interval():
+        interval = f"{bounds.low:.4f} to {bounds.high:.4f}"
     if noise.spread_within is not None:
         within = f"{100 * noise.spread_within:.2f} %"
     if noise.spread_between is not None:
         between = f"{100 * noise.spread_between:.2f} %"
         needed = str(noise.processes_needed or f"more than {MAX_PROCESSES}")
-    return [noise.model, f"{noise.speedup:.4f}", interval, within, between, needed]
+    return [noise.model, f"{noise.speedup.ratio:.4f}", interval, within, between, needed]

@@ -16,8 +16,8 @@ def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     """Add `eager_moved` and speedups over the strongest eager where they apply."""
     groups: dict[Hashable, dict[Entry, float]] = defaultdict(dict)
     for entry in entries:
-        if entry.result.eager_step_s:
-            groups[_eager_step(entry)][entry] = entry.result.eager_step_s
+        if entry.result.eager_step:
+            groups[_eager_step(entry)][entry] = entry.result.eager_step.ratio
     moved: set[Entry] = set()
     for group in groups.values():
         spread = max(group.values()) / min(group.values()) - 1

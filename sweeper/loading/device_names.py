@@ -52,7 +52,7 @@ def name_origins(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]
     for record, _ in records:
         version = get_mapping(record.environment, "versions").get("torch", "unknown")
         torches.append((record.trial_id, f"torch={printable(str(version))}"))
-    if len(set(torches)) == len({trial_id for trial_id, _ in torches}):
+    if len(set(torches)) == len(dict(torches)):
         return origins
     return [(*origin, torch) for origin, (_, torch) in zip(origins, torches, strict=True)]
 

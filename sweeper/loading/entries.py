@@ -4,6 +4,7 @@ line for people.
 
 import functools
 import gc
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -91,7 +92,7 @@ class Loaded(NamedTuple):
 
 def load(sweeps: Sequence[Path]) -> Loaded:
     """Read every trial in the folders of the sweeps."""
-    return load_from([SweepFolder(folder) for folder in sweeps])
+    return load_from(list(map(SweepFolder, sweeps)))
 
 
 @contextmanager
@@ -161,13 +162,14 @@ def _read_blocks(record: Record) -> Blocks:
     if record.status != "ok":
         return Blocks()
     num_rounds: list[int] = []
-    steps_s: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    steps_s: dict[str, list[float]] = defaultdict(list)
     for process in record.processes:
         if process.steps_per_block and (eager_s := process.blocks_s("eager")):
             num_rounds.append(len(eager_s))
-            for arm, found in steps_s.items():
-                found += [block_s / process.steps_per_block for block_s in process.blocks_s(arm)]
-    ends = {arm: (min(found), max(found)) for arm, found in steps_s.items() if found}
+            for arm in ARMS:
+                for block_s in process.blocks_s(arm):
+                    steps_s[arm].append(block_s / process.steps_per_block)
+    ends = {arm: (min(found), max(found)) for arm, found in steps_s.items()}
     return Blocks(tuple(num_rounds), ends)
 
 

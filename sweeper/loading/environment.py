@@ -54,7 +54,7 @@ def read_environment(record: Record) -> Environment:
 
 def _read_text(found: Mapping[str, Any], name: str) -> str | None:
     value = found.get(name)
-    return None if value in (None, "") else str(value)
+    return str(value) if value else None
 
 
 def read_version_facts(record: Record) -> Facts:
@@ -69,15 +69,15 @@ def read_other_facts(record: Record) -> Facts:
     """Read how a trial ran, without its device and its versions."""
     environment = record.environment
     variables = show_facts(get_mapping(environment, "variables"))
-    names = [name for name in ("inductor_config", "commit", "system") if name in environment]
+    names = ("inductor_config", "commit", "system")
     return {
         "GPU": _read_fact_of_gpu(record, "power_limit_w"),
         "CPU": show_facts(get_mapping(environment, "cpu")),
         "variable": {
             name: value for name, value in variables.items() if not name.endswith(PER_TRIAL)
         },
-        "setting": show_facts(read_settings_of_torch(record)),
-        "record": show_facts({name: environment[name] for name in names}),
+        "setting": show_facts(record.settings),
+        "record": show_facts({name: environment[name] for name in names if name in environment}),
     }
 
 
@@ -95,11 +95,6 @@ def show_fact(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-def read_settings_of_torch(record: Record) -> Mapping[str, Any]:
-    """Read the settings that were equal in both arms, by name."""
-    return record.diagnostics.settings if record.diagnostics else {}
-
-
 @dataclass(frozen=True)
 class NumberFormat:
     """The number format of a step as it came out."""
@@ -110,16 +105,15 @@ class NumberFormat:
 
 def read_number_format(record: Record) -> NumberFormat | None:
     """Read the number format of a step; None where the record does not say."""
-    settings = read_settings_of_torch(record)
-    if "autocast" not in settings:
+    if "autocast" not in record.settings:
         return None
-    autocast = settings["autocast"]
-    return NumberFormat(str(autocast) if autocast else None, bool(settings.get("grad_scaler")))
+    autocast = _read_text(record.settings, "autocast")
+    return NumberFormat(autocast, bool(record.settings.get("grad_scaler")))
 
 
 def read_text_form(record: Record) -> str | None:
     """Read the form of the texts that the model got; None for a model without texts."""
-    found = read_settings_of_torch(record).get("text")
+    found = record.settings.get("text")
     if found is None or not record.trial.has_texts:
         return None
     return str(found)
@@ -127,5 +121,4 @@ def read_text_form(record: Record) -> str | None:
 
 def read_attention(record: Record, arm: str) -> str | None:
     """Read the kinds of attention kernels that an arm ran."""
-    found = read_settings_of_torch(record).get(f"attention_ran_{arm}")
-    return str(found) if found else None
+    return _read_text(record.settings, f"attention_ran_{arm}")

@@ -74,7 +74,7 @@ class Ladder:
             return {}
         found = {}
         for entry in self.compiled:
-            step = entry.result.compiled_estimate
+            step = entry.result.compiled_step
             if step and not entry.record.smaller_batch_size:
                 found[entry] = OverStrongest(strongest.title, difference(strongest.time, step))
         return found
@@ -98,8 +98,9 @@ def find_ladders(entries: Iterable[Entry]) -> list[Ladder]:
             # others have no ladder, and an id takes its time
             if entry.trial.model.name in varied:
                 groups[_strip(entry.trial).id, origin].append(entry)
-        ladders = (_build(origin, group) for (_, origin), group in groups.items())
-        found += filter(None, ladders)
+        for (_, origin), group in groups.items():
+            if built := _build(origin, group):
+                found.append(built)
     return found
 
 
@@ -151,23 +152,21 @@ def _find_steps(plain: Trial, rung: str, group: Sequence[Entry]) -> list[Step]:
     if ladder.explain_not_for(plain, rung):
         return []
     expected, title = ladder.climb(plain, rung), ladder.TITLES[rung]
-    alike = [entry for entry in group if _one_liners(entry.trial) == _one_liners(expected)]
-    asked = expected.mode, expected.backend
-    own = [entry for entry in alike if (entry.trial.mode, entry.trial.backend) == asked]
-    if rung not in ladder.EAGER_RUNGS:
-        return [
-            _make_step(rung, _add_settings(title, entry), entry, entry.result.compiled_estimate)
-            for entry in own
-        ]
-    if own:
-        return [_make_step(rung, title, own[0], _pool_arms(own[0]))]
-    timed: list[Entry] = []
-    times: list[Estimate] = []
-    for entry in alike:
-        if entry.result.eager_estimate and not entry.record.smaller_batch_size:
-            timed.append(entry)
-            times.append(entry.result.eager_estimate)
-    return [_make_step(rung, title, timed[0], pool_estimates(times))] if timed else []
+    own: list[Step] = []
+    timed: dict[Entry, Estimate] = {}
+    for entry in group:
+        trial, result = entry.trial, entry.result
+        if _one_liners(trial) != _one_liners(expected):
+            continue
+        if (trial.mode, trial.backend) == (expected.mode, expected.backend):
+            if rung in ladder.EAGER_RUNGS:
+                return [_make_step(rung, title, entry, _pool_arms(entry))]
+            own.append(_make_step(rung, _add_settings(title, entry), entry, result.compiled_step))
+        if entry.is_ok and result.eager_step and not entry.record.smaller_batch_size:
+            timed[entry] = result.eager_step
+    if rung in ladder.EAGER_RUNGS and timed:
+        return [_make_step(rung, title, next(iter(timed)), pool_estimates(list(timed.values())))]
+    return own
 
 
 def _make_step(rung: str, title: str, entry: Entry, time: Estimate | None) -> Step:
@@ -192,7 +191,7 @@ def _pool_arms(entry: Entry) -> Estimate | None:
     their difference; so it is right although the arms of a process are alike.
     """
     result = entry.result
-    one, other, apart = result.eager_estimate, result.compiled_estimate, result.estimate
+    one, other, apart = result.eager_step, result.compiled_step, result.speedup
     if one is None or other is None or apart is None:
         return None
     log = (one.log + other.log) / 2

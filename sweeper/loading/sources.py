@@ -154,7 +154,7 @@ def find_sources(names: Sequence[str], tracking_uri: str | None = None) -> Seque
     Raises ConfigError when a sweep is not there, TrackingError when the store does not answer.
     """
     if tracking_uri is None:
-        return [SweepFolder(find_sweep(name)) for name in names]
+        return list(map(SweepFolder, map(find_sweep, names)))
     for name in names:
         if not SWEEP_NAME.fullmatch(name):
             example = Path(name).name or "night"
@@ -162,9 +162,11 @@ def find_sources(names: Sequence[str], tracking_uri: str | None = None) -> Seque
                 f"{name}: with --tracking-uri a sweep is given by its name, e.g. {example}"
             )
     store = RunReader(tracking_uri)
-    sources = [SweepInStore(SweepPaths.of(name).folder, store, store.sweep(name)) for name in names]
-    for name, source in zip(names, sources, strict=True):
-        if not source.runs.trials:
+    sources = []
+    for name in names:
+        runs = store.sweep(name)
+        sources.append(SweepInStore(SweepPaths.of(name).folder, store, runs))
+        if not runs.trials:
             known = store.sweeps()
             others = printable(nearest(name, known)) if known else "there are none"
             raise ConfigError(f"{name}: no such sweep at {remove_credentials(store.uri)}; {others}")

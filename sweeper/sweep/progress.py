@@ -17,6 +17,7 @@ from rich.text import Text
 
 from sweeper.analysis.flags import find_disturbances
 from sweeper.analysis.result import Result
+from sweeper.analysis.stats import ratio_of
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Inspection, Record
 from sweeper.core.trial import Trial
@@ -95,7 +96,7 @@ class Progress:
         self.has_unsure |= bool(mark)
         text = f"{ratio(one.gain.value)}x{mark} {one.gain.bounds}"
         if one.of_loop:
-            text = f"loop {text}, step {ratio(result.speedup)}x"
+            text = f"loop {text}, step {ratio(ratio_of(result.speedup))}x"
         return f"[green]{escape(text)}[/green]"
 
     def _view(self) -> Group:

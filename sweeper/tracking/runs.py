@@ -161,14 +161,13 @@ def _describe_result(record: Record, result: Result) -> str:
         if lines[1:]:
             shown += ["", *(f"    {line}" for line in lines[1:])]
         return "\n".join(shown)
-    low, high = result.speedup_low, result.speedup_high
-    text = "speedup" if result.loop_speedup is None else f"loop {result.loop_speedup:.2f}, step"
-    text += f" {result.speedup:.2f}"
-    if low is not None and high is not None:
-        text += f" [{low:.2f}, {high:.2f}]"
+    text = f"loop {result.loop_speedup.ratio:.2f}, step" if result.loop_speedup else "speedup"
+    text += f" {result.speedup.ratio:.2f}"
+    if bounds := result.speedup.interval():
+        text += f" [{bounds.low:.2f}, {bounds.high:.2f}]"
     text += f" over {result.processes} process{'' if result.processes == 1 else 'es'}"
-    if result.device_speedup is not None:
-        text += f", device {result.device_speedup:.2f}"
+    if result.device_speedup:
+        text += f", device {result.device_speedup.ratio:.2f}"
     if record.flags:
         text += f"; {escape_markdown(', '.join(record.flags))}"
     return text

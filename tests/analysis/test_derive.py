@@ -8,15 +8,23 @@ from records import make_process, make_record
 
 from sweeper.analysis.derive import (
     USUAL_GAP_S,
-    break_even_steps,
     derive,
+    find_break_even,
     find_host_s,
     find_worst_accuracy,
     predict_speedup,
 )
 from sweeper.analysis.metrics import METRICS
-from sweeper.analysis.stats import Estimate
+from sweeper.analysis.result import Result
+from sweeper.analysis.stats import Estimate, Interval, ratio_of
 from sweeper.core.record import Accuracy, LoopRun, PerArm, Process, Record, Round, ScriptRun
+
+
+def interval_of(result: Result) -> Interval:
+    assert result.speedup is not None
+    bounds = result.speedup.interval()
+    assert bounds is not None
+    return bounds
 
 
 def record_of(*processes: Process, status: str = "ok") -> Record:
@@ -30,17 +38,15 @@ def test_a_trial_that_is_not_ok_has_no_speedup(status: str) -> None:
     result = derive(record_of(make_process(), make_process(index=1), status=status))
     gains = (
         result.speedup,
-        result.speedup_low,
         result.device_speedup,
         result.samples_per_s,
-        result.break_even_steps,
+        result.speedup_min,
+        result.host_bound_fraction,
     )
     assert gains == (None,) * 5
-    assert (result.speedup_min, result.host_bound_fraction, result.break_even_steps_low) == (
-        None,
-    ) * 3
-    assert (result.interval, result.estimate, result.compiled_step_s) == ("none", None, None)
-    assert result.eager_step_s == pytest.approx(0.02), "the eager side was measured and is right"
+    assert result.break_even_steps == (None, None, None)
+    assert (result.interval, result.step_s.compiled) == ("none", None)
+    assert result.step_s.eager == pytest.approx(0.02), "the eager side was measured and is right"
 
 
 def test_a_trial_without_processes_has_no_figures() -> None:
@@ -48,7 +54,7 @@ def test_a_trial_without_processes_has_no_figures() -> None:
     assert (result.processes, result.draws, result.interval) == (0, 0, "none")
     assert {
         result.speedup,
-        result.eager_step_s,
+        result.eager_step,
         result.readings.get("compile_cold_s"),
         result.samples_per_s,
     } == {None}
@@ -57,60 +63,33 @@ def test_a_trial_without_processes_has_no_figures() -> None:
 def test_speedup_is_the_geometric_mean_over_processes() -> None:
     # Logs ln 2 and ln 8: mean ln 4, half the difference is ln 2, t(1) = 12.7062.
     result = derive(make_record(speedups=[2.0, 8.0]))
-    assert result.speedup == pytest.approx(4.0)
+    assert ratio_of(result.speedup) == pytest.approx(4.0)
     assert result.interval == "processes"
-    assert result.speedup_low == pytest.approx(4.0 * math.exp(-12.706205 * math.log(2)), rel=1e-5)
-    assert result.speedup_high == pytest.approx(4.0 * math.exp(12.706205 * math.log(2)), rel=1e-5)
+    assert interval_of(result).low == pytest.approx(
+        4.0 * math.exp(-12.706205 * math.log(2)), rel=1e-5
+    )
+    assert interval_of(result).high == pytest.approx(
+        4.0 * math.exp(12.706205 * math.log(2)), rel=1e-5
+    )
 
 
 def test_one_process_has_a_speedup_and_no_interval() -> None:
     result = derive(make_record(speedups=[2.0]))
-    assert (result.speedup, result.speedup_low, result.speedup_high) == (
-        pytest.approx(2.0),
-        None,
-        None,
-    )
+    assert result.speedup == Estimate(pytest.approx(math.log(2)), None, count=1)
     assert result.interval == "none"
 
 
 def test_void_rounds_do_not_count() -> None:
     void = Round("AB", 100.0, 0.001, void="recompiled")
     process = make_process(2.0)
-    assert derive(
-        record_of(replace(process, rounds=(*process.rounds, void)))
-    ).speedup == pytest.approx(2.0)
+    result = derive(record_of(replace(process, rounds=(*process.rounds, void))))
+    assert ratio_of(result.speedup) == pytest.approx(2.0)
 
 
 def test_a_process_of_void_rounds_only_is_left_out() -> None:
     void = replace(make_process(9.0, index=1), rounds=(Round("AB", 1.0, 0.1, void="shared_gpu"),))
     result = derive(record_of(make_process(2.0), void))
-    assert (result.speedup, result.processes) == (pytest.approx(2.0), 1)
-
-
-LOADED, SAVED = "the script read another loader", "the script saved a file"  # as records have them
-
-
-@pytest.mark.parametrize(
-    ("status", "void", "expected"),
-    [
-        ("runtime_error", (LOADED, SAVED, LOADED), True),
-        ("runtime_error", (SAVED, None, SAVED, None, SAVED), True),
-        # with shorter blocks
-        ("runtime_error", ("recompiled", LOADED, LOADED, None, SAVED, SAVED, SAVED), True),
-        ("runtime_error", (LOADED, "recompiled", LOADED), False),
-        ("runtime_error", (LOADED, LOADED), False),  # something else went wrong
-        ("runtime_error", (SAVED, SAVED, SAVED, None), False),
-        ("runtime_error", (), False),
-        ("ok", (SAVED, SAVED, SAVED), False),
-    ],
-)
-def test_void_rounds_of_a_script_end_a_trial(
-    status: str, void: tuple[str | None, ...], expected: bool
-) -> None:
-    last = replace(
-        make_process(index=1), rounds=tuple(Round("AB", 1.0, 1.0, reason) for reason in void)
-    )
-    assert derive(record_of(make_process(), last, status=status)).is_void_by_script is expected
+    assert (ratio_of(result.speedup), result.processes) == (pytest.approx(2.0), 1)
 
 
 def test_step_times_are_medians_over_rounds_and_geometric_means_over_processes() -> None:
@@ -123,8 +102,8 @@ def test_step_times_are_medians_over_rounds_and_geometric_means_over_processes()
             replace(make_process(), rounds=rounds), replace(make_process(index=1), rounds=later)
         )
     )
-    assert result.eager_step_s == pytest.approx(0.6)
-    assert result.compiled_step_s == pytest.approx(0.1)
+    assert result.step_s.eager == pytest.approx(0.6)
+    assert result.step_s.compiled == pytest.approx(0.1)
     assert result.samples_per_s == pytest.approx(320)
 
 
@@ -138,15 +117,15 @@ def test_three_draws_give_an_interval_over_draws() -> None:
     result = derive(record_of(*processes))
     half = 4.302653 * math.sqrt(4 / 3) * math.log(2)
     assert (result.interval, result.draws, result.processes) == ("draws", 3, 4)
-    assert result.speedup == pytest.approx(16)
-    assert result.speedup_low == pytest.approx(16 * math.exp(-half), rel=1e-5)
-    assert result.speedup_high == pytest.approx(16 * math.exp(half), rel=1e-5)
+    assert ratio_of(result.speedup) == pytest.approx(16)
+    assert interval_of(result).low == pytest.approx(16 * math.exp(-half), rel=1e-5)
+    assert interval_of(result).high == pytest.approx(16 * math.exp(half), rel=1e-5)
 
 
 def test_two_draws_of_one_process_give_the_plain_interval_over_processes() -> None:
     result = derive(record_of(make_process(2.0), make_process(4.0, index=1, draw=1)))
     assert (result.interval, result.draws) == ("processes", 2)
-    assert result.estimate == Estimate(
+    assert result.speedup == Estimate(
         pytest.approx(1.5 * math.log(2)), pytest.approx(math.log(2) ** 2 / 4), degrees=1, count=2
     )
 
@@ -162,9 +141,9 @@ def test_two_draws_of_several_processes_speak_of_these_draws() -> None:
     )
     half = 3.182446 * math.sqrt(4 / 3 / 5) * math.log(2)
     assert (result.interval, result.draws, result.processes) == ("processes", 2, 5)
-    assert result.speedup == pytest.approx(2 ** (22 / 5))
-    assert result.speedup_low == pytest.approx(2 ** (22 / 5) * math.exp(-half), rel=1e-5)
-    assert result.speedup_high == pytest.approx(2 ** (22 / 5) * math.exp(half), rel=1e-5)
+    assert ratio_of(result.speedup) == pytest.approx(2 ** (22 / 5))
+    assert interval_of(result).low == pytest.approx(2 ** (22 / 5) * math.exp(-half), rel=1e-5)
+    assert interval_of(result).high == pytest.approx(2 ** (22 / 5) * math.exp(half), rel=1e-5)
 
 
 def test_the_range_is_that_of_the_processes() -> None:
@@ -174,58 +153,56 @@ def test_the_range_is_that_of_the_processes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("compile_s", "eager_s", "compiled_s", "steps"),
+    ("compile_s", "eager_s", "speedup", "steps"),
     [
-        (3.0, 0.02, 0.01, 300.0),
-        (0.0, 0.02, 0.01, 0.0),
-        (-0.1, 0.02, 0.01, 0.0),
-        (3.0, 0.01, 0.01, None),
-        (3.0, 0.01, 0.02, None),
-        (None, 0.02, 0.01, None),
-        (3.0, None, 0.01, None),
-        (3.0, 0.02, None, None),
+        (3.0, 0.02, 2.0, 300.0),
+        (0.0, 0.02, 2.0, 0.0),
+        (-0.1, 0.02, 2.0, 0.0),
+        (3.0, 0.01, 1.0, None),
+        (3.0, 0.01, 0.5, None),
+        (None, 0.02, 2.0, None),
+        (3.0, None, 2.0, None),
     ],
 )
 def test_break_even(
-    compile_s: float | None, eager_s: float | None, compiled_s: float | None, steps: float | None
+    compile_s: float | None, eager_s: float | None, speedup: float, steps: float | None
 ) -> None:
-    assert break_even_steps(compile_s, eager_s, compiled_s) == (
-        None if steps is None else pytest.approx(steps)
+    assert find_break_even(compile_s, eager_s, Estimate(math.log(speedup))) == (
+        None if steps is None else pytest.approx(steps),
+        None,
+        None,
     )
 
 
 def test_break_even_follows_from_the_printed_speedup_and_its_bounds() -> None:
     # Eager takes 20 ms, the speedup is 4, so a step saves 15 ms: 3 s / 15 ms = 200 steps.
     result = derive(make_record(speedups=[3.9, 4.0, 4.0 * 4.0 / 3.9]))
-    assert result.speedup == pytest.approx(4.0)
-    assert result.break_even_steps == pytest.approx(200)
-    assert result.break_even_warm_steps == pytest.approx(0.5 / 0.015)
-    assert result.speedup_low is not None
-    assert result.speedup_high is not None
-    assert result.break_even_steps_low == pytest.approx(3 / (0.02 - 0.02 / result.speedup_high))
-    assert result.break_even_steps_high == pytest.approx(3 / (0.02 - 0.02 / result.speedup_low))
-    assert result.break_even_warm_steps_high == pytest.approx(
-        0.5 / (0.02 - 0.02 / result.speedup_low)
+    assert ratio_of(result.speedup) == pytest.approx(4.0)
+    low, high = interval_of(result)
+    assert result.break_even_steps == pytest.approx(
+        (200, 3 / (0.02 - 0.02 / high), 3 / (0.02 - 0.02 / low))
     )
+    assert result.break_even_warm_steps.value == pytest.approx(0.5 / 0.015)
+    assert result.break_even_warm_steps.high == pytest.approx(0.5 / (0.02 - 0.02 / low))
 
 
 def test_break_even_may_never_come_when_the_speedup_may_be_none() -> None:
-    result = derive(make_record(speedups=[1.0, 1.1, 1.05]))  # its interval holds 1
-    assert result.break_even_steps_low is not None
-    assert result.break_even_steps is not None
-    assert result.break_even_steps_low < result.break_even_steps
-    assert result.break_even_steps_high is None
+    steps, low, high = derive(make_record(speedups=[1.0, 1.1, 1.05])).break_even_steps
+    assert low is not None
+    assert steps is not None
+    assert low < steps
+    assert high is None, "its interval holds 1"
 
 
 def test_break_even_may_come_though_it_looks_as_if_it_never_did() -> None:
-    result = derive(make_record(speedups=[0.9, 1.0, 1.05]))
-    assert (result.break_even_steps, result.break_even_steps_high) == (None, None)
-    assert result.break_even_steps_low is not None
+    steps, low, high = derive(make_record(speedups=[0.9, 1.0, 1.05])).break_even_steps
+    assert (steps, high) == (None, None)
+    assert low is not None
 
 
 def test_a_single_process_has_a_break_even_without_bounds() -> None:
     result = derive(make_record(speedups=[2.0]))
-    assert (result.break_even_steps, result.break_even_steps_low) == (pytest.approx(300), None)
+    assert result.break_even_steps == (pytest.approx(300), None, None)
 
 
 def test_cold_and_warm_compile_times_are_kept_apart() -> None:
@@ -234,7 +211,7 @@ def test_cold_and_warm_compile_times_are_kept_apart() -> None:
         3.0,
         0.5,
     )
-    assert (result.break_even_steps, result.break_even_warm_steps) == (
+    assert (result.break_even_steps.value, result.break_even_warm_steps.value) == (
         pytest.approx(300),
         pytest.approx(50),
     )
@@ -351,15 +328,9 @@ def test_a_host_bound_trial_has_an_interval_from_five_processes_on(
         record_of(*(waiting(make_process(2.0 + i / 10, index=i), 0.0, 0.3) for i in range(count)))
     )
     assert result.interval == interval
-    assert (
-        (result.speedup_low is None)
-        == (result.break_even_steps_low is None)
-        == (interval == "none")
-    )
-    assert result.estimate is not None
-    assert (result.estimate.interval() is None) == (interval == "none"), (
-        "a geometric mean shall have none either"
-    )
+    assert result.speedup is not None
+    bounds = result.speedup.interval()
+    assert (bounds is None) == (result.break_even_steps.low is None) == (interval == "none")
     assert (result.speedup_min, result.speedup_max) == (
         pytest.approx(2.0),
         pytest.approx(2.0 + (count - 1) / 10),
@@ -380,12 +351,9 @@ def test_device_speedups_have_an_interval_over_draws() -> None:
         for i, (draw, speedup) in enumerate(draws)
     ]
     result = derive(record_of(*processes))
-    assert result.device_speedup == pytest.approx(2 ** (17 / 6))
-    assert result.device_estimate is not None
-    assert (result.device_estimate.degrees, result.device_estimate.count) == (2, 3)
-    assert result.device_speedup_low is not None
-    assert result.device_speedup_high is not None
-    assert result.device_speedup_low * result.device_speedup_high == pytest.approx(2 ** (17 / 3))
+    assert result.device_speedup is not None
+    assert result.device_speedup.ratio == pytest.approx(2 ** (17 / 6))
+    assert (result.device_speedup.degrees, result.device_speedup.count) == (2, 3)
 
 
 def test_printed_step_times_have_the_speedup_as_their_ratio() -> None:
@@ -396,10 +364,8 @@ def test_printed_step_times_have_the_speedup_as_their_ratio() -> None:
         for i, (eager, compiled) in enumerate(times_s)
     ]
     result = derive(record_of(*processes))
-    assert result.eager_step_s is not None
-    assert result.compiled_step_s is not None
-    assert result.speedup == pytest.approx(result.eager_step_s / result.compiled_step_s)
-    assert result.speedup == pytest.approx((2.0 * 4.5 * 0.4) ** (1 / 3))
+    assert ratio_of(result.speedup) == pytest.approx(result.step_s.ratio)
+    assert ratio_of(result.speedup) == pytest.approx((2.0 * 4.5 * 0.4) ** (1 / 3))
 
 
 def test_device_interval_counts_the_draws_that_have_device_time() -> None:
@@ -409,8 +375,8 @@ def test_device_interval_counts_the_draws_that_have_device_time() -> None:
     ]
     result = derive(record_of(*processes))
     assert result.interval == "draws"
-    assert result.device_estimate is not None
-    assert result.device_estimate.degrees == 2, "two processes within each of two draws"
+    assert result.device_speedup is not None
+    assert result.device_speedup.degrees == 2, "two processes within each of two draws"
 
 
 def test_device_speedup_comes_from_step_times_of_both_arms() -> None:
@@ -418,7 +384,7 @@ def test_device_speedup_comes_from_step_times_of_both_arms() -> None:
     half_known = replace(make_process(2.0, index=1), device_step_s=PerArm(0.6, None))
     assert derive(record_of(busy, half_known)).device_speedup is None
     known = replace(busy, device_step_s=PerArm(0.62, 0.31))
-    assert derive(record_of(known, half_known)).device_speedup == pytest.approx(2.0)
+    assert ratio_of(derive(record_of(known, half_known)).device_speedup) == pytest.approx(2.0)
 
 
 def test_device_step_times_are_the_middle_of_the_processes_and_a_wrong_program_has_none() -> None:
@@ -497,10 +463,7 @@ def test_headroom_is_of_medians_over_processes() -> None:
     ]
     result = derive(record_of(*processes))
     assert result.readings["eager_host_step_s"] == pytest.approx(0.010)
-    assert (result.eager_host_share, result.compiled_host_share) == (
-        pytest.approx(0.5),
-        pytest.approx(0.8),
-    )
+    assert result.host_share == PerArm(pytest.approx(0.5), pytest.approx(0.8))
     assert result.speedup_host_2x_faster == pytest.approx(2.0)
     assert result.speedup_host_2x_slower == pytest.approx(20 / 16)
 
@@ -522,12 +485,8 @@ def test_without_all_four_times_no_other_host_is_predicted(
     result = derive(
         record_of(replace(make_process(), host_step_s=host_s, device_step_s=device_s, **busy))
     )
-    assert result.eager_host_share == share
-    assert (
-        result.compiled_host_share,
-        result.speedup_host_2x_faster,
-        result.speedup_host_2x_slower,
-    ) == (None,) * 3
+    assert result.host_share == PerArm(share, None)
+    assert (result.speedup_host_2x_faster, result.speedup_host_2x_slower) == (None, None)
 
 
 def test_a_wrong_program_has_no_host_time() -> None:
@@ -536,7 +495,7 @@ def test_a_wrong_program_has_no_host_time() -> None:
     )
     result = derive(record_of(process, status="accuracy_mismatch"))
     assert "compiled_host_step_s" not in result.readings
-    assert (result.eager_host_share, result.speedup_host_2x_slower) == (None, None)
+    assert (result.host_share, result.speedup_host_2x_slower) == (PerArm(), None)
 
 
 @pytest.mark.parametrize(
@@ -611,7 +570,7 @@ def test_the_loop_of_a_script_is_eager_over_compiled() -> None:
     eager, compiled = LoopRun(100, 0.020, 0.004, 1.0), LoopRun(100, 0.016, None, 1.0)
     process = replace(make_process(), script=ScriptRun(loop_eager=eager, loop_compiled=compiled))
     result = derive(replace(make_record(), processes=(process,)))
-    assert result.loop_speedup == pytest.approx(1.25)
+    assert ratio_of(result.loop_speedup) == pytest.approx(1.25)
     assert result.readings["eager_loop_step_s"] == 0.020
     assert result.readings["compiled_loop_step_s"] == 0.016
     assert result.readings["eager_loader_share"] == pytest.approx(0.2)

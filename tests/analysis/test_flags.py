@@ -24,6 +24,7 @@ from sweeper.analysis.flags import (
     is_resolved,
 )
 from sweeper.analysis.result import Result
+from sweeper.analysis.stats import Estimate
 from sweeper.core.record import (
     STATUSES,
     Accuracy,
@@ -349,12 +350,13 @@ def test_a_difference_within_the_intervals_needs_no_explanation() -> None:
 
 
 def test_target_is_half_of_the_intervals_width() -> None:
-    low, high = 2.0, 2.0 * math.exp(0.02)
-    result = Result(processes=5, draws=1, speedup_low=low, speedup_high=high)
+    # t(4) = 2.776445
+    speedup = Estimate(math.log(2.0), (0.01 / 2.776445) ** 2, degrees=4)
+    result = Result(processes=5, draws=1, speedup=speedup)
     assert is_resolved(result, 0.0101)
     assert not is_resolved(result, 0.0099)
-    assert not is_resolved(replace(result, speedup_high=None), 1.0)
-    assert not is_resolved(replace(result, speedup_low=None), 1.0)
+    assert not is_resolved(replace(result, speedup=Estimate(math.log(2.0))), 1.0)
+    assert not is_resolved(replace(result, speedup=None), 1.0)
 
 
 @pytest.mark.parametrize(

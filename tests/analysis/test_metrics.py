@@ -8,7 +8,16 @@ from records import make_process, make_record
 
 from sweeper.analysis.derive import derive
 from sweeper.analysis.metrics import METRICS
-from sweeper.core.record import Latencies, Latency, PerArm, Process, Record
+from sweeper.analysis.result import Result
+from sweeper.core.record import (
+    Latencies,
+    Latency,
+    LoopRun,
+    PerArm,
+    Process,
+    Record,
+    ScriptRun,
+)
 
 
 def record_of(process: Process, status: str = "ok") -> Record:
@@ -33,6 +42,31 @@ def test_metrics_have_the_unit_of_their_column() -> None:
     assert (columns["eager_peak_memory_mib"], columns["compiled_peak_memory_mib"]) == (3, 1)
     assert (columns["eager_host_step_ms"], columns["compiled_host_step_ms"]) == (4, 2)
     assert (columns["speedup"], columns["interval"]) == (pytest.approx(2.0), "none")
+
+
+def test_a_metric_is_read_of_processes_or_a_figure_of_the_trial() -> None:
+    """Every name is known: no metric is empty because it was misspelt."""
+    process = replace(
+        make_process(), device_step_s=PerArm(0.02, 0.01), script=ScriptRun(
+            loop_eager=LoopRun(9, 0.03, 0.01, 1), loop_compiled=LoopRun(9, 0.02, 0.01, 1)
+        )
+    )  # fmt: skip
+    figures = derive(replace(make_record(), processes=(process, process))).figures
+    assert {metric.name for metric in METRICS if not metric.of_process} <= figures.keys()
+
+
+def test_names_of_readings_are_names_of_metrics() -> None:
+    read = set()
+
+    class Readings(dict[str, float]):
+        def get(self, name: str) -> None:  # type: ignore[override]
+            read.add(name)
+
+    result = Result(1, 1, readings=Readings())
+    for name in dir(Result):
+        getattr(result, name)
+    assert len(read) > 10
+    assert read <= {metric.name for metric in METRICS if metric.of_process}
 
 
 @pytest.mark.parametrize(

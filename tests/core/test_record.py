@@ -29,6 +29,7 @@ from sweeper.core.record import (
     SchemaError,
     ScriptRun,
     Trajectory,
+    of_arm,
 )
 from sweeper.core.serialization import from_json, to_json
 from sweeper.core.trial import Compile, Labels, Model, Precision, Text, Trial
@@ -346,7 +347,24 @@ def test_a_figure_of_an_arm_is_missing_where_the_field_is() -> None:
         2.0,
     )
     assert process.read_arm("memory_bytes", "eager") is None
+    assert (of_arm(process.energy_j, "compiled"), of_arm(None, "eager")) == (2.0, None)
     assert process.artifact is None
+
+
+@pytest.mark.parametrize(
+    ("figures", "ratio", "largest"),
+    [
+        (PerArm(1.0, 2.0), 0.5, 2.0),
+        (PerArm(0.0, 2.0), None, 2.0),
+        (PerArm(2.0, 0.0), None, 2.0),
+        (PerArm(0.0, None), None, 0.0),
+        (PerArm(), None, None),
+    ],
+)
+def test_a_figure_of_both_arms_has_a_ratio_and_a_larger_arm(
+    figures: PerArm, ratio: float | None, largest: float | None
+) -> None:
+    assert (figures.ratio, figures.largest) == (ratio, largest)
 
 
 @pytest.mark.parametrize(

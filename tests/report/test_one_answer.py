@@ -171,5 +171,5 @@ def check_answer(answer: Answer) -> None:
     if best.gain.low > turn:
         assert answer.verdict == COMPILE, "an interval above the turning point is an answer"
     if answer.verdict == COMPILE and steps is not None:
-        assert best.result.break_even_steps is not None
-        assert best.result.break_even_steps <= steps
+        assert best.result.break_even_steps.value is not None
+        assert best.result.break_even_steps.value <= steps

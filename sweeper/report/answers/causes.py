@@ -41,7 +41,7 @@ class Cause:
     @property
     def lost_fraction(self) -> float | None:
         """The lost time as a share of the compiled step."""
-        step_s = self.entry.result.compiled_step_s
+        step_s = self.entry.result.step_s.compiled
         if self.lost_s is not None and step_s:
             return self.lost_s / step_s
         return None
@@ -80,14 +80,14 @@ def find_causes(entries: Iterable[Entry]) -> list[Cause]:
 
 def _find_causes(entry: Entry) -> Iterator[Cause]:
     result, trial, diagnostics = entry.result, entry.trial, entry.record.diagnostics
-    share, step_s = result.compiled_waits_fraction, result.compiled_step_s
+    share, step_s = result.compiled_waits_fraction, result.step_s.compiled
     if share is not None and step_s and result.host_bound_arms in ("compiled", "both"):
         fix, detail = LARGER_BATCH, WAITS
         has_graphs = trial.mode in GRAPH_MODES or "triton.cudagraphs" in trial.compile.options
         if trial.backend == "inductor" and not has_graphs:  # another mode would record them
             fix, detail = GRAPHS, f"{WAITS}; {GRAPHS}"
-        if result.device_speedup is not None:
-            detail += f"; the device alone is {result.device_speedup:.2f} times as fast as eager"
+        if device := result.device_speedup:
+            detail += f"; the device alone is {device.ratio:.2f} times as fast as eager"
         yield Cause(entry, "host_bound", detail, WAITS, fix, lost_s=share * step_s)
     if diagnostics is not None:
         for item in diagnostics.graph_breaks:
@@ -118,11 +118,11 @@ def explain(entry: Entry, causes: Sequence[Cause]) -> list[str]:
     Causes that have places are counted: whoever shows these lines shows the places too.
     """
     lines = []
-    speedup, by_device = entry.result.speedup, entry.result.device_speedup
-    if speedup is not None and by_device is not None and max(speedup, by_device) <= 1 + MIN_GAIN:
-        longer = "longer than" if by_device < 1 - MIN_GAIN else "about as long as"
+    wall, device = entry.result.speedup, entry.result.device_speedup
+    if wall and device and max(wall.ratio, device.ratio) <= 1 + MIN_GAIN:
+        longer = "longer than" if device.ratio < 1 - MIN_GAIN else "about as long as"
         lines.append(
-            f"the compiled kernels take {longer} eager's (device speedup {ratio(by_device)}); "
+            f"the compiled kernels take {longer} eager's (device speedup {ratio(device.ratio)}); "
             "inspect=true shows which are generated and which are library calls"
         )
     totals = Counter[str]()

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
-from sweeper.loading.environment import read_environment, read_settings_of_torch
+from sweeper.loading.environment import read_environment
 from sweeper.report.columns.formats import shorten_names
 
 # Of `diagnostics.settings`: what the environment may change behind equal axes.
@@ -44,10 +44,10 @@ def find_mixtures(entries: Sequence[Entry]) -> list[str]:
         # The variant has what the grid asked for, such as `worker.python`.
         if torch := read_environment(entry.record).torch:
             torches[variant].add(torch)
-        if entry.result.eager_step_s is not None:
+        if entry.result.eager_step:
             clock = "step" if "eager_p50_s" in entry.result.readings else "block"
             clocks[trial.workload, variant].add(clock)
-        settings = read_settings_of_torch(entry.record)
+        settings = entry.record.settings
         for name in SWITCHES:
             if name in settings:
                 switch = f"{name} ({trial.labels.precision})"

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from sweeper.analysis.margins import find_unsampled
+from sweeper.analysis.stats import ratio_of
 from sweeper.core.backends import CONTROLS
 from sweeper.core.trial import Trial
 from sweeper.loading.entries import Entry
@@ -135,16 +136,16 @@ def show_gain(one: Candidate) -> str:
     one process; of a script its loop before its step.
     """
     shown = f"{one.shown}x {one.gain.bounds}"
-    step = f"step {ratio(one.result.speedup)}x" if one.of_loop else ""
+    step = f"step {ratio(ratio_of(one.result.speedup))}x" if one.of_loop else ""
     device = f"{ratio(one.device.value)}x by the device" if one.device else ""
     return join((shown, step, device), ", ")
 
 
 def show_payback(one: Candidate) -> str:
     """E.g. `pays back after 3,178 steps (12 min)`."""
-    if one.result.break_even_steps is None:
+    if one.result.break_even_steps.value is None:
         return ""
-    steps = math.ceil(one.result.break_even_steps)
+    steps = math.ceil(one.result.break_even_steps.value)
     return f"pays back after {steps:,} steps ({duration(one.total_s(steps) or 0.0)})"
 
 
@@ -198,7 +199,7 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Answer:
     ran = [entry.record.batch_size for entry in entries if entry.is_ok]
     batch_size = max(ran, default=first.trial.batch_size)
     candidates, ruled_out = _find_comparable(entries, batch_size, limits)
-    peaks = [one.result.eager_peak_memory_bytes for one in candidates]
+    peaks = [one.result.peak_memory_bytes.eager for one in candidates]
     eager_needs = limits.exceeded_by(min(filter(None, peaks), default=None))
     if eager_needs:
         ruled_out.append(f"eager: {eager_needs}")
@@ -260,10 +261,12 @@ def _find_comparable(
         if why:
             ruled_out.append(f"{name_mode(entry)}: {why}")
     of_loop = [one for one in candidates if one.of_loop]
-    if of_loop:
-        others = [one.name for one in candidates if not one.of_loop]
-        ruled_out += [f"{name}: its loop was not timed" for name in others]
-    return of_loop or candidates, ruled_out
+    if not of_loop:
+        return candidates, ruled_out
+    for other in candidates:
+        if not other.of_loop:
+            ruled_out.append(f"{other.name}: its loop was not timed")
+    return of_loop, ruled_out
 
 
 def _take(answer: Answer, gaining: Sequence[Candidate]) -> Answer:
@@ -318,7 +321,7 @@ def _differ(one: Candidate, other: Candidate) -> bool:
 def _say_why_to_stay(nearest: Candidate) -> str:
     why = f"is less than {ratio(1 + MIN_GAIN)}x as fast as eager"
     if nearest.turn > 1 + MIN_GAIN:
-        why, needed = "never pays back", nearest.result.break_even_steps
+        why, needed = "never pays back", nearest.result.break_even_steps.value
         if needed is not None:
             paid = f"pays back after {math.ceil(needed):,} steps"
             why = f"{paid}, and the job has {nearest.steps:,}"

@@ -63,7 +63,7 @@ class Candidate:
 
     @property
     def peak_bytes(self) -> float | None:
-        return self.result.compiled_peak_memory_bytes
+        return self.result.peak_memory_bytes.compiled
 
     @property
     def clock(self) -> str:
@@ -168,16 +168,16 @@ def find_candidate(entry: Entry, steps: int | None = None) -> Candidate | None:
     where that was timed.
     """
     result, device = entry.result, entry.trial.device
-    of_device = _bound(result.device_estimate, device, False)
-    loop = _bound(result.loop_estimate, device, True)
-    if loop and result.eager_loop_step_s:
-        return Candidate(entry, loop, of_device, result.eager_loop_step_s, True, steps)
+    of_device = _bound(result.device_speedup, device, False)
+    loop, eager_s = _bound(result.loop_speedup, device, True), result.loop_step_s.eager
+    if loop and eager_s:
+        return Candidate(entry, loop, of_device, eager_s, True, steps)
     ends = result.speedup_min, result.speedup_max
     scatters = result.host_bound_arms is not None or "unsteady" in entry.flags
-    step = _bound(result.estimate, device, scatters, ends)
-    if step is None or result.eager_step_s is None:
+    step, eager_s = _bound(result.speedup, device, scatters, ends), result.step_s.eager
+    if step is None or eager_s is None:
         return None
-    return Candidate(entry, step, of_device, result.eager_step_s, False, steps)
+    return Candidate(entry, step, of_device, eager_s, False, steps)
 
 
 def _bound(

@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
-from operator import attrgetter
 from typing import TypeVar
 
 from sweeper.analysis import stats
@@ -95,9 +94,7 @@ def _weigh(pairs: Sequence[tuple[float, float]]) -> float | None:
     """Weigh the mean over AMP and the mean over fp32."""
     if not pairs:
         return None
-    in_amp = stats.geomean([amp for amp, _ in pairs])
-    in_fp32 = stats.geomean([fp32 for _, fp32 in pairs])
-    return stats.weighted(in_amp, in_fp32)
+    return stats.weighted(*map(stats.geomean, zip(*pairs, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,7 @@ class Mean:
     title: str
     meaning: str
     weights: Sequence[str] = WEIGHTS
-    speedup: Callable[[Result], Estimate | None] = attrgetter("estimate")
+    speedup: Callable[[Result], Estimate | None] = lambda result: result.speedup
     doubts: Set[str] = DOUBTS
 
     def select(self, group: Group) -> list[list[Estimate]]:
@@ -134,10 +131,7 @@ class Mean:
         selected = self.select(group)
         if not selected:
             return None
-        means = []
-        for place in range(len(self.weights)):
-            of_weight = [speedups[place] for speedups in selected]
-            means.append(stats.geomean_of_these_models(of_weight))
+        means = list(map(stats.geomean_of_these_models, zip(*selected, strict=True)))
         if len(means) == 1:
             return means[0]
         return stats.weighted_of_these_models(*means)
@@ -164,7 +158,7 @@ class Mean:
 WEIGHTED = Mean("weighted", f"{stats.AMP_SHARE:g} AMP + {stats.FP32_SHARE:g} fp32")
 AMP = Mean("AMP", "AMP alone", ("amp",))
 FP32 = Mean("fp32", "fp32 alone", ("fp32",))
-DEVICE = Mean("by device time", "", WEIGHTS, attrgetter("device_estimate"), DEVICE_DOUBTS)
+DEVICE = Mean("by device time", "", WEIGHTS, lambda result: result.device_speedup, DEVICE_DOUBTS)
 MEANS = (WEIGHTED, AMP, FP32, DEVICE)
 
 

@@ -11,9 +11,8 @@ from itertools import chain
 from statistics import fmean, geometric_mean
 
 from sweeper.analysis.flags import UNVERIFIED
-from sweeper.analysis.stats import Estimate, difference
+from sweeper.analysis.stats import Estimate, difference, ratio_of
 from sweeper.core.ladder import COMPILED_RUNGS, EAGER_RUNGS
-from sweeper.core.record import ARMS
 from sweeper.loading.entries import Entry
 from sweeper.loading.environment import read_environment
 from sweeper.loading.ladder import Ladder, Step
@@ -72,16 +71,14 @@ class Rung:
         """Of the arms whose step time it has: the mean of both where eager is timed against
         eager.
         """
-        arms: Sequence[str] = ("compiled",)
-        if self.entry.trial.mode == "eager":
-            arms = ARMS
-        elif self.step.rung in EAGER_RUNGS:
-            arms = ("eager",)
-        found = [self.entry.result.readings.get(f"{arm}_device_step_s") for arm in arms]
-        known = [value for value in found if value is not None]
-        if known == found and self.step.time:
-            return fmean(known)
-        return None
+        found = self.entry.result.device_step_s
+        if not self.step.time:
+            return None
+        if self.entry.trial.mode != "eager":
+            return found.eager if self.step.rung in EAGER_RUNGS else found.compiled
+        if found.eager is None or found.compiled is None:
+            return None
+        return fmean((found.eager, found.compiled))
 
     @property
     def doubts(self) -> list[str]:
@@ -202,7 +199,7 @@ class LadderAnswer:
 
 
 def _read_gain(found: Estimate | None) -> float:
-    return found.ratio if found else 0.0
+    return ratio_of(found) or 0.0
 
 
 def answer_ladders(ladders: Iterable[Ladder]) -> list[LadderAnswer]:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.result import Result
+from sweeper.analysis.stats import ratio_of
 from sweeper.core.trial import Precision
 from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import count
@@ -101,7 +102,7 @@ class ModelPoint:
         None where the trial is ok but not verified: it may be either of the two.
         """
         if weight in self.verified:
-            return self.verified[weight].speedup
+            return ratio_of(self.verified[weight].speedup)
         if self.entries[weight].is_ok:
             return None
         return 1.0

@@ -14,7 +14,6 @@ from sweeper.loading.environment import (
     Environment,
     read_environment,
     read_number_format,
-    read_settings_of_torch,
 )
 from sweeper.loading.invocations import Manifest
 from sweeper.report.columns.formats import join, shorten, shorten_names
@@ -144,7 +143,7 @@ def _describe_settings(entries: Iterable[Entry]) -> str:
     counts: Counter[tuple[str, int]] = Counter()
     shared = {}  # many records share one
     for entry in entries:
-        settings = read_settings_of_torch(entry.record)
+        settings = entry.record.settings
         if settings:
             shared[id(settings)] = settings
             counts[entry.trial.labels.precision, id(settings)] += 1

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sweeper.analysis.derive import predict_loop_speedup
-from sweeper.core.record import TORCH_NN, CompileCall, ScriptRun
+from sweeper.analysis.stats import ratio_of
+from sweeper.core.record import TORCH_NN, CompileCall, PerArm, ScriptRun
 from sweeper.core.serialization import drop_defaults
 from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import count, duration, figure, join, percent, prefix, ratio
@@ -81,18 +82,14 @@ class ScriptAnswer:
         return self.entry.trial.labels.total_steps or self.entry.result.length
 
     @property
-    def loader_shares(self) -> tuple[float, float]:
-        """The shares of the loop's time in which it waits for its loader, in eager and compiled; 0
-        where they are not known.
-        """
-        result = self.entry.result
-        return result.eager_loader_share or 0.0, result.compiled_loader_share or 0.0
+    def loader_share(self) -> PerArm:
+        """The share of the loop's time in which it waits for its loader."""
+        return self.entry.result.loader_share
 
     @property
     def ceiling(self) -> float | None:
         """What the loop could gain at most: everything but the wait for its loader in no time."""
-        share, _ = self.loader_shares
-        return 1 / share if share else None
+        return 1 / self.loader_share.eager if self.loader_share.eager else None
 
     @cached_property
     def saving(self) -> Saving | None:
@@ -131,7 +128,7 @@ class ScriptAnswer:
     def _describe_total(self) -> Iterator[str]:
         """Say what compiling gives over the whole training, and when it has paid."""
         result = self.entry.result
-        compile_s, break_even = result.compile_cold_s, result.break_even_steps
+        compile_s, break_even = result.compile_cold_s, result.break_even_steps.value
         if compile_s is None or self.saving is None:
             return
         most = "at most " if "compile_contended" in self.entry.flags else ""
@@ -151,7 +148,7 @@ class ScriptAnswer:
             asked = " and ".join(map(describe_call, calls))
             yield f"{who} already, which is the compiled arm whatever the mode: {asked}"
             return
-        trial, gain = self.entry.trial, self.entry.result.loop_speedup or 0.0
+        trial, gain = self.entry.trial, ratio_of(self.entry.result.loop_speedup) or 0.0
         if trial.mode == "eager" or gain <= 1 + MIN_GAIN or not self.seen.called_at:
             return
         # `compile` of a class of torch's own compiles nothing: Dynamo skips its frames.
@@ -174,7 +171,7 @@ class ScriptAnswer:
             yield f"{how} put {call} in place of {' and of '.join(of_torch)}"
 
     def _describe_loop(self) -> Iterator[str]:
-        eager, compiled = self.loader_shares
+        eager, compiled = self.loader_share.eager or 0.0, self.loader_share.compiled or 0.0
         waits = f"the loop waits for its loader ({self.seen.loader}) for"
         if eager >= NOTABLE_WAIT:
             yield f"{waits} {percent(eager)} of its time, which compiling does not shorten"
@@ -183,9 +180,10 @@ class ScriptAnswer:
             yield f"once compiled, {waits} {wait}: speed that up next"
         seen, loop = self.seen, self.seen.loop_compiled
         predicted = predict_loop_speedup(self.entry.result)
-        if "unexplained" in self.entry.flags and predicted is not None:
+        measured = self.entry.result.loop_speedup
+        if "unexplained" in self.entry.flags and predicted is not None and measured:
             yield (
-                f"the loop gains {ratio(self.entry.result.loop_speedup)}x, and its step and loader "
+                f"the loop gains {ratio(measured.ratio)}x, and its step and loader "
                 f"explain {ratio(predicted)}x: other work of the script may hold the cores"
             )
         if any(run and run.left_out for run in (seen.loop_eager, loop)):
@@ -245,10 +243,10 @@ def _rank(answer: Answer) -> float:
 def _add_of_loop(script: ScriptAnswer, answer: Answer) -> Iterator[str]:
     """Say what keeps the loop from gaining what its steps gain, and what a whole training saves."""
     result = script.entry.result
-    gain = result.speedup or 1.0
+    gain = ratio_of(result.speedup) or 1.0
     # Otherwise the loader is not what keeps the loop from gaining.
-    if max(gain, result.loop_speedup or 0.0) > 1 + MIN_GAIN:
-        eager, compiled = script.loader_shares
+    if max(gain, ratio_of(result.loop_speedup) or 0.0) > 1 + MIN_GAIN:
+        eager, compiled = script.loader_share.eager or 0.0, script.loader_share.compiled or 0.0
         if eager >= NOTABLE_WAIT and 1 / (eager + (1 - eager) / gain) < gain / (1 + MIN_GAIN):
             most = f"no loop gains more than {ratio(script.ceiling)}x"
             yield f"the loader takes {percent(eager)}, so {most}"

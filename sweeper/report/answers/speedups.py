@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 
+from sweeper.analysis.stats import ratio_of
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
@@ -36,7 +37,7 @@ def shows_range(entry: Entry) -> bool:
 
 def read_speedup(entry: Entry) -> float | None:
     """Read the speedup that decides: of a script its loop's, where that was timed."""
-    return entry.result.loop_speedup or entry.result.speedup
+    return ratio_of(entry.result.loop_speedup or entry.result.speedup)
 
 
 def show_speedup(entry: Entry) -> str:
@@ -44,13 +45,13 @@ def show_speedup(entry: Entry) -> str:
     has no interval. Of a script, `loop 1.10 [1.06, 1.13], step 1.19 [1.16, 1.22]`.
     """
     result = entry.result
-    shown = estimated(result.estimate)
+    shown = estimated(result.speedup)
     if shows_range(entry):
         ends = f"{ratio(result.speedup_min)} to {ratio(result.speedup_max)}"
-        shown = f"{ratio(result.speedup)} ({ends})"
+        shown = f"{ratio(ratio_of(result.speedup))} ({ends})"
     if entry.trial.workload != SCRIPT:
         return shown
-    loop = prefix("loop ", estimated(result.loop_estimate))
+    loop = prefix("loop ", estimated(result.loop_speedup))
     return join((loop, prefix("step ", shown)), ", ")
 
 
@@ -61,23 +62,22 @@ def show_speedup_or_status(entry: Entry) -> str:
 
 
 def show_device_speedup(entry: Entry) -> str:
-    return estimated(entry.result.device_estimate)
+    return estimated(entry.result.device_speedup)
 
 
 def show_break_even(entry: Entry) -> str:
     """Show the steps until compiling has paid, e.g. `1,272 [1,250, 1,310]` or `never`; `≤` as in
     `show_compile_time`.
     """
-    result = entry.result
+    result, (steps, low, high) = entry.result, entry.result.break_even_steps
     if result.speedup is None or result.compile_cold_s is None:
         return ""
-    steps = "never"
-    if result.break_even_steps is not None:
-        steps = f"{mark_upper_bound(entry)}{_show_steps(result.break_even_steps)}"
-    if result.break_even_steps_low is None:
-        return steps
-    low, high = result.break_even_steps_low, result.break_even_steps_high
-    return f"{steps} [{_show_steps(low)}, {_show_steps(high)}]"
+    shown = _show_steps(steps)
+    if steps is not None:
+        shown = f"{mark_upper_bound(entry)}{shown}"
+    if low is None:
+        return shown
+    return f"{shown} [{_show_steps(low)}, {_show_steps(high)}]"
 
 
 def _show_steps(steps: float | None) -> str:
@@ -102,11 +102,7 @@ def mark_upper_bound(entry: Entry) -> str:
 
 def peak_ratio(entry: Entry) -> float | None:
     """Divide eager by compiled peak memory of a trial that is ok; above 1, compiling saves."""
-    eager = entry.result.eager_peak_memory_bytes
-    compiled = entry.result.compiled_peak_memory_bytes
-    if eager and compiled and entry.is_ok:
-        return eager / compiled
-    return None
+    return entry.result.peak_memory_bytes.ratio if entry.is_ok else None
 
 
 def memory_change_percent(entry: Entry) -> float | None:
@@ -126,17 +122,14 @@ def show_memory_change(entry: Entry) -> str:
     return ""
 
 
-def list_host_shares(entry: Entry) -> list[float | None]:
-    """List host time over device step time by arm."""
-    return [entry.result.eager_host_share, entry.result.compiled_host_share]
-
-
 def show_host_share(entry: Entry) -> str:
     """Show the shares of both arms, e.g. `0.62 / 0.91`, with `?` for an unknown one; nothing where
     both are unknown.
     """
-    shares = list(map(ratio, list_host_shares(entry)))
-    return " / ".join(share or "?" for share in shares) if any(shares) else ""
+    share = entry.result.host_share
+    if share.largest is None:
+        return ""
+    return f"{ratio(share.eager) or '?'} / {ratio(share.compiled) or '?'}"
 
 
 def find_common_flags(entries: Sequence[Entry]) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from sweeper.analysis.stats import ratio_of
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.groups import AMP, FP32, WEIGHTED, Group, Mean
 from sweeper.report.columns.formats import interval, ratio
@@ -36,8 +37,9 @@ def make_cards(findings: Findings, published: References) -> tuple[list[Card], s
             cards.append(_make_card(group, mean, published))
         else:
             unknown.append(str(group.key))
-    is_weighted = any(group.weighted for group in groups)
-    max_cards = MAX_CARDS if is_weighted else MAX_CARDS_UNWEIGHTED
+    max_cards = MAX_CARDS_UNWEIGHTED
+    if groups and groups[0].weighted:
+        max_cards = MAX_CARDS
     rest = ""
     if len(cards) > max_cards:
         rest = f"{len(cards) - max_cards} more are in the summary. "
@@ -48,9 +50,8 @@ def make_cards(findings: Findings, published: References) -> tuple[list[Card], s
     return cards[:max_cards], rest
 
 
-def _rank(group: Group) -> list[float]:
-    means = (group.weighted, AMP.estimate(group))
-    return [mean.ratio if mean else 0.0 for mean in means]
+def _rank(group: Group) -> tuple[float, float]:
+    return ratio_of(group.weighted) or 0.0, ratio_of(AMP.estimate(group)) or 0.0
 
 
 def _make_card(group: Group, mean: Mean, published: References) -> Card:

@@ -73,14 +73,15 @@ def draw_memory(entries: Sequence[Entry]) -> Figure:
     drawings = []
     if shown:
         xaxis = ratio_axis("eager / compiled peak memory", map(peak_ratio, shown))
-        drawings = [_scatter(shown, peak_ratio, xaxis, _describe_memory, reference_line("x"))]
+        line = reference_line("x")
+        drawings = [
+            _scatter(
+                shown, peak_ratio, xaxis, lambda one: f"memory {show_memory_change(one)}", line
+            )
+        ]
     caption = "Right of 1 compiling saves device memory, above 1 it saves time."
     missing = "no trial with a speedup has the peak memory of both arms"
     return Figure("memory", "Memory against speedup", caption + thinned, drawings, missing)
-
-
-def _describe_memory(entry: Entry) -> str:
-    return f"memory {show_memory_change(entry)}"
 
 
 def _select_known(
@@ -140,7 +141,7 @@ def draw_total_time(entries: Sequence[Entry]) -> Figure:
 
 
 def _rank_break_even(entry: Entry) -> float:
-    steps = entry.result.break_even_steps
+    steps = entry.result.break_even_steps.value
     return math.inf if steps is None else steps
 
 
@@ -148,11 +149,12 @@ def _draw_total_time(name: str, entry: Entry) -> Drawing:
     result, one = entry.result, find_candidate(entry)
     assert one is not None
     eager_s, compiled_s = one.eager_s, one.eager_s / one.gain.value
+    cold, warm = result.break_even_steps.value, result.break_even_warm_steps.value
     caches = (
-        ("empty cache", result.compile_cold_s, result.break_even_steps, "solid"),
-        ("filled cache", result.compile_warm_s, result.break_even_warm_steps, "dash"),
+        ("empty cache", result.compile_cold_s, cold, "solid"),
+        ("filled cache", result.compile_warm_s, warm, "dash"),
     )
-    break_even = max(result.break_even_steps or 0.0, result.break_even_warm_steps or 0.0)
+    break_even = max(cold or 0.0, warm or 0.0)
     num_steps = math.ceil(BEYOND_BREAK_EVEN * break_even) or STEPS_IF_NEVER
     shade = choose_colour("eager", show_axis(entry, "precision"))
     traces = [_line("eager", num_steps, 0.0, eager_s, shade, "solid")]
@@ -167,7 +169,7 @@ def _draw_total_time(name: str, entry: Entry) -> Drawing:
             marker = {"color": "@ink", "size": 9, "symbol": "circle-open", "line": ring}
             traces.append(points(reached, [steps], [steps * eager_s], marker, hoverinfo="all"))
     xaxis = {"title": {"text": "steps"}, "range": [0, num_steps], "tickformat": ",d"}
-    unit = "" if result.break_even_steps is None else " steps"
+    unit = "" if cold is None else " steps"
     layout = lay_out(xaxis, zero_axis("seconds"))
     return Drawing(f"{name}: {one.clock}{show_break_even(entry)}{unit}", traces, 420, layout)
 

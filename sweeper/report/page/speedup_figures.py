@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any
 
 from sweeper.analysis.flags import UNVERIFIED, leave_out_housekeeping
+from sweeper.analysis.stats import ratio_of
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.gains import Gain, find_candidate
 from sweeper.report.answers.groups import ALL, AMP, FP32, Group, Mean
@@ -319,8 +320,7 @@ def draw_families(groups: Sequence[Group], references: References) -> Figure:
         caption += f" Dotted: what was published for PyTorch 2.0. {references.sentence}"
 
     def rank(key: GroupKey) -> float:
-        amp = AMP.estimate(drawn[key][-1])
-        return amp.ratio if amp else 0.0
+        return ratio_of(AMP.estimate(drawn[key][-1])) or 0.0
 
     choices = {"all": drawn} if drawn else {}
     if len(drawn) > MAX_KEYS:

@@ -35,7 +35,7 @@ from sweeper.report.answers import trajectories
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.scripts import Saving, ScriptAnswer, describe_call
 from sweeper.report.answers.trials import find_varying, show_axes
-from sweeper.report.columns.column import MARKDOWN, PAGE, Column, lift
+from sweeper.report.columns.column import MARKDOWN, PAGE, Column, estimate_column, lift
 from sweeper.report.columns.formats import estimated, join, percent
 
 from .spec import TableSpec
@@ -47,7 +47,7 @@ def _of_saving(column: Column[Saving]) -> Column[ScriptAnswer]:
 
 
 def _show_step(script: ScriptAnswer) -> str:
-    return estimated(script.entry.result.estimate) or script.entry.record.status
+    return estimated(script.entry.result.speedup) or script.entry.record.status
 
 
 OF_TRIALS = (
@@ -70,17 +70,11 @@ OF_TRIALS = (
 COLUMNS: tuple[Column[ScriptAnswer], ...] = (
     *trial_columns(("model", "variant", "sweep", "mode")),
     *file_columns(OF_TRIALS),
-    Column(
-        "",
-        lambda script: script.entry.result.loop_speedup,
-        float,
-        title="loop",
-        text=lambda script: estimated(script.entry.result.loop_estimate),
-    ),
-    Column("", lambda script: script.entry.result.speedup, float, title="step", text=_show_step),
+    estimate_column("", lambda script: script.entry.result.loop_speedup, title="loop"),
+    estimate_column("", lambda script: script.entry.result.speedup, title="step", text=_show_step),
     lift(
         Column[float]("", float, float, title="loader", text=percent),
-        lambda script: script.entry.result.eager_loader_share,
+        lambda script: script.loader_share.eager,
     ),
     Column("ceiling", lambda script: script.ceiling, float),
     Column("total_steps", lambda script: script.total_steps, int),

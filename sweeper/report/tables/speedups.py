@@ -103,10 +103,6 @@ def _show_host_bound(entry: Entry) -> str:
     return ""
 
 
-def _find_larger_host_share(entry: Entry) -> float | None:
-    return max(filter(None, speedups.list_host_shares(entry)), default=None)
-
-
 def _over_strongest(entry: Entry) -> Estimate | None:
     if entry.over_strongest:
         return entry.over_strongest.speedup
@@ -168,7 +164,7 @@ SHOWN: tuple[Column[Entry], ...] = (
     ),
     Column(
         "",
-        _find_larger_host_share,
+        lambda entry: entry.result.host_share.largest,
         float,
         title="host share",
         text=speedups.show_host_share,

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from sweeper.analysis.flags import UNVERIFIED
+from sweeper.analysis.stats import ratio_of
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
@@ -57,14 +58,16 @@ class Verdict:
 def make_verdict(findings: Findings, manifests: Sequence[Manifest]) -> Verdict:
     """Make the verdict of a report."""
     answers, entries = findings.answers, findings.entries
-    ladders_said = [answer for answer in findings.ladders if answer.is_whole]
-    climbed = {_name_model(answer.built.entry) for answer in ladders_said}
-    adding = {_name_model(answer.built.entry) for answer in ladders_said if answer.adds}
+    climbed, adds = set(), False
+    for ladder in findings.ladders:
+        if ladder.is_whole:
+            climbed.add(_name_model(ladder.built.entry))
+            adds |= ladder.adds
     of_scripts, models = [], []
     for answer in answers:
         if answer.trial.workload == SCRIPT:
             of_scripts.append(answer)
-        elif _name_model(answer.entry) not in climbed or (len(answers) == 1 and adding):
+        elif _name_model(answer.entry) not in climbed or (len(answers) == 1 and adds):
             models.append(answer)
     said = [prefix("modes are chosen for ", str(findings.limits))]
     said += scripts.conclude(of_scripts)[:MAX_SCRIPTS]
@@ -118,19 +121,21 @@ def _count_answers(answers: Sequence[Answer]) -> str:
     """Count the answers for what was measured, and how many of them are sure, e.g. `compile 38 of
     42 (3 sure), median 1.41x; stay eager with 2 (none sure); 2 are open`.
     """
-    measured = [answer for answer in answers if answer.best]
-    if not measured:
+    measured: dict[str, list[Answer]] = {COMPILE: [], STAY: [], OPEN: []}
+    for answer in answers:
+        if answer.best:
+            measured[answer.verdict].append(answer)
+    taken, stay, crossing = measured.values()
+    number = len(taken) + len(stay) + len(crossing)
+    if not number:
         return f"none of {len(answers)} could be compared"
     parts = []
-    taken = [answer for answer in measured if answer.verdict == COMPILE]
     if taken:
         middle = median(answer.gain for answer in taken)
-        compiled = f"compile {len(taken)} of {len(measured)}"
+        compiled = f"compile {len(taken)} of {number}"
         parts.append(f"{compiled} ({_count_sure(taken)}), median {middle:.2f}x")
-    stay = [answer for answer in measured if answer.verdict == STAY]
     if stay:
         parts.append(f"stay eager with {len(stay)} ({_count_sure(stay)})")
-    crossing = [answer for answer in measured if answer.verdict == OPEN]
     if crossing:
         parts.append(f"{len(crossing)} {'is' if len(crossing) == 1 else 'are'} open")
     return join(parts)
@@ -143,10 +148,12 @@ def _count_sure(answers: Sequence[Answer]) -> str:
 
 def _say_modes(answers: Sequence[Answer]) -> str:
     """Count the modes to take, where several were tried."""
-    tried = {
-        (entry.trial.mode, entry.trial.backend) for answer in answers for entry in answer.entries
-    }
-    taken = Counter(answer.recommended for answer in answers if answer.chosen)
+    tried: set[tuple[str, str | None]] = set()
+    taken: Counter[str] = Counter()
+    for answer in answers:
+        tried.update((entry.trial.mode, entry.trial.backend) for entry in answer.entries)
+        if answer.chosen:
+            taken[answer.recommended] += 1
     if len(tried) < 2 or len(answers) < 2 or not taken:
         return ""
     named = ", ".join(f"{mode} for {number}" for mode, number in taken.most_common())
@@ -184,8 +191,8 @@ def _compare_eager(entries: Sequence[Entry]) -> str:
         if entry.trial.mode != "eager":
             return ""
         if entry.is_ok:
-            by_wall.append(entry.result.speedup)
-            by_device.append(entry.result.device_speedup)
+            by_wall.append(ratio_of(entry.result.speedup))
+            by_device.append(ratio_of(entry.result.device_speedup))
     if not by_wall:
         return ""
     parts = []

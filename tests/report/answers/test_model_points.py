@@ -14,7 +14,7 @@ from sweeper.report.answers.model_points import ModelPoint, collect
 
 
 def speedup_of(point: ModelPoint) -> float:
-    estimate = point.verified["amp"].estimate
+    estimate = point.verified["amp"].speedup
     assert estimate is not None
     return estimate.ratio
 

@@ -13,6 +13,7 @@ import pytest
 from records import make_process, write_sweep
 from script_records import COMPILE_S, IMAGENET, make_trained
 
+from sweeper.analysis.stats import ratio_of
 from sweeper.core.record import (
     MAX_VOID_ROUNDS,
     READ_LOADER,
@@ -111,9 +112,10 @@ def test_the_interval_is_that_of_the_loop(read: Read) -> None:
     assert saving is not None
     assert saving.low_s is not None
     assert saving.high_s is not None
-    ends = (result.loop_speedup_low, saving.low_s), (result.loop_speedup_high, saving.high_s)
-    for speedup, saved_s in ends:
-        assert speedup is not None
+    assert result.loop_speedup is not None
+    bounds = result.loop_speedup.interval()
+    assert bounds is not None
+    for speedup, saved_s in zip(bounds, (saving.low_s, saving.high_s), strict=True):
         assert saved_s == pytest.approx(10_000 * (0.1 - 0.1 / speedup) - COMPILE_S)
     assert saving.low_s < saving.value_s < saving.high_s
     said = "steps compiling saves 2 min 40 s (2 min 38 s to 2 min 42 s): "
@@ -244,9 +246,9 @@ def test_one_line_recommends_one_mode_of_a_script(tmp_path: Path) -> None:
     assert (answer.recommended, answer.chosen.of_loop) == ("reduce-overhead", True)
     assert answer.gain == pytest.approx(2.0)
     steps = COMPILE_S / (0.1 - 0.05)
-    assert answer.chosen.entry.result.break_even_steps == pytest.approx(steps)
+    assert answer.chosen.entry.result.break_even_steps.value == pytest.approx(steps)
     steps_alone = {
-        script.entry.record.trial.mode: script.entry.result.speedup
+        script.entry.record.trial.mode: ratio_of(script.entry.result.speedup)
         for script in report.findings.scripts
     }
     assert steps_alone == {
