@@ -20,7 +20,7 @@ from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.libraries import LIBRARIES, SCRIPT, has_texts
 from sweeper.core.serialization import flatten, show_value
 from sweeper.core.settings import CLOCKS, RETRIES, Settings, check_settings
-from sweeper.core.trial import PRECISION_CASTS, Compile, Labels, Model, Precision, Text, Trial
+from sweeper.core.trial import AXES, PRECISION_CASTS, Compile, Labels, Model, Precision, Text, Trial
 
 from .schema import Config, ModelConf, PrecisionConf, keys
 from .scripts import ONLY_OF_SCRIPT, read_script
@@ -29,29 +29,13 @@ from .scripts import ONLY_OF_SCRIPT, read_script
 CHOICES: Mapping[str, Collection[str]] = {
     "retry": RETRIES,
     "measure.clock": CLOCKS,
-    "workload.name": axes.WORKLOADS,
-    "mode.name": axes.MODES,
-    "optimizer.name": axes.OPTIMIZERS,
-    "optimizer.impl": axes.OPTIMIZER_IMPLS,
     "model.library": LIBRARIES,
-    "model.memory_format": axes.MEMORY_FORMATS,
-    "model.attention": axes.ATTENTIONS,
-    "precision.parameters": axes.PARAMETER_DTYPES,
-    "precision.autocast": axes.AUTOCASTS,
     "precision.auto": axes.HALVES,
     "precision.weight": axes.WEIGHTS,
-    "compile.scope": axes.SCOPES,
-    "text.name": axes.TEXTS,
     "rung.name": ladder.RUNGS,
+    **{axis.key: axis.choices for axis in AXES.values() if axis.choices},
 }
-# What a rung chooses, as it is without one.
-CHOSEN_BY_RUNG = {
-    "mode.name": "default",
-    "backend.name": "inductor",
-    "model.memory_format": "contiguous",
-    "optimizer.impl": "default",
-    "cudnn_benchmark": False,
-}
+CHOSEN_BY_RUNG = ("mode", "backend", *(path for path, _ in axes.ONE_LINERS.values()))
 POSITIVE = (
     "model.image_size",
     "model.sequence_length",
@@ -132,9 +116,10 @@ def _check_positive(key: str, value: int | None) -> None:
 
 
 def _check_rung(config: Config) -> None:
-    for key, plain in CHOSEN_BY_RUNG.items():
+    for path in CHOSEN_BY_RUNG:
+        key = AXES[path].key
         value, chosen = attrgetter(key)(config), key.removesuffix(".name")
-        if value != plain:
+        if value != AXES[path].field.default:
             raise ConfigError(
                 f"rung={config.rung.name} chooses {chosen} itself: leave "
                 f"{chosen}={show_value(value)} out"
@@ -142,77 +127,89 @@ def _check_rung(config: Config) -> None:
 
 
 def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> Trial:
-    is_script = config.model.library == SCRIPT
+    asked = {}  # of the axes that are fields of `Trial` itself
+    for name, axis in AXES.items():
+        if axis.owner is Trial:
+            asked[name] = attrgetter(axis.key)(config)
+    if config.mode.name == "eager":
+        asked["backend"] = None
+    if config.model.library == SCRIPT:
+        trial = read_script(config, choices)
+    else:
+        trial = _read_model_trial(config, asked, choices, own)
     trial = replace(
-        read_script(config, choices) if is_script else _read_model_trial(config, choices, own),
+        trial,
         mode=config.mode.name,
-        backend=config.backend.name if config.mode.name != "eager" else None,
+        backend=asked["backend"],
         compile=_read_compile(config),
         device=read_device_type(config.device, gpu),
-        python=_read_interpreter(config.worker.python),
+        python=_read_interpreter(asked["python"]),
     )
     if trial.cudnn_benchmark and trial.device == "cpu":
         raise ConfigError(
             "cudnn_benchmark=true is for a GPU: with device=cpu no operation runs in cuDNN"
         )
-    return trial if config.rung.name is None else ladder.climb(trial, config.rung.name)
+    if config.rung.name is not None:
+        trial = ladder.climb(trial, config.rung.name)
+    return trial
 
 
-def _read_model_trial(config: Config, choices: Choices, own: OwnValues) -> Trial:
+def _read_model_trial(
+    config: Config, asked: dict[str, Any], choices: Choices, own: OwnValues
+) -> Trial:
     """Read everything but how and where the model is compiled, which `_read_trial` adds."""
     if given := [f"model.{name}" for name in ONLY_OF_SCRIPT if getattr(config.model, name)]:
         raise ConfigError(f"{', '.join(given)}: only with model=script")
-    workload, optimizer, impl = config.workload.name, config.optimizer.name, config.optimizer.impl
+    workload, impl = config.workload.name, asked["optimizer_impl"]
     if workload != "train":
-        optimizer, impl = "none", "default"
-    elif optimizer == "none" and impl != "default":
+        asked |= {"optimizer": "none", "optimizer_impl": "default"}
+    elif config.optimizer.name == "none" and impl != "default":
         raise ConfigError(
             f"optimizer.impl={impl}: with optimizer=none there is nothing to choose; take "
             "optimizer=adam"
         )
     vary = _read_vary(config)
     largest: dict[str, Any] = {key: max(sizes) for key, sizes in vary.items()}
-    model = replace(config.model, **largest)
+    batch_size = largest.pop("batch_size", config.model.batch_size)
     if config.batch_size is not None:
-        model.batch_size = config.batch_size
-    _check_positive("batch_size", model.batch_size)
-    if model.dropout is None:  # on where the model trains, as everyone's is; evaluation has none
-        model.dropout = workload == "train"
-    if config.precision.float8 and workload != "train":
+        batch_size = config.batch_size
+    _check_positive("batch_size", batch_size)
+    precision = _read_precision(config.precision)
+    if precision.float8 and workload != "train":
         raise ConfigError(
             "precision.float8=true is for workload=train: torchao converts the layers for training"
         )
-    return Trial(
-        model=_read_model(model, choices, own["model"]),
-        batch_size=model.batch_size,
-        labels=_read_labels(config, choices, own),
-        workload=workload,
-        precision=_read_precision(config.precision),
-        optimizer=optimizer,
-        optimizer_impl=impl,
-        vary=vary,
-        text=_read_text(config),
-        decode_position=_read_decode_position(config),
-        cudnn_benchmark=config.cudnn_benchmark,
-    )
+    dropout = config.model.dropout
+    if dropout is None:  # on where the model trains, as everyone's is; evaluation has none
+        dropout = workload == "train"
+    asked |= {
+        "model": _read_model(config.model, {"dropout": dropout, **largest}, choices, own["model"]),
+        "batch_size": batch_size,
+        "labels": _read_labels(config, choices, own),
+        "precision": precision,
+        "vary": vary,
+        "text": _read_text(config),
+        "decode_position": _read_decode_position(config, asked["decode_position"]),
+    }
+    return Trial(**asked)
 
 
 def _read_compile(config: Config) -> Compile:
     if config.mode.name == "eager":  # which ignores them
         return Compile()
-    conf = config.compile
-    options = flatten(conf.options)
-    if conf.memory_budget is not None and not 0 < conf.memory_budget <= 1:
+    asked = _copy_fields(Compile, config.compile)
+    options = flatten(asked.options)
+    if asked.memory_budget is not None and not 0 < asked.memory_budget <= 1:
         raise ConfigError(
-            f"compile.memory_budget={conf.memory_budget}: it must be above 0 and at most 1, e.g. "
+            f"compile.memory_budget={asked.memory_budget}: it must be above 0 and at most 1, e.g. "
             "0.5"
         )
-    if conf.precision_casts and PRECISION_CASTS in options:
+    if asked.precision_casts and PRECISION_CASTS in options:
         raise ConfigError(
             f"compile.precision_casts and compile.options.{PRECISION_CASTS} are one switch: "
             "give one"
         )
-    return _copy_fields(Compile, conf, options=options)
+    return replace(asked, options=options)
 
 
 def _read_vary(config: Config) -> dict[str, list[int]]:
@@ -252,7 +249,7 @@ def _read_text(config: Config) -> Text:
         raise ConfigError(
             f"text.lengths: text={form} is of full length; take text=padded, packed or words"
         )
-    rows = config.model.sequence_length
+    rows = attrgetter("model.sequence_length")(config)
     if rows is not None and form in ("padded", "words") and max(lengths, default=0) > rows:
         raise ConfigError(
             f"text.lengths: the longest has {max(lengths)} tokens, and model.sequence_length is "
@@ -278,11 +275,11 @@ def _read_lengths(given: Any) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _read_decode_position(config: Config) -> int | None:
+def _read_decode_position(config: Config, asked: int | None) -> int | None:
     """The fill level of workload=decode; None for others. Raises ConfigError for a model or sizes
     without a cache.
     """
-    workload, rows = config.workload.name, config.model.sequence_length
+    workload, rows = config.workload.name, attrgetter("model.sequence_length")(config)
     if workload not in axes.CACHED or not LIBRARIES[config.model.library].has_decoders:
         return None
     if config.vary.batch_size is not None:
@@ -301,7 +298,9 @@ def _read_decode_position(config: Config) -> int | None:
         raise ConfigError(
             "workload=decode needs model.sequence_length=N of at least 2, the rows of the cache"
         )
-    position = rows - 1 if config.decode.position is None else config.decode.position
+    position: int = rows - 1
+    if asked is not None:
+        position = asked
     if position >= rows:
         raise ConfigError(
             f"decode.position={position}: the cache has model.sequence_length={rows} rows, so it "
@@ -310,11 +309,15 @@ def _read_decode_position(config: Config) -> int | None:
     return position
 
 
-def _read_model(model: ModelConf, choices: Choices, own: Mapping[str, Any]) -> Model:
-    spec = LIBRARIES[model.library]
-    name = getattr(model, spec.named_by)
+def _read_model(
+    conf: ModelConf, changes: Mapping[str, Any], choices: Choices, own: Mapping[str, Any]
+) -> Model:
+    """Read a model with some fields in place of those that were given."""
+    spec = LIBRARIES[conf.library]
+    name = getattr(conf, spec.named_by)
     if not name:
         raise ConfigError(f"model={choices.get('model')} needs a name, e.g. {spec.example}")
+    model = _copy_fields(Model, conf, name=name, **changes)
     # Settings that the model's builder would ignore, or lacks.
     shaped = model.image_size or model.num_classes or model.sequence_length or model.pretrained
     if spec.no_settings and (model.arguments or shaped):
@@ -337,11 +340,11 @@ def _read_model(model: ModelConf, choices: Choices, own: Mapping[str, Any]) -> M
             f"model.checkpoint={spec.example_checkpoint}"
         )
     flatten(model.arguments)
-    sequence_length = model.sequence_length if has_texts(model.library) else None
-    checkpoint = model.checkpoint if model.pretrained else None
-    return _copy_fields(
-        Model, model, name=name, sequence_length=sequence_length, checkpoint=checkpoint
-    )
+    if not has_texts(model.library):
+        model = replace(model, sequence_length=None)
+    if not model.pretrained:
+        model = replace(model, checkpoint=None)
+    return model
 
 
 def name_factory(factory: str) -> str:
@@ -365,13 +368,13 @@ def name_factory(factory: str) -> str:
     return f"{'.'.join(parts)}:{function}"
 
 
-def _read_precision(precision: PrecisionConf) -> Precision:
-    autocast = precision.autocast
-    if autocast == "auto" and precision.auto:
-        autocast = precision.auto
-    if precision.grad_scaler and autocast not in ("auto", "float16"):
+def _read_precision(conf: PrecisionConf) -> Precision:
+    precision = _copy_fields(Precision, conf)
+    if precision.autocast == "auto" and conf.auto:
+        precision = replace(precision, autocast=conf.auto)
+    if precision.grad_scaler and precision.autocast not in ("auto", "float16"):
         raise ConfigError("precision.grad_scaler=true is for precision.autocast=auto or float16")
-    return _copy_fields(Precision, precision, autocast=autocast)
+    return precision
 
 
 def _read_interpreter(python: str | None) -> str | None:

@@ -5,6 +5,7 @@ The lines are the comments of `schema` and `core.settings`, and those at the hea
 `conf/`.
 """
 
+import functools
 import inspect
 import re
 import types
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from sweeper.core.serialization import show_value
+from sweeper.core.trial import AXES
 
 from .reader import CHOICES
 from .schema import GROUPS, Config, conf_folder
@@ -70,6 +72,7 @@ def _read_keys(
     schema: Any, prefix: str, defaults: Mapping[str, Mapping[str, Any]]
 ) -> Iterator[ConfigKey]:
     comments, hints = _read_comments(schema), typing.get_type_hints(schema)
+    of_axes = {axis.key: _read_comments(axis.owner)[axis.field.name] for axis in AXES.values()}
     own: Mapping[str, Any] = defaults.get(prefix.rstrip("."), {})
     for entry in fields(schema):
         name, hint = prefix + entry.name, hints[entry.name]
@@ -84,9 +87,8 @@ def _read_keys(
         value = own.get(entry.name, {} if entry.default is MISSING else entry.default)
         is_open = prefix == "model." or value == "???"
         default = None if is_open else show_value(value)
-        yield ConfigKey(
-            name, _describe_type(name, kinds), values, default, comments.get(entry.name, "")
-        )
+        comment = comments.get(entry.name) or of_axes.get(name, "")
+        yield ConfigKey(name, _describe_type(name, kinds), values, default, comment)
 
 
 def _describe_type(name: str, kinds: set[Any]) -> str:
@@ -104,14 +106,14 @@ def _describe_type(name: str, kinds: set[Any]) -> str:
     return f"{text} or null" if type(None) in kinds else text
 
 
+@functools.cache
 def _read_comments(schema: type) -> dict[str, str]:
     """Read the comment of each field from the source: at the end of its line, else in the lines
     above it. Fields may stand in a base class.
     """
     comments: dict[str, str] = {}
-    for base in schema.__bases__:
-        if is_dataclass(base):
-            comments |= _read_comments(base)
+    for base in filter(is_dataclass, schema.__bases__):
+        comments |= _read_comments(base)
     above: list[str] = []
     for line in inspect.getsource(schema).splitlines():
         code, _, comment = line.strip().partition("# ")

@@ -11,6 +11,7 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.serialization import Json, show_value
 from sweeper.core.trial import (
+    AXES,
     MIN_TRAJECTORY,
     OWN_PRECISION,
     Labels,
@@ -20,7 +21,7 @@ from sweeper.core.trial import (
     name_module,
 )
 
-from .schema import Config, ModelConf, VaryConf
+from .schema import Config, VaryConf
 
 ARGUMENTS = ("args", "cwd", "trajectory")  # keys of `model` that decide what the script does
 ONLY_OF_SCRIPT = ("path", *ARGUMENTS, "total_steps")
@@ -44,23 +45,20 @@ WHY = {  # where that is not the reason
     "compile.scope": "of a script, its modules are compiled whole",
 }
 PLAIN = Config()
+# groups and keys that a script leaves to the user
+LEFT_TO_USER = ("device", "mode.", "backend.", "compile.", "worker.", "model.library")
 DECIDED_KEYS = (
     "batch_size",
-    "optimizer.impl",
-    "cudnn_benchmark",
     "compile.scope",
-    "decode.position",
     "inspect",
-    "text.lengths",
-    "text.labels",
-    "precision.parameters",
-    "precision.autocast",
     "precision.auto",
-    "precision.grad_scaler",
-    "precision.tf32",
-    "precision.float8",
     *(f"vary.{item.name}" for item in fields(VaryConf)),
-    *(f"model.{item.name}" for item in fields(ModelConf) if item.name not in OF_SCRIPT),
+    "model.factory",
+    *(
+        axis.key
+        for axis in AXES.values()
+        if not axis.key.startswith(LEFT_TO_USER) and axis.key.partition(".name")[0] not in DECIDED
+    ),
 )
 
 

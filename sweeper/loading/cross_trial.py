@@ -37,18 +37,4 @@ def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
 
 def _eager_step(entry: Entry) -> Hashable:
     """The sweep, and what decides how long an eager step takes: mode and backend do not."""
-    trial = entry.trial
-    return (
-        entry.folder.parent,
-        trial.model.key,
-        trial.precision,
-        trial.workload,
-        entry.record.batch_size,
-        trial.text,
-        trial.decode_position,
-        str(trial.vary),
-        trial.optimizer,
-        trial.optimizer_impl,
-        trial.device,
-        trial.cudnn_benchmark,
-    )
+    return entry.folder.parent, entry.record.batch_size, entry.trial.eager_step
