@@ -35,7 +35,8 @@ CHOICES: Mapping[str, Collection[str]] = {
     "rung.name": ladder.RUNGS,
     **{axis.key: axis.choices for axis in AXES.values() if axis.choices},
 }
-CHOSEN_BY_RUNG = ("mode", "backend", *(path for path, _ in axes.ONE_LINERS.values()))
+# axes that a rung chooses
+CHOSEN_BY_RUNG = ("mode", "backend", "model.memory_format", *axes.BUNDLED_AXES)
 POSITIVE = (
     "model.image_size",
     "model.sequence_length",
@@ -77,11 +78,19 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> GridPo
             f"{missing}: no value given, and there is no default (model={model})"
         ) from error
     for key, allowed in CHOICES.items():
-        _check_choice(key, attrgetter(key)(config), allowed)
+        value = attrgetter(key)(config)
+        if value is not None and value not in allowed:
+            raise ConfigError(f"{key}={value}: allowed are {', '.join(allowed)}")
     for key in POSITIVE:
         _check_positive(key, attrgetter(key)(config))
-    if config.rung.name is not None:
-        _check_rung(config)
+    for path in CHOSEN_BY_RUNG if config.rung.name else ():
+        axis = AXES[path]
+        value, chosen = attrgetter(axis.key)(config), axis.key.removesuffix(".name")
+        if value != axis.field.default:
+            raise ConfigError(
+                f"rung={config.rung.name} chooses {chosen} itself: leave "
+                f"{chosen}={show_value(value)} out"
+            )
     if config.model.factory is not None:
         config.model.factory = name_factory(config.model.factory)
     settings = check_settings(_copy_fields(Settings, config))
@@ -104,26 +113,10 @@ def _list_unknown(cfg: DictConfig, schema: Any, prefix: str = "") -> Iterator[st
             yield from _list_unknown(cfg[key], vars(schema)[key], f"{prefix}{key}.")
 
 
-def _check_choice(key: str, value: str | None, allowed: Collection[str]) -> None:
-    if value is not None and value not in allowed:
-        raise ConfigError(f"{key}={value}: allowed are {', '.join(allowed)}")
-
-
 def _check_positive(key: str, value: int | None) -> None:
     if value is not None and not 1 <= value <= axes.MAX_SIZE:
         allowed = "at least 1" if value < 1 else f"at most {axes.MAX_SIZE}"
         raise ConfigError(f"{key}={value}: it must be a whole number of {allowed}, e.g. {key}=8")
-
-
-def _check_rung(config: Config) -> None:
-    for path in CHOSEN_BY_RUNG:
-        key = AXES[path].key
-        value, chosen = attrgetter(key)(config), key.removesuffix(".name")
-        if value != AXES[path].field.default:
-            raise ConfigError(
-                f"rung={config.rung.name} chooses {chosen} itself: leave "
-                f"{chosen}={show_value(value)} out"
-            )
 
 
 def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> Trial:

@@ -64,20 +64,21 @@ def read_keys() -> dict[str, ConfigKey]:
     left out.
     """
     chosen = {f"{group}.name" for group in PURPOSES} - {"model.name"}
-    found = {key.name: key for key in _read_keys(Config, "", _read_defaults())}
-    return {name: key for name, key in found.items() if name not in chosen}
+    comments = {axis.key: _read_comments(axis.owner)[axis.field.name] for axis in AXES.values()}
+    found = {}
+    for key in _read_keys(Config, "", comments):
+        if key.name not in chosen:
+            found[key.name] = key
+    return found
 
 
-def _read_keys(
-    schema: Any, prefix: str, defaults: Mapping[str, Mapping[str, Any]]
-) -> Iterator[ConfigKey]:
+def _read_keys(schema: Any, prefix: str, of_axes: Mapping[str, str]) -> Iterator[ConfigKey]:
     comments, hints = _read_comments(schema), typing.get_type_hints(schema)
-    of_axes = {axis.key: _read_comments(axis.owner)[axis.field.name] for axis in AXES.values()}
-    own: Mapping[str, Any] = defaults.get(prefix.rstrip("."), {})
+    own = _read_defaults(prefix.rstrip("."))
     for entry in fields(schema):
         name, hint = prefix + entry.name, hints[entry.name]
         if is_dataclass(hint):
-            inside = list(_read_keys(hint, f"{name}.", defaults))
+            inside = list(_read_keys(hint, f"{name}.", of_axes))
             names = ", ".join(key.name for key in inside)
             yield ConfigKey(name, f"keys of its own: {names}", has_keys=True)
             yield from inside
@@ -128,22 +129,22 @@ def _read_comments(schema: type) -> dict[str, str]:
     return comments
 
 
-def _read_defaults() -> dict[str, dict[str, Any]]:
-    """Read what the option that each group has by default says, by group."""
-    return {
-        group: _read_yaml(conf_folder() / group / f"{option}.yaml")
-        for group, option in list_default_options().items()
-        if group in GROUPS
-    }
+def _read_defaults(group: str) -> dict[str, Any]:
+    """Read what the option says that a group has by default."""
+    if group not in GROUPS:
+        return {}
+    return _read_yaml(conf_folder() / group / f"{list_default_options()[group]}.yaml")
 
 
+@functools.cache
 def list_default_options() -> dict[str, str]:
     """Read the option that each group has when the command line names none."""
-    options: dict[str, str | None] = {}
+    options = {}
     for entry in _read_yaml(conf_folder() / "config.yaml")["defaults"]:
-        if isinstance(entry, dict):
-            options |= entry
-    return {group.removeprefix("override "): option for group, option in options.items() if option}
+        for group, option in dict(entry).items() if isinstance(entry, dict) else ():
+            if option:
+                options[group.removeprefix("override ")] = option
+    return options
 
 
 def _read_yaml(file: Path) -> dict[str, Any]:

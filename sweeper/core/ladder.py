@@ -9,17 +9,21 @@ from dataclasses import replace
 
 from .backends import GRAPHED, NO_CUDA_GRAPHS
 from .libraries import LIBRARIES
-from .trial import BUNDLED_RUNGS, CACHED, ONE_LINERS, Compile, Trial
+from .trial import BUNDLED_RUNGS, CACHED, Compile, Trial
 
 EAGER = "eager"
+# titles, in the order in which they are added, each to those before it; they hold for both arms
+ONE_LINERS = {
+    "channels_last": "eager + channels_last",
+    "fused": "eager + fused optimizer",
+    "cudnn_benchmark": "eager + cudnn.benchmark",
+}
 EAGER_RUNGS = (EAGER, *ONE_LINERS)
 COMPILED_RUNGS = tuple(rung for rung in BUNDLED_RUNGS if rung != GRAPHED)  # modes of torch.compile
 RUNGS = (*EAGER_RUNGS, *BUNDLED_RUNGS)
 TITLES = {
     EAGER: "eager",
-    "channels_last": "eager + channels_last",
-    "fused": "eager + fused optimizer",
-    "cudnn_benchmark": "eager + cudnn.benchmark",
+    **ONE_LINERS,
     GRAPHED: "eager + CUDA graph by hand",
     **{mode: f"compile {mode}" for mode in COMPILED_RUNGS},
 }
@@ -39,11 +43,14 @@ def climb(plain: Trial, rung: str) -> Trial:
     # its own one-liner, also where that makes no sense, and those before it that apply
     added = [rung, *(name for name in before if not explain_not_for(plain, name))]
     trial, overrides = plain, [plain.labels.overrides]
-    for name, (path, value) in ONE_LINERS.items():
-        if name in added:
-            trial = trial.change(path, value)
-    if "channels_last" in added and rung not in BUNDLED_RUNGS:
-        overrides.append("model.memory_format=channels_last")
+    if "channels_last" in added:
+        trial = replace(trial, model=replace(trial.model, memory_format="channels_last"))
+        if rung not in BUNDLED_RUNGS:
+            overrides.append("model.memory_format=channels_last")
+    if "fused" in added:
+        trial = replace(trial, optimizer_impl="fused")
+    if "cudnn_benchmark" in added:
+        trial = replace(trial, cudnn_benchmark=True)
     labels = replace(plain.labels, rung=rung, overrides="; ".join(filter(None, overrides)))
     if rung in EAGER_RUNGS:
         return replace(trial, labels=labels, mode="eager", backend=None, compile=Compile())

@@ -22,7 +22,6 @@ from .serialization import Between, Json, drop_defaults, from_json, show_value, 
 MODULE = "-m "  # begins the name of a script that is a module
 MIN_TRAJECTORY = 20  # calls of a script's module, to compare its training with another
 OWN_PRECISION = "own"  # the name of what a script decides
-WORKLOADS = ("train", "inference", "prefill", "decode", SCRIPT)
 CACHED = ("prefill", "decode")  # forwards of a decoder language model with a static key-value cache
 MODES = (
     "eager",
@@ -32,13 +31,7 @@ MODES = (
     "max-autotune",
     "max-autotune-no-cudagraphs",
 )
-OPTIMIZERS = ("adam", "adamw", "sgd", "none")
-OPTIMIZER_IMPLS = ("default", "foreach", "fused")
-MEMORY_FORMATS = ("contiguous", "channels_last")
-SCOPES = ("model", "step", "blocks", "optimizer", "loss")
-PARAMETER_DTYPES = ("float32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
-AUTOCASTS = ("auto", *HALVES)
 WEIGHTS = ("amp", "fp32")
 MAX_SIZE = 2**53
 Size = Annotated[int, Between(1, MAX_SIZE)]
@@ -47,19 +40,13 @@ TEXTS = ("auto", "padded", "packed", "full", "words", "none")
 PRECISION_CASTS = "emulate_precision_casts"  # Inductor's own name for `Compile.precision_casts`
 # Rungs of the ladder (`sweeper.core.ladder`) that have every one-liner that applies to the model.
 BUNDLED_RUNGS = (GRAPHED, "default", "reduce-overhead", "max-autotune")
-# The other rungs after eager as built: the axis that each sets, and to what.
-ONE_LINERS: Mapping[str, tuple[str, Json]] = {
-    "channels_last": ("model.memory_format", "channels_last"),
-    "fused": ("optimizer_impl", "fused"),
-    "cudnn_benchmark": ("cudnn_benchmark", True),
-}
-ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flex_attention")
-# Axes that have a column of their own or are told elsewhere, and those that a variant ends with.
-NOT_TOLD = (
-    "model", "batch_size", "workload", "precision", "mode", "backend", "device",
-    "text.form", "text.labels", "compile", "python",
+BUNDLED_AXES = ("optimizer_impl", "cudnn_benchmark")
+# Axes that the loop of `Trial.variant` leaves out: those with columns of their own, those in
+# `Trial.step`, and the interpreter, which comes last.
+UNTOLD = (
+    "batch_size", "workload", "mode", "backend", "device", "text.form", "text.labels", "python",
 )  # fmt: skip
-# Axes that do not decide how long an eager step takes, and the batch size, which may be halved
+# What does not decide how long an eager step takes, and the batch size, which may be halved.
 NOT_OF_EAGER = ("mode", "backend", "compile", "python", "batch_size")
 
 
@@ -87,7 +74,7 @@ class Model:
     # for the constructor of the model or of its configuration
     arguments: Mapping[str, Json] = field(default_factory=dict)
     # channels_last: weights of convolutions and images with the channels innermost, in both arms
-    memory_format: str = axis("contiguous", choices=MEMORY_FORMATS)
+    memory_format: str = axis("contiguous", choices=("contiguous", "channels_last"))
     # true: weights from the library's hub, which needs a network or what it has fetched before
     pretrained: bool = False
     # whose weights, with pretrained=true: a name at the library's hub or a folder
@@ -96,7 +83,9 @@ class Model:
     cast: bool = False
     # sdpa, eager, flash_attention_2 or flex_attention, of models of transformers; null: the
     # library's choice
-    attention: str | None = axis(None, choices=ATTENTIONS)
+    attention: str | None = axis(
+        None, choices=("sdpa", "eager", "flash_attention_2", "flex_attention")
+    )
 
     @property
     def key(self) -> str:
@@ -131,9 +120,11 @@ class Precision:
     float16, and only float16 uses its gradient scaler.
     """
 
-    parameters: str = axis("float32", choices=PARAMETER_DTYPES)  # of parameters and inputs
+    parameters: str = axis(
+        "float32", choices=("float32", "bfloat16", "float16")
+    )  # of parameters and inputs
     # of operations under autocast; null: no autocast
-    autocast: str | None = axis(None, choices=AUTOCASTS)
+    autocast: str | None = axis(None, choices=("auto", *HALVES))
     grad_scaler: bool = False  # true: losses are scaled, as float16 needs
     # for products of matrices and convolutions in fp32; null: torch's default of each
     tf32: bool | None = None
@@ -149,7 +140,7 @@ class Compile:
     fullgraph: bool = False  # true: a graph break is an error
     # model: the module is wrapped; step: the whole training step; blocks: each of the model's
     # repeated blocks; optimizer: the optimizer's step alone; loss: the loss function alone
-    scope: str = axis("model", choices=SCOPES)
+    scope: str = axis("model", choices=("model", "step", "blocks", "optimizer", "loss"))
     # Options of Inductor, e.g. compile.options.epilogue_fusion=false
     options: Mapping[str, Json] = field(default_factory=dict)
     # Above 0, up to 1: the share of activations that is saved for backward, the rest is computed
@@ -213,11 +204,13 @@ class Trial:
     model: Model
     batch_size: Size
     labels: Labels
-    workload: str = axis("train", "workload.name", WORKLOADS)
+    workload: str = axis(
+        "train", "workload.name", ("train", "inference", "prefill", "decode", SCRIPT)
+    )
     precision: Precision = field(default_factory=Precision)
     mode: str = axis("default", "mode.name", MODES)
     backend: str | None = axis("inductor", "backend.name")
-    optimizer: str = axis("adam", "optimizer.name", OPTIMIZERS)
+    optimizer: str = axis("adam", "optimizer.name", ("adam", "adamw", "sgd", "none"))
     compile: Compile = field(default_factory=Compile)
     device: str = "cuda"  # the type alone: the GPU that ran a trial is not part of it
     # An interpreter with torch and the model libraries; several compare versions; null: this one
@@ -227,7 +220,7 @@ class Trial:
     vary: Mapping[str, Sequence[Size]] = field(default_factory=dict)
     # default: torch chooses; foreach: all parameters at once; fused: in one kernel; the same in
     # both arms
-    optimizer_impl: str = axis("default", "optimizer.impl", OPTIMIZER_IMPLS)
+    optimizer_impl: str = axis("default", "optimizer.impl", ("default", "foreach", "fused"))
     text: Text = field(default_factory=Text)  # of models whose library has texts
     # how many rows are full before each step; null: all but the last
     decode_position: int | None = axis(None, "decode.position")
@@ -301,13 +294,6 @@ class Trial:
                 text += "; text.labels=true"
         return dropout, text
 
-    def change(self, path: str, value: Any) -> Trial:
-        """Return the trial with another value of an axis of `AXES`."""
-        part, _, name = path.rpartition(".")
-        if part:
-            name, value = part, replace(getattr(self, part), **{name: value})
-        return replace(self, **{name: value})
-
     @property
     def eager_step(self) -> str:
         """A key that only trials with equal eager steps share, whatever their batch sizes."""
@@ -332,14 +318,14 @@ class Trial:
         if self.workload != "train":
             usual["optimizer"] = "none"
         has_all = self.labels.rung in BUNDLED_RUNGS
-        bundled = [path for path, _ in ONE_LINERS.values() if has_all]
-        for path, axis in TOLD.items():
-            value = attrgetter(path)(self)
-            shown = show_value(value)
-            if path == "text.lengths":
-                shown = self.text.describe_lengths()
-            if value not in (None, usual.get(path, axis.field.default)) and path not in bundled:
-                yield f"{axis.key}={shown}"
+        for path, axis in AXES.items():
+            is_bundled = has_all and path in BUNDLED_AXES
+            if axis.owner in (Trial, Text) and path not in UNTOLD and not is_bundled:
+                value = attrgetter(path)(self)
+                if path == "text.lengths" and value:
+                    yield f"{path}={self.text.describe_lengths()}"
+                elif value not in (None, usual.get(path, axis.field.default)):
+                    yield f"{axis.key.removesuffix('.name')}={show_value(value)}"
         if has_all:  # which ones these are differs from model to model
             yield "free one-liners"
         for key, value in drop_defaults(self.compile).items():
@@ -401,10 +387,4 @@ AXES = {
     axis.path: axis
     for axis in _list_axes(Trial)
     if axis.owner is not Labels and axis.path != "vary"  # whose keys are sizes
-}
-# Axes that `Trial.variant` tells one after the other, wherever they are not at their defaults.
-TOLD = {
-    path: axis
-    for path, axis in AXES.items()
-    if path not in NOT_TOLD and path.partition(".")[0] not in NOT_TOLD
 }

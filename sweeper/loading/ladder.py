@@ -8,14 +8,13 @@ are for a recommendation. A ladder belongs to one sweep and one kind of device.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
 from pathlib import Path
 
 from sweeper.analysis.flags import FAILED_BEFORE, UNVERIFIED
 from sweeper.analysis.stats import Estimate, difference, pool_estimates
 from sweeper.core import ladder
 from sweeper.core.backends import GRAPHED
-from sweeper.core.trial import AXES, ONE_LINERS, Compile, Trial
+from sweeper.core.trial import Compile, Trial
 
 from .device_names import name_origins
 from .entries import Entry, OverStrongest
@@ -106,11 +105,11 @@ def find_ladders(entries: Iterable[Entry]) -> list[Ladder]:
 
 def _is_variant(trial: Trial) -> bool:
     """Whether a trial is another way to run eager than as built."""
-    return _one_liners(trial) != _one_liners(_strip(trial)) or trial.backend == GRAPHED
+    return _one_liners(trial) != ("contiguous", "default", False) or trial.backend == GRAPHED
 
 
-def _one_liners(trial: Trial) -> list[object]:
-    return [attrgetter(path)(trial) for path, _ in ONE_LINERS.values()]
+def _one_liners(trial: Trial) -> tuple[str, str, bool]:
+    return trial.model.memory_format, trial.optimizer_impl, trial.cudnn_benchmark
 
 
 def _strip(trial: Trial) -> Trial:
@@ -120,10 +119,16 @@ def _strip(trial: Trial) -> Trial:
         for part in trial.labels.overrides.split("; ")
         if not part.startswith("model.memory_format=")
     )
-    for path, _ in ONE_LINERS.values():
-        trial = trial.change(path, AXES[path].field.default)
-    labels = replace(trial.labels, rung=None, overrides="; ".join(overrides))
-    return replace(trial, labels=labels, mode="default", backend="inductor", compile=Compile())
+    return replace(
+        trial,
+        model=replace(trial.model, memory_format="contiguous"),
+        labels=replace(trial.labels, rung=None, overrides="; ".join(overrides)),
+        mode="default",
+        backend="inductor",
+        compile=Compile(),
+        optimizer_impl="default",
+        cudnn_benchmark=False,
+    )
 
 
 def _build(origin: tuple[str, ...], group: Sequence[Entry]) -> Ladder | None:
