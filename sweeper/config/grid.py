@@ -61,7 +61,10 @@ class Composer:
         self._loader, self._master = loader, master
         self.repository = make_repository(loader, master.hydra)
         self._parse = functools.cache(OverridesParser.create(loader).parse_override)
-        self._is_option = functools.cache(self._find_out_if_option)
+        # whether an override chooses an option of a group; otherwise it sets a plain value
+        self._is_option = functools.cache(
+            lambda override: self.repository.group_exists(self._parse(override).key_or_group)
+        )
 
     def points(self, axes: Sequence[OverrideAxis]) -> Iterator[Composed]:
         """Every point of a grid, the last axis changing fastest. Raises what Hydra raises for a bad
@@ -81,10 +84,6 @@ class Composer:
         return split_off_hydra(
             self._loader.load_sweep_config(self._master, list(overrides)), overrides
         )
-
-    def _find_out_if_option(self, override: str) -> bool:
-        """Whether an override chooses an option of a group; otherwise it sets a plain value."""
-        return self.repository.group_exists(self._parse(override).key_or_group)
 
     def _find_changes(
         self, groups: Sequence[OverrideAxis], first: Composed

@@ -6,7 +6,7 @@ Try: `python -m sweeper --cfg job model=vit_b16 precision=amp`
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -19,22 +19,13 @@ from sweeper.core import trial as axes
 from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.libraries import LIBRARIES, SCRIPT, has_texts
 from sweeper.core.serialization import flatten, show_value
-from sweeper.core.settings import CLOCKS, RETRIES, Settings, check_settings
+from sweeper.core.settings import Settings, check_settings
 from sweeper.core.trial import AXES, PRECISION_CASTS, Compile, Labels, Model, Precision, Text, Trial
 
-from .schema import Config, ModelConf, PrecisionConf, keys
+from .reference import list_keys
+from .schema import CHOICES, Config, ModelConf
 from .scripts import ONLY_OF_SCRIPT, read_script
 
-# Values allowed for a key that is not null.
-CHOICES: Mapping[str, Collection[str]] = {
-    "retry": RETRIES,
-    "measure.clock": CLOCKS,
-    "model.library": LIBRARIES,
-    "precision.auto": axes.HALVES,
-    "precision.weight": axes.WEIGHTS,
-    "rung.name": ladder.RUNGS,
-    **{axis.key: axis.choices for axis in AXES.values() if axis.choices},
-}
 # axes that a rung chooses
 CHOSEN_BY_RUNG = ("mode", "backend", "model.memory_format", *axes.BUNDLED_AXES)
 POSITIVE = (
@@ -69,7 +60,7 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> GridPo
     make no sense.
     """
     if unknown := next(_list_unknown(cfg, Config()), None):
-        raise ConfigError(f"{unknown}: there is no such key; {nearest(unknown, keys())}")
+        raise ConfigError(f"{unknown}: there is no such key; {nearest(unknown, list_keys())}")
     try:
         config: Any = OmegaConf.to_object(cfg)
     except MissingMandatoryValue as error:
@@ -85,11 +76,11 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> GridPo
         _check_positive(key, attrgetter(key)(config))
     for path in CHOSEN_BY_RUNG if config.rung.name else ():
         axis = AXES[path]
-        value, chosen = attrgetter(axis.key)(config), axis.key.removesuffix(".name")
+        value = attrgetter(axis.key)(config)
         if value != axis.field.default:
             raise ConfigError(
-                f"rung={config.rung.name} chooses {chosen} itself: leave "
-                f"{chosen}={show_value(value)} out"
+                f"rung={config.rung.name} chooses {axis.name} itself: leave "
+                f"{axis.name}={show_value(value)} out"
             )
     if config.model.factory is not None:
         config.model.factory = name_factory(config.model.factory)
@@ -167,7 +158,11 @@ def _read_model_trial(
     if config.batch_size is not None:
         batch_size = config.batch_size
     _check_positive("batch_size", batch_size)
-    precision = _read_precision(config.precision)
+    precision = _copy_fields(Precision, config.precision)
+    if precision.autocast == "auto" and config.precision.auto:
+        precision = replace(precision, autocast=config.precision.auto)
+    if precision.grad_scaler and precision.autocast not in ("auto", "float16"):
+        raise ConfigError("precision.grad_scaler=true is for precision.autocast=auto or float16")
     if precision.float8 and workload != "train":
         raise ConfigError(
             "precision.float8=true is for workload=train: torchao converts the layers for training"
@@ -359,15 +354,6 @@ def name_factory(factory: str) -> str:
             "sweeper in the folder of the file"
         )
     return f"{'.'.join(parts)}:{function}"
-
-
-def _read_precision(conf: PrecisionConf) -> Precision:
-    precision = _copy_fields(Precision, conf)
-    if precision.autocast == "auto" and conf.auto:
-        precision = replace(precision, autocast=conf.auto)
-    if precision.grad_scaler and precision.autocast not in ("auto", "float16"):
-        raise ConfigError("precision.grad_scaler=true is for precision.autocast=auto or float16")
-    return precision
 
 
 def _read_interpreter(python: str | None) -> str | None:

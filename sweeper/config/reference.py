@@ -18,8 +18,7 @@ from typing import Any
 from sweeper.core.serialization import show_value
 from sweeper.core.trial import AXES
 
-from .reader import CHOICES
-from .schema import GROUPS, Config, conf_folder
+from .schema import CHOICES, GROUPS, Config, conf_folder
 
 COMMANDS = {  # `sweeper NAME ...` is `python -m sweeper.NAME ...`
     "report": "tables and a page of sweeps that have run",
@@ -57,6 +56,11 @@ class ConfigKey:
     default: str | None = None
     comment: str = ""
     has_keys: bool = False  # whether it stands for the keys below it
+
+
+def list_keys() -> list[str]:
+    """List every key that can be overridden, dotted, e.g. `compile.scope`."""
+    return [key.name for key in _read_keys(Config, "", {})]
 
 
 def read_keys() -> dict[str, ConfigKey]:

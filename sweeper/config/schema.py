@@ -7,16 +7,18 @@ and axes that it takes in another form.
 """
 
 import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, get_origin
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-from sweeper.core.settings import Settings
-from sweeper.core.trial import AXES
+from sweeper.core.ladder import RUNGS
+from sweeper.core.libraries import LIBRARIES
+from sweeper.core.settings import CLOCKS, RETRIES, Settings
+from sweeper.core.trial import AXES, HALVES, WEIGHTS
 
 T = TypeVar("T")
 
@@ -184,19 +186,18 @@ GROUPS = (
     "tracking",
 )
 
+# Values allowed for a key that is not null.
+CHOICES: Mapping[str, Collection[str]] = {
+    "retry": RETRIES,
+    "measure.clock": CLOCKS,
+    "model.library": LIBRARIES,
+    "precision.auto": HALVES,
+    "precision.weight": WEIGHTS,
+    "rung.name": RUNGS,
+    **{axis.key: axis.choices for axis in AXES.values() if axis.choices},
+}
+
 ConfigStore.instance().store(name="sweeper_schema", node=Config)
-
-
-def keys(schema: Any = Config, prefix: str = "") -> list[str]:
-    """List every key that can be overridden, dotted, e.g. `compile.scope`."""
-    found = []
-    for entry in fields(schema):
-        nested = entry.default_factory
-        found += [
-            f"{prefix}{entry.name}",
-            *(keys(nested, f"{prefix}{entry.name}.") if is_dataclass(nested) else ()),
-        ]
-    return found
 
 
 def conf_folder() -> Path:

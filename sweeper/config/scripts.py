@@ -25,8 +25,6 @@ from .schema import Config, VaryConf
 
 ARGUMENTS = ("args", "cwd", "trajectory")  # keys of `model` that decide what the script does
 ONLY_OF_SCRIPT = ("path", *ARGUMENTS, "total_steps")
-# keys of `model` that a script has
-OF_SCRIPT = ("library", *ONLY_OF_SCRIPT, "family", "suite", "batch_size")
 # What the script decides, as it is unless a user asks for something else; groups first, and what
 # chooses for others.
 DECIDED = {

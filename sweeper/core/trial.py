@@ -17,7 +17,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 
 from .backends import GRAPHED
 from .libraries import LIBRARIES, SCRIPT, has_texts
-from .serialization import Between, Json, drop_defaults, from_json, show_value, to_json
+from .serialization import Between, Json, drop_defaults, flatten, from_json, show_value, to_json
 
 MODULE = "-m "  # begins the name of a script that is a module
 MIN_TRAJECTORY = 20  # calls of a script's module, to compare its training with another
@@ -46,8 +46,7 @@ BUNDLED_AXES = ("optimizer_impl", "cudnn_benchmark")
 UNTOLD = (
     "batch_size", "workload", "mode", "backend", "device", "text.form", "text.labels", "python",
 )  # fmt: skip
-# What does not decide how long an eager step takes, and the batch size, which may be halved.
-NOT_OF_EAGER = ("mode", "backend", "compile", "python", "batch_size")
+OF_COMPILING = ("mode", "backend", "compile", "python")  # these leave the eager step alone
 
 
 def axis(default: Any, key: str = "", choices: Collection[str] = ()) -> Any:
@@ -294,13 +293,13 @@ class Trial:
                 text += "; text.labels=true"
         return dropout, text
 
-    @property
-    def eager_step(self) -> str:
-        """A key that only trials with equal eager steps share, whatever their batch sizes."""
-        axes = self.axes()
-        for name in NOT_OF_EAGER:
-            axes.pop(name, None)
-        return json.dumps(axes, sort_keys=True)
+    def key_without(self, *paths: str) -> str:
+        """A key that trials share which differ in these axes alone, or in those of these parts."""
+        kept = {}
+        for path, value in flatten(self.axes()).items():
+            if path not in paths and path.partition(".")[0] not in paths:
+                kept[path] = value
+        return json.dumps(kept, sort_keys=True)
 
     @property
     def variant(self) -> str:
@@ -325,7 +324,7 @@ class Trial:
                 if path == "text.lengths" and value:
                     yield f"{path}={self.text.describe_lengths()}"
                 elif value not in (None, usual.get(path, axis.field.default)):
-                    yield f"{axis.key.removesuffix('.name')}={show_value(value)}"
+                    yield f"{axis.name}={axis.show(self)}"
         if has_all:  # which ones these are differs from model to model
             yield "free one-liners"
         for key, value in drop_defaults(self.compile).items():
@@ -353,11 +352,13 @@ def name_variants(trials: Sequence[Trial]) -> list[str]:
     """The variant of each trial, with what a step is where trials differ in it, e.g.
     `model.dropout=false; text=auto`. Trials with different steps share no mean.
     """
-    steps = [trial.step for trial in trials]
-    differ = [len({*parts} - {""}) > 1 for parts in zip(*steps, strict=True)]
+    differing: set[str] = set()
+    for parts in zip(*(trial.step for trial in trials), strict=True):
+        if len(found := {*parts} - {""}) > 1:
+            differing |= found
     names = []
-    for trial, step in zip(trials, steps, strict=True):
-        shown = [part for part, differs in zip(step, differ, strict=True) if differs]
+    for trial in trials:
+        shown = [part for part in trial.step if part in differing]
         names.append("; ".join(filter(None, [trial.variant, *shown])))
     return names
 
@@ -371,6 +372,18 @@ class Axis(NamedTuple):
     field: Field[Any]
     hint: Any
     owner: type  # the dataclass that has the field and its comment
+
+    @property
+    def name(self) -> str:
+        """What people call it: its key, or the group whose option it names, e.g. `mode`."""
+        return self.key.removesuffix(".name")
+
+    def show(self, trial: Trial) -> str:
+        """The value that a trial has, as an override has it."""
+        value = attrgetter(self.path)(trial)
+        if isinstance(value, str):
+            return value
+        return show_value(value)
 
 
 def _list_axes(owner: Any, prefix: str = "") -> Iterator[Axis]:
