@@ -136,15 +136,10 @@ class Composer:
 
 def split_off_hydra(config: DictConfig, overrides: Sequence[str]) -> Composed:
     """Take the `hydra` node out of a configuration that was composed from `overrides`."""
-    choices = list_choices(config.hydra)
+    choices = dict(config.hydra.runtime.choices)
     with read_write(config), open_dict(config):
         del config["hydra"]
     return Composed(config, choices, tuple(overrides))
-
-
-def list_choices(hydra_cfg: Any) -> dict[str, Any]:
-    """The option of each group, from a `hydra` node."""
-    return {str(group): option for group, option in hydra_cfg.runtime.choices.items()}
 
 
 def make_repository(loader: Any, hydra_cfg: Any) -> IConfigRepository:

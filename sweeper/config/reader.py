@@ -111,10 +111,9 @@ def _check_positive(key: str, value: int | None) -> None:
 
 
 def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> Trial:
-    asked = {}  # of the axes that are fields of `Trial` itself
-    for name, axis in AXES.items():
-        if axis.owner is Trial:
-            asked[name] = attrgetter(axis.key)(config)
+    asked = {
+        name: attrgetter(axis.key)(config) for name, axis in AXES.items() if axis.owner is Trial
+    }
     if config.mode.name == "eager":
         asked["backend"] = None
     if config.model.library == SCRIPT:

@@ -10,7 +10,7 @@ import copy
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, get_origin
+from typing import Any, get_origin
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
@@ -20,15 +20,13 @@ from sweeper.core.libraries import LIBRARIES
 from sweeper.core.settings import CLOCKS, RETRIES, Settings
 from sweeper.core.trial import AXES, HALVES, WEIGHTS
 
-T = TypeVar("T")
 
-
-def with_axes(group: str) -> Callable[[type[T]], type[T]]:
+def with_axes(group: str) -> Callable[[type], type]:
     """Give the class of a group, before its own fields, the axes that have their keys in it; the
     empty group is the top level.
     """
 
-    def add(cls: type[T]) -> type[T]:
+    def add(cls: type) -> type:
         own, inherited = cls.__annotations__, getattr(cls, "__dataclass_fields__", ())
         hints: dict[str, Any] = {}
         for axis in AXES.values():

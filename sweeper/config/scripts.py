@@ -85,8 +85,10 @@ def read_script(config: Config, choices: Mapping[str, str | None]) -> Trial:
         )
     if model.cwd is not None and not Path(model.cwd).is_dir():
         raise ConfigError(f"model.cwd={model.cwd}: there is no such folder")
-    asked: dict[str, Json] = {key: getattr(model, key) for key in ARGUMENTS}
-    arguments = {key: value for key, value in asked.items() if value}
+    arguments: dict[str, Json] = {}
+    for key in ARGUMENTS:
+        if value := getattr(model, key):
+            arguments[key] = value
     script = Model(SCRIPT, model.path, arguments=arguments)
     _require_script(script)
     try:

@@ -19,7 +19,7 @@ def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     for entry in entries:
         if entry.result.eager_step_s:
             step = entry.trial.key_without("batch_size", *OF_COMPILING)
-            key = entry.folder.parent, entry.record.batch_size, step
+            key = entry.sweep, entry.record.batch_size, step
             groups[key][entry] = entry.result.eager_step_s
     moved: set[Entry] = set()
     for group in groups.values():

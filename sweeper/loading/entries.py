@@ -4,6 +4,7 @@ line for people.
 
 import functools
 import gc
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -69,6 +70,11 @@ class Entry:
         return self.record.trial
 
     @property
+    def sweep(self) -> Path:
+        """The folder of its sweep."""
+        return self.folder.parent
+
+    @property
     def log(self) -> str | None:
         """The path of the worker's log."""
         if not self.record.log:
@@ -91,7 +97,7 @@ class Loaded(NamedTuple):
 
 def load(sweeps: Sequence[Path]) -> Loaded:
     """Read every trial in the folders of the sweeps."""
-    return load_from([SweepFolder(folder) for folder in sweeps])
+    return load_from(list(map(SweepFolder, sweeps)))
 
 
 @contextmanager
@@ -122,7 +128,7 @@ def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
         for found, unreadable in (_read(first, shared), *(wait() for wait in waits)):
             entries += found
             problems += unreadable
-    origins = name_origins([(entry.record, entry.folder.parent) for entry in entries])
+    origins = name_origins(entries)
     variants = name_variants([entry.trial for entry in entries])
     named = []
     for entry, variant, origin in zip(entries, variants, origins, strict=True):
@@ -161,13 +167,14 @@ def _read_blocks(record: Record) -> Blocks:
     if record.status != "ok":
         return Blocks()
     num_rounds: list[int] = []
-    steps_s: dict[str, list[float]] = {arm: [] for arm in ARMS}
+    steps_s: dict[str, list[float]] = defaultdict(list)
     for process in record.processes:
         if process.steps_per_block and (eager_s := process.blocks_s("eager")):
             num_rounds.append(len(eager_s))
-            for arm, found in steps_s.items():
-                found += [block_s / process.steps_per_block for block_s in process.blocks_s(arm)]
-    ends = {arm: (min(found), max(found)) for arm, found in steps_s.items() if found}
+            for arm in ARMS:
+                for block_s in process.blocks_s(arm):
+                    steps_s[arm].append(block_s / process.steps_per_block)
+    ends = {arm: (min(found), max(found)) for arm, found in steps_s.items()}
     return Blocks(tuple(num_rounds), ends)
 
 

@@ -69,7 +69,11 @@ def read_other_facts(record: Record) -> Facts:
     """Read how a trial ran, without its device and its versions."""
     environment = record.environment
     variables = show_facts(get_mapping(environment, "variables"))
-    names = [name for name in ("inductor_config", "commit", "system") if name in environment]
+    whole = {
+        name: environment[name]
+        for name in ("inductor_config", "commit", "system")
+        if name in environment
+    }
     return {
         "GPU": _read_fact_of_gpu(record, "power_limit_w"),
         "CPU": show_facts(get_mapping(environment, "cpu")),
@@ -77,7 +81,7 @@ def read_other_facts(record: Record) -> Facts:
             name: value for name, value in variables.items() if not name.endswith(PER_TRIAL)
         },
         "setting": show_facts(read_settings_of_torch(record)),
-        "record": show_facts({name: environment[name] for name in names}),
+        "record": show_facts(whole),
     }
 
 

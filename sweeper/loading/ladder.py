@@ -86,20 +86,21 @@ def find_ladders(entries: Iterable[Entry]) -> list[Ladder]:
     """
     by_sweep: dict[Path, list[Entry]] = defaultdict(list)
     for entry in entries:
-        by_sweep[entry.folder.parent].append(entry)
+        by_sweep[entry.sweep].append(entry)
     found: list[Ladder] = []
     for sweep in by_sweep.values():
         varied = {entry.trial.model.name for entry in sweep if _is_variant(entry.trial)}
         if not varied:
             continue
-        origins = name_origins([(entry.record, entry.folder.parent) for entry in sweep])
+        origins = name_origins(sweep)
         groups: dict[tuple[str, tuple[str, ...]], list[Entry]] = defaultdict(list)
         for entry, origin in zip(sweep, origins, strict=True):
             # others have no ladder, and an id takes its time
             if entry.trial.model.name in varied:
                 groups[_strip(entry.trial).id, origin].append(entry)
-        ladders = (_build(origin, group) for (_, origin), group in groups.items())
-        found += filter(None, ladders)
+        for (_, origin), group in groups.items():
+            if built := _build(origin, group):
+                found.append(built)
     return found
 
 
@@ -151,23 +152,26 @@ def _find_steps(plain: Trial, rung: str, group: Sequence[Entry]) -> list[Step]:
     if ladder.explain_not_for(plain, rung):
         return []
     expected, title = ladder.climb(plain, rung), ladder.TITLES[rung]
-    alike = [entry for entry in group if _one_liners(entry.trial) == _one_liners(expected)]
-    asked = expected.mode, expected.backend
-    own = [entry for entry in alike if (entry.trial.mode, entry.trial.backend) == asked]
-    if rung not in ladder.EAGER_RUNGS:
-        return [
-            _make_step(rung, _add_settings(title, entry), entry, entry.result.compiled_estimate)
-            for entry in own
-        ]
-    if own:
-        return [_make_step(rung, title, own[0], _pool_arms(own[0]))]
+    own: list[Entry] = []
     timed: list[Entry] = []
     times: list[Estimate] = []
-    for entry in alike:
-        if entry.result.eager_estimate and not entry.record.smaller_batch_size:
-            timed.append(entry)
-            times.append(entry.result.eager_estimate)
-    return [_make_step(rung, title, timed[0], pool_estimates(times))] if timed else []
+    for entry in group:
+        trial, eager = entry.trial, entry.result.eager_estimate
+        if _one_liners(trial) == _one_liners(expected):
+            if (trial.mode, trial.backend) == (expected.mode, expected.backend):
+                own.append(entry)
+            if eager and not entry.record.smaller_batch_size:
+                timed.append(entry)
+                times.append(eager)
+    if rung in ladder.EAGER_RUNGS and own:
+        return [_make_step(rung, title, own[0], _pool_arms(own[0]))]
+    if rung in ladder.EAGER_RUNGS and timed:
+        return [_make_step(rung, title, timed[0], pool_estimates(times))]
+    steps = []
+    for entry in own:
+        compiled = entry.result.compiled_estimate
+        steps.append(_make_step(rung, _add_settings(title, entry), entry, compiled))
+    return steps
 
 
 def _make_step(rung: str, title: str, entry: Entry, time: Estimate | None) -> Step:

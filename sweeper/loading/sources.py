@@ -154,7 +154,7 @@ def find_sources(names: Sequence[str], tracking_uri: str | None = None) -> Seque
     Raises ConfigError when a sweep is not there, TrackingError when the store does not answer.
     """
     if tracking_uri is None:
-        return [SweepFolder(find_sweep(name)) for name in names]
+        return list(map(SweepFolder, map(find_sweep, names)))
     for name in names:
         if not SWEEP_NAME.fullmatch(name):
             example = Path(name).name or "night"
