@@ -92,7 +92,11 @@ def _copy_fields(cls: type[T], conf: Any, **changes: Any) -> T:
     """Build a `cls` from the fields of the same names in `conf`, with `changes` in place of
     some.
     """
-    return cls(**{entry.name: getattr(conf, entry.name) for entry in fields(cls)} | changes)  # type: ignore[arg-type]
+    found = {}
+    for entry in fields(cls):  # type: ignore[arg-type]
+        if entry.name not in changes:
+            found[entry.name] = getattr(conf, entry.name)
+    return cls(**found, **changes)
 
 
 def _list_unknown(cfg: DictConfig, schema: Any, prefix: str = "") -> Iterator[str]:
@@ -242,7 +246,8 @@ def _read_text(config: Config) -> Text:
             f"text.lengths: the longest has {max(lengths)} tokens, and model.sequence_length is "
             f"{rows}"
         )
-    return Text(form, lengths, labels=config.text.labels or config.workload.name == "train")
+    labels = config.text.labels or config.workload.name == "train"
+    return _copy_fields(Text, config.text, form=form, lengths=lengths, labels=labels)
 
 
 def _read_lengths(given: Any) -> tuple[int, ...]:
