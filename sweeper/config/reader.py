@@ -15,19 +15,30 @@ from typing import Any, TypeVar
 from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 
 from sweeper.core import ladder
-from sweeper.core import trial as axes
 from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.libraries import LIBRARIES, SCRIPT, has_texts
 from sweeper.core.serialization import flatten, show_value
 from sweeper.core.settings import Settings, check_settings
-from sweeper.core.trial import AXES, PRECISION_CASTS, Compile, Labels, Model, Precision, Text, Trial
+from sweeper.core.trial import (
+    AXES,
+    BUNDLED_AXES,
+    CACHED,
+    MAX_SIZE,
+    PRECISION_CASTS,
+    Compile,
+    Labels,
+    Model,
+    Precision,
+    Text,
+    Trial,
+)
 
 from .reference import list_keys
 from .schema import CHOICES, Config, ModelConf
 from .scripts import ONLY_OF_SCRIPT, read_script
 
 # axes that a rung chooses
-CHOSEN_BY_RUNG = ("mode", "backend", "model.memory_format", *axes.BUNDLED_AXES)
+CHOSEN_BY_RUNG = ("mode", "backend", "model.memory_format", *BUNDLED_AXES)
 POSITIVE = (
     "model.image_size",
     "model.sequence_length",
@@ -109,8 +120,8 @@ def _list_unknown(cfg: DictConfig, schema: Any, prefix: str = "") -> Iterator[st
 
 
 def _check_positive(key: str, value: int | None) -> None:
-    if value is not None and not 1 <= value <= axes.MAX_SIZE:
-        allowed = "at least 1" if value < 1 else f"at most {axes.MAX_SIZE}"
+    if value is not None and not 1 <= value <= MAX_SIZE:
+        allowed = "at least 1" if value < 1 else f"at most {MAX_SIZE}"
         raise ConfigError(f"{key}={value}: it must be a whole number of {allowed}, e.g. {key}=8")
 
 
@@ -233,7 +244,7 @@ def _read_vary(config: Config) -> dict[str, list[int]]:
 
 def _read_text(config: Config) -> Text:
     """How texts come; training always has labels, so there the setting says nothing."""
-    if not has_texts(config.model.library) or config.workload.name in axes.CACHED:
+    if not has_texts(config.model.library) or config.workload.name in CACHED:
         return Text()
     form, lengths = config.text.name, _read_lengths(config.text.lengths)
     if lengths and form in ("full", "none"):
@@ -272,7 +283,7 @@ def _read_decode_position(config: Config, asked: int | None) -> int | None:
     without a cache.
     """
     workload, rows = config.workload.name, attrgetter("model.sequence_length")(config)
-    if workload not in axes.CACHED or not LIBRARIES[config.model.library].has_decoders:
+    if workload not in CACHED or not LIBRARIES[config.model.library].has_decoders:
         return None
     if config.vary.batch_size is not None:
         raise ConfigError(

@@ -10,13 +10,12 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from sweeper.core.serialization import show_value
-from sweeper.core.trial import AXES
 
 from .schema import CHOICES, GROUPS, Config, conf_folder
 
@@ -60,7 +59,7 @@ class ConfigKey:
 
 def list_keys() -> list[str]:
     """List every key that can be overridden, dotted, e.g. `compile.scope`."""
-    return [key.name for key in _read_keys(Config, "", {})]
+    return [key.name for key in _read_keys(Config, "")]
 
 
 def read_keys() -> dict[str, ConfigKey]:
@@ -68,21 +67,16 @@ def read_keys() -> dict[str, ConfigKey]:
     left out.
     """
     chosen = {f"{group}.name" for group in PURPOSES} - {"model.name"}
-    comments = {axis.key: _read_comments(axis.owner)[axis.field.name] for axis in AXES.values()}
-    found = {}
-    for key in _read_keys(Config, "", comments):
-        if key.name not in chosen:
-            found[key.name] = key
-    return found
+    return {key.name: key for key in _read_keys(Config, "") if key.name not in chosen}
 
 
-def _read_keys(schema: Any, prefix: str, of_axes: Mapping[str, str]) -> Iterator[ConfigKey]:
+def _read_keys(schema: Any, prefix: str) -> Iterator[ConfigKey]:
     comments, hints = _read_comments(schema), typing.get_type_hints(schema)
     own = _read_defaults(prefix.rstrip("."))
     for entry in fields(schema):
         name, hint = prefix + entry.name, hints[entry.name]
         if is_dataclass(hint):
-            inside = list(_read_keys(hint, f"{name}.", of_axes))
+            inside = list(_read_keys(hint, f"{name}."))
             names = ", ".join(key.name for key in inside)
             yield ConfigKey(name, f"keys of its own: {names}", has_keys=True)
             yield from inside
@@ -92,12 +86,12 @@ def _read_keys(schema: Any, prefix: str, of_axes: Mapping[str, str]) -> Iterator
         value = own.get(entry.name, {} if entry.default is MISSING else entry.default)
         is_open = prefix == "model." or value == "???"
         default = None if is_open else show_value(value)
-        comment = comments.get(entry.name) or of_axes.get(name, "")
+        comment = comments.get(entry.name, "")
         yield ConfigKey(name, _describe_type(name, kinds), values, default, comment)
 
 
 def _describe_type(name: str, kinds: set[Any]) -> str:
-    (kind, *_) = [kind for kind in kinds if kind is not type(None)]
+    (kind,) = kinds - {type(None)}
     if name in CHOICES:
         text = ", ".join(CHOICES[name])
     elif typing.get_origin(kind) is list:
@@ -114,11 +108,13 @@ def _describe_type(name: str, kinds: set[Any]) -> str:
 @functools.cache
 def _read_comments(schema: type) -> dict[str, str]:
     """Read the comment of each field from the source: at the end of its line, else in the lines
-    above it. Fields may stand in a base class.
+    above it. Fields may stand in a base class, and axes in `core.trial`.
     """
     comments: dict[str, str] = {}
     for base in filter(is_dataclass, schema.__bases__):
         comments |= _read_comments(base)
+    for name, axis in getattr(schema, "axes_of_group", {}).items():
+        comments[name] = _read_comments(axis.owner)[axis.field.name]
     above: list[str] = []
     for line in inspect.getsource(schema).splitlines():
         code, _, comment = line.strip().partition("# ")
