@@ -191,7 +191,7 @@ def _read_model_trial(
         "precision": precision,
         "vary": vary,
         "text": _read_text(config),
-        "decode_position": _read_decode_position(config, asked["decode_position"]),
+        "decode_position": _read_decode_position(config),
     }
     return Trial(**asked)
 
@@ -278,7 +278,7 @@ def _read_lengths(given: Any) -> tuple[int, ...]:
     return tuple(numbers)
 
 
-def _read_decode_position(config: Config, asked: int | None) -> int | None:
+def _read_decode_position(config: Config) -> int | None:
     """The fill level of workload=decode; None for others. Raises ConfigError for a model or sizes
     without a cache.
     """
@@ -302,8 +302,8 @@ def _read_decode_position(config: Config, asked: int | None) -> int | None:
             "workload=decode needs model.sequence_length=N of at least 2, the rows of the cache"
         )
     position: int = rows - 1
-    if asked is not None:
-        position = asked
+    if config.decode.position is not None:
+        position = config.decode.position
     if position >= rows:
         raise ConfigError(
             f"decode.position={position}: the cache has model.sequence_length={rows} rows, so it "

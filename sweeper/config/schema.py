@@ -138,6 +138,8 @@ class VaryConf:
 class DecodeConf:
     """Settings of workload=decode; the cache has model.sequence_length rows."""
 
+    position: int | None = None  # how many rows are full before each step; null: all but the last
+
 
 @dataclass
 class RungConf:

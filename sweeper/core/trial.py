@@ -140,9 +140,9 @@ class Compile:
     # model: the module is wrapped; step: the whole training step; blocks: each of the model's
     # repeated blocks; optimizer: the optimizer's step alone; loss: the loss function alone
     scope: str = axis("model", choices=("model", "step", "blocks", "optimizer", "loss"))
-    # Options of Inductor, e.g. compile.options.epilogue_fusion=false
+    # options of Inductor, e.g. compile.options.epilogue_fusion=false
     options: Mapping[str, Json] = field(default_factory=dict)
-    # Above 0, up to 1: the share of activations that is saved for backward, the rest is computed
+    # above 0, up to 1: the share of activations that is saved for backward, the rest is computed
     # again; null: torch's
     memory_budget: float | None = None
     # true: Inductor's kernels round to half precision wherever eager does
@@ -212,7 +212,7 @@ class Trial:
     optimizer: str = axis("adam", "optimizer.name", ("adam", "adamw", "sgd", "none"))
     compile: Compile = field(default_factory=Compile)
     device: str = "cuda"  # the type alone: the GPU that ran a trial is not part of it
-    # An interpreter with torch and the model libraries; several compare versions; null: this one
+    # an interpreter with torch and the model libraries; several compare versions; null: this one
     python: str | None = axis(None, "worker.python")
     # A kind of size (batch_size, image_size or sequence_length) and those that the steps go through
     # in turn, in both arms; the field of that name holds the largest.
@@ -221,7 +221,7 @@ class Trial:
     # both arms
     optimizer_impl: str = axis("default", "optimizer.impl", ("default", "foreach", "fused"))
     text: Text = field(default_factory=Text)  # of models whose library has texts
-    # how many rows are full before each step; null: all but the last
+    # how many rows of the cache are full before a step of workload=decode
     decode_position: int | None = axis(None, "decode.position")
     # true: cuDNN times its algorithms and takes the fastest, in both arms; on a GPU
     cudnn_benchmark: bool = False
