@@ -119,9 +119,8 @@ class Precision:
     float16, and only float16 uses its gradient scaler.
     """
 
-    parameters: str = axis(
-        "float32", choices=("float32", "bfloat16", "float16")
-    )  # of parameters and inputs
+    # of parameters and inputs
+    parameters: str = axis("float32", choices=("float32", "bfloat16", "float16"))
     # of operations under autocast; null: no autocast
     autocast: str | None = axis(None, choices=("auto", *HALVES))
     grad_scaler: bool = False  # true: losses are scaled, as float16 needs
