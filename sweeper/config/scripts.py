@@ -46,7 +46,6 @@ PLAIN = Config()
 # groups and keys that a script leaves to the user
 LEFT_TO_USER = ("device", "mode.", "backend.", "compile.", "worker.", "model.library")
 DECIDED_KEYS = (
-    "batch_size",
     "compile.scope",
     "inspect",
     "precision.auto",

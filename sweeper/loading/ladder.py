@@ -168,9 +168,12 @@ def _find_steps(plain: Trial, rung: str, group: Sequence[Entry]) -> list[Step]:
     if rung in ladder.EAGER_RUNGS and timed:
         return [_make_step(rung, title, timed[0], pool_estimates(times))]
     steps = []
-    for entry in own:
-        compiled = entry.result.compiled_estimate
-        steps.append(_make_step(rung, _add_settings(title, entry), entry, compiled))
+    for entry in own:  # with its compile settings, e.g. `compile default (compile.scope=step)`
+        whole, compiled = title, entry.result.compiled_estimate
+        settings = [part for part in entry.variant.split("; ") if part.startswith("compile.")]
+        if settings:
+            whole += f" ({', '.join(settings)})"
+        steps.append(_make_step(rung, whole, entry, compiled))
     return steps
 
 
@@ -179,14 +182,6 @@ def _make_step(rung: str, title: str, entry: Entry, time: Estimate | None) -> St
     if record.smaller_batch_size:  # its steps are others
         return Step(rung, title, entry, f"oom with batch {record.trial.batch_size}")
     return Step(rung, title, entry, record.status, time)
-
-
-def _add_settings(title: str, entry: Entry) -> str:
-    """The title with the compile settings of a trial, e.g. `compile default
-    (compile.scope=step)`.
-    """
-    settings = [part for part in entry.variant.split("; ") if part.startswith("compile.")]
-    return f"{title} ({', '.join(settings)})" if settings else title
 
 
 def _pool_arms(entry: Entry) -> Estimate | None:
