@@ -21,7 +21,7 @@ from sweeper.core.paths import TrialPaths
 from sweeper.core.record import Process, Record, RecordError
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
-from sweeper.core.trial import AXES, OF_COMPILING, Trial
+from sweeper.core.trial import AXES, OF_COMPILING, Axis, Trial
 from sweeper.loading.device_names import DeviceKind, read_device
 from sweeper.loading.environment import Facts, read_other_facts, read_version_facts
 from sweeper.loading.sources import FoundRecord, Source
@@ -196,10 +196,11 @@ class Pair:
 
 
 # Axes that leave a trial's eager step alone, so that eager can be the control of a comparison.
-COMPARED = {"worker.python": AXES["python"]}
-for path, axis in AXES.items():
-    if path.partition(".")[0] in OF_COMPILING and path != "compile.options":
-        COMPARED[axis.name] = axis
+COMPARED: dict[str, Axis] = {}
+for part in OF_COMPILING:
+    for path, axis in AXES.items():
+        if path.partition(".")[0] == part and path != "compile.options":
+            COMPARED[axis.name] = axis
 
 
 def match_sweeps(base: Sequence[Side], head: Sequence[Side]) -> list[Pair]:

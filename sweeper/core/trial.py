@@ -46,7 +46,7 @@ BUNDLED_AXES = ("optimizer_impl", "cudnn_benchmark")
 UNTOLD = (
     "batch_size", "workload", "mode", "backend", "device", "text.form", "text.labels", "python",
 )  # fmt: skip
-OF_COMPILING = ("mode", "backend", "compile", "python")  # these leave the eager step alone
+OF_COMPILING = ("python", "mode", "backend", "compile")  # these leave the eager step alone
 
 
 def axis(default: Any, key: str = "", choices: Collection[str] = ()) -> Any:

@@ -8,14 +8,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from sweeper.core.record import Record
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
-
-if TYPE_CHECKING:
-    from .entries import Entry
 
 GIB = 2**30
 # between two devices of one kind: drivers keep some memory for themselves, and not all as much
@@ -43,34 +39,34 @@ class DeviceKind:
         return f"{self.name} {self.memory_gib or 'unknown'} GiB" if namesakes else self.name
 
 
-def name_origins(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
-    """Name the device and the torch of each entry.
+def name_origins(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]]:
+    """Name the device and the torch of each record, which comes with the folder of its sweep.
 
     An origin is e.g. `("device=cuda", "gpu=NVIDIA H200", "torch=2.13.0")`. It holds only what
     differs: the type of the device, devices of one type, and torch where one trial was run with
     several versions. An interpreter that the grid asked for (`worker.python`) makes another trial,
     with a variant of its own.
     """
-    origins = _name_devices(entries)
+    origins = _name_devices(records)
     torches = []
-    for entry in entries:
-        version = get_mapping(entry.record.environment, "versions").get("torch", "unknown")
-        torches.append((entry.record.trial_id, f"torch={printable(str(version))}"))
+    for record, _ in records:
+        version = get_mapping(record.environment, "versions").get("torch", "unknown")
+        torches.append((record.trial_id, f"torch={printable(str(version))}"))
     if len(set(torches)) > len(dict(torches)):  # some trial has two
         for number, (_, torch) in enumerate(torches):
             origins[number] += (torch,)
     return origins
 
 
-def _name_devices(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
-    """Name the device of each entry. A trial that ended before it saw its device has the only one
+def _name_devices(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]]:
+    """Name the device of each record. A trial that ended before it saw its device has the only one
     of its sweep.
     """
     kinds: list[DeviceKind] = []  # of devices that are alike, the first
     seen: list[set[DeviceKind]] = []
     by_sweep: dict[tuple[Path, str], set[DeviceKind]] = defaultdict(set)
-    for entry in entries:
-        device, of_sweep = read_device(entry.record), by_sweep[entry.sweep, entry.trial.device]
+    for record, sweep in records:
+        device, of_sweep = read_device(record), by_sweep[sweep, record.trial.device]
         if device is None:
             seen.append(of_sweep)
             continue
@@ -79,10 +75,10 @@ def _name_devices(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
         of_sweep.add(kind)
         if kind not in kinds:
             kinds.append(kind)
-    types = {entry.trial.device for entry in entries}
+    types = {record.trial.device for record, _ in records}
     names = []
-    for entry, known in zip(entries, seen, strict=True):
-        type_, name = entry.trial.device, "unknown"
+    for (record, _), known in zip(records, seen, strict=True):
+        type_, name = record.trial.device, "unknown"
         same_type = [kind for kind in kinds if kind.type == type_]
         if len(known) == 1:
             (kind,) = known

@@ -128,7 +128,7 @@ def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
         for found, unreadable in (_read(first, shared), *(wait() for wait in waits)):
             entries += found
             problems += unreadable
-    origins = name_origins(entries)
+    origins = name_origins([(entry.record, entry.sweep) for entry in entries])
     variants = name_variants([entry.trial for entry in entries])
     named = []
     for entry, variant, origin in zip(entries, variants, origins, strict=True):

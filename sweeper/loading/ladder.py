@@ -92,7 +92,7 @@ def find_ladders(entries: Iterable[Entry]) -> list[Ladder]:
         varied = {entry.trial.model.name for entry in sweep if _is_variant(entry.trial)}
         if not varied:
             continue
-        origins = name_origins(sweep)
+        origins = name_origins([(entry.record, entry.sweep) for entry in sweep])
         groups: dict[tuple[str, tuple[str, ...]], list[Entry]] = defaultdict(list)
         for entry, origin in zip(sweep, origins, strict=True):
             # others have no ladder, and an id takes its time
