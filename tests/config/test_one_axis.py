@@ -119,7 +119,7 @@ def test_an_axis_is_declared_once(found: dict[str, Any], key: str) -> None:
     is_of_compile = key.startswith("compile.")
     assert (axis["own_eager_step"], axis["compared"]) == (not is_of_compile, is_of_compile)
     assert f"{key}=red" in axis["help"] or key == "model.colour"  # each model has its own default
-    assert "[red, blue] the colour of everything, in both arms" in axis["help"]
+    assert "[red, blue] the colour of everything, in both arms" in " ".join(axis["help"].split())
     assert axis["values"] == ["red", "blue"]
     assert axis["wrong"] == f"{key}=green: allowed are red, blue"
     if not is_of_compile:
