@@ -30,7 +30,7 @@ from .changes import (
     count_device_changes,
     list_setting_changes,
 )
-from .pairs import AXES, choose_values, list_sides, match_sweeps, match_values, read_sides
+from .pairs import COMPARED, choose_values, list_sides, match_sweeps, match_values, read_sides
 from .quantities import DEVICE_MIN_EFFECT, MIN_EFFECT
 from .text import FORMATS, Document, print_document, render
 from .verdicts import Comparison, judge
@@ -58,7 +58,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     add(
         "--by",
         metavar="AXIS",
-        help=f"compare two values of this axis within one sweep: {', '.join(AXES)}",
+        help=f"compare two values of this axis within one sweep: {', '.join(COMPARED)}",
     )
     defaults = f"default: {MIN_EFFECT}, and {DEVICE_MIN_EFFECT} of device time"
     min_effect = (

@@ -10,18 +10,18 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from sweeper.analysis.derive import derive
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import read_json
 from sweeper.core.paths import TrialPaths
 from sweeper.core.record import Process, Record, RecordError
-from sweeper.core.serialization import get_mapping, show_value
+from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
-from sweeper.core.trial import Compile, Trial
+from sweeper.core.trial import AXES, OF_COMPILING, Axis, Trial
 from sweeper.loading.device_names import DeviceKind, read_device
 from sweeper.loading.environment import Facts, read_other_facts, read_version_facts
 from sweeper.loading.sources import FoundRecord, Source
@@ -195,50 +195,26 @@ class Pair:
         return self.both is not None and all(side.status == "ok" for side in self.both)
 
 
-class ComparedAxis(NamedTuple):
-    """An axis of a trial that leaves its eager step alone, so that eager can be the control of a
-    comparison.
-    """
-
-    name: str  # of the field of a trial, or of its compile settings
-    default: Any
-    of_compile: bool = False
-
-    def value(self, trial: Trial) -> str:
-        owner = trial.compile if self.of_compile else trial
-        found = getattr(owner, self.name)
-        return found if isinstance(found, str) else show_value(found)
-
-    def without(self, trial: Trial) -> Trial:
-        default = {self.name: self.default}
-        if self.of_compile:
-            return replace(trial, compile=replace(trial.compile, **default))
-        return replace(trial, **default)
-
-
-PYTHON = ComparedAxis("python", None)
-AXES = {
-    "worker.python": PYTHON,
-    "mode": ComparedAxis("mode", "default"),
-    "backend": ComparedAxis("backend", None),
-}
-for setting in fields(Compile):
-    if setting.name != "options":
-        AXES[f"compile.{setting.name}"] = ComparedAxis(setting.name, setting.default, True)
+# Axes that leave a trial's eager step alone, so that eager can be the control of a comparison.
+COMPARED: dict[str, Axis] = {}
+for part in OF_COMPILING:
+    for path, axis in AXES.items():
+        if path.partition(".")[0] == part and path != "compile.options":
+            COMPARED[axis.name] = axis
 
 
 def match_sweeps(base: Sequence[Side], head: Sequence[Side]) -> list[Pair]:
     """Pair the sides of two sweeps, in the order of HEAD; trials that only BASE has come last."""
     ids_of_both = {side.trial.id for side in base} & {side.trial.id for side in head}
-    # how many trials are left over, by their id without python
+    # how many trials are left over, by their key without python
     in_base, in_head = Counter[str](), Counter[str]()
     for left, sides in ((in_base, base), (in_head, head)):
         for side in sides:
             if side.trial.id not in ids_of_both:
-                left[PYTHON.without(side.trial).id] += 1
+                left[side.trial.key_without("python")] += 1
 
     def key(trial: Trial) -> str:
-        short = PYTHON.without(trial).id
+        short = trial.key_without("python")
         if trial.id not in ids_of_both and in_base[short] == in_head[short] == 1:
             return f"{short} without python"
         return trial.id
@@ -248,12 +224,14 @@ def match_sweeps(base: Sequence[Side], head: Sequence[Side]) -> list[Pair]:
 
 def match_values(sides: Sequence[Side], axis: str, base_value: str, head_value: str) -> list[Pair]:
     """Pair the sides of one sweep that differ in the value of `axis` alone."""
-    compared = AXES[axis]
+    compared = COMPARED[axis]
     by_value: dict[str, list[Side]] = defaultdict(list)
     for side in sides:
-        by_value[compared.value(side.trial)].append(side)
+        by_value[compared.show(side.trial)].append(side)
     return _match(
-        by_value[base_value], by_value[head_value], lambda trial: compared.without(trial).id
+        by_value[base_value],
+        by_value[head_value],
+        lambda trial: trial.key_without(compared.path),
     )
 
 
@@ -267,17 +245,19 @@ def choose_values(sides: Sequence[Side], axis: str, asked: Sequence[str]) -> tup
     """Choose BASE's and HEAD's value of an axis: those asked for, or the only two.
 
     Values are listed with modes from mild to aggressive, null first and the rest in alphabetical
-    order. Raises ConfigError for an axis that is not in `AXES`, and for values that no trial has.
+    order. Raises ConfigError for an axis that is not in `COMPARED`, and for values that no trial
+    has.
     """
-    if axis not in AXES:
+    if axis not in COMPARED:
         raise ConfigError(
-            f"--by {axis}: allowed are {', '.join(AXES)}: axes that leave the eager step as it is"
+            f"--by {axis}: allowed are {', '.join(COMPARED)}: axes that leave the eager step as it "
+            "is"
         )
 
     def order(value: str) -> tuple[bool, int, str]:
         return value != "null", rank_mode(value), value
 
-    found = sorted({AXES[axis].value(side.trial) for side in sides}, key=order)
+    found = sorted({COMPARED[axis].show(side.trial) for side in sides}, key=order)
     chosen = asked or found
     if len(set(chosen)) != 2 or not set(chosen) <= set(found):
         given = " ".join([axis, *asked])

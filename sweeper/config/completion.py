@@ -68,7 +68,8 @@ def _list_words(before: Sequence[str], last: str) -> Iterator[str]:
 def _list_names(last: str) -> Iterator[str]:
     """List groups and keys; keys below another one come when that one is there."""
     sign = last[: len(last) - len(last.lstrip("+~"))]
-    yield from (f"{sign}{group}=" for group in PURPOSES)
+    for group in PURPOSES:
+        yield f"{sign}{group}="
     keys = read_keys()
     for name in keys:
         parent, _, _ = name.rpartition(".")
@@ -95,7 +96,8 @@ def _list_values(last: str, folders: Sequence[Path]) -> Iterator[str]:
         options = ()
         if known := read_keys().get(name):
             options = known.values or filter(None, [known.default])
-    yield from (f"{key}={begun}{comma}{option}" for option in options)
+    for option in options:
+        yield f"{key}={begun}{comma}{option}"
 
 
 def _list_sweeps() -> Iterator[str]:

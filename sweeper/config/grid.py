@@ -61,7 +61,10 @@ class Composer:
         self._loader, self._master = loader, master
         self.repository = make_repository(loader, master.hydra)
         self._parse = functools.cache(OverridesParser.create(loader).parse_override)
-        self._is_option = functools.cache(self._find_out_if_option)
+        # whether an override chooses an option of a group; otherwise it sets a plain value
+        self._is_option = functools.cache(
+            lambda override: self.repository.group_exists(self._parse(override).key_or_group)
+        )
 
     def points(self, axes: Sequence[OverrideAxis]) -> Iterator[Composed]:
         """Every point of a grid, the last axis changing fastest. Raises what Hydra raises for a bad
@@ -81,10 +84,6 @@ class Composer:
         return split_off_hydra(
             self._loader.load_sweep_config(self._master, list(overrides)), overrides
         )
-
-    def _find_out_if_option(self, override: str) -> bool:
-        """Whether an override chooses an option of a group; otherwise it sets a plain value."""
-        return self.repository.group_exists(self._parse(override).key_or_group)
 
     def _find_changes(
         self, groups: Sequence[OverrideAxis], first: Composed
@@ -137,15 +136,10 @@ class Composer:
 
 def split_off_hydra(config: DictConfig, overrides: Sequence[str]) -> Composed:
     """Take the `hydra` node out of a configuration that was composed from `overrides`."""
-    choices = list_choices(config.hydra)
+    choices = dict(config.hydra.runtime.choices)
     with read_write(config), open_dict(config):
         del config["hydra"]
     return Composed(config, choices, tuple(overrides))
-
-
-def list_choices(hydra_cfg: Any) -> dict[str, Any]:
-    """The option of each group, from a `hydra` node."""
-    return {str(group): option for group, option in hydra_cfg.runtime.choices.items()}
 
 
 def make_repository(loader: Any, hydra_cfg: Any) -> IConfigRepository:

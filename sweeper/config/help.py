@@ -77,25 +77,26 @@ def write_help(topics: Sequence[str], config_dir: str | None = None) -> str:
     if config_dir:
         folders.append(Path(config_dir))
     keys = read_keys()
+    lines: list[str] = []
+    for topic in topics:
+        lines += _describe_topic(topic, folders, keys)
     if topics:
-        return "\n".join(line for topic in topics for line in _describe_topic(topic, folders, keys))
-    commands = [_line(f"sweeper {name}", purpose) for name, purpose in COMMANDS.items()]
-    groups = [_summarise_group(group, folders) for group in PURPOSES]
-    lines = [_describe_key(key) for key in keys.values() if not key.has_keys]
-    return "\n".join(
-        [
-            INTRODUCTION,
-            "Commands (each has --help):",
-            *commands,
-            "\nGroups: write GROUP=OPTION; with -m several, separated by commas; * is the default:",
-            *groups,
-            "\nKeys: write KEY=VALUE; with -m several, separated by commas; each is shown with its "
-            "default:",
-            *lines,
-            "",
-            FLAGS,
-        ]
+        return "\n".join(lines)
+    lines += [INTRODUCTION, "Commands (each has --help):"]
+    lines += map(_line, [f"sweeper {name}" for name in COMMANDS], COMMANDS.values())
+    lines.append(
+        "\nGroups: write GROUP=OPTION; with -m several, separated by commas; * is the default:"
     )
+    for group in PURPOSES:
+        lines.append(_summarise_group(group, folders))
+    lines.append(
+        "\nKeys: write KEY=VALUE; with -m several, separated by commas; each is shown with its "
+        "default:"
+    )
+    for key in keys.values():
+        if not key.has_keys:
+            lines.append(_describe_key(key))
+    return "\n".join([*lines, "", FLAGS])
 
 
 def _describe_topic(
@@ -135,16 +136,24 @@ def _summarise_group(group: str, folders: Sequence[Path]) -> str:
             f"{', '.join(suites)}: sweeper --help models"
         )
         return _line(group, f"{PURPOSES[group]}: {text}")
-    gone = [option for option in options if option in GONE]
-    shown = [option for option in options if option not in gone]
-    if default in shown:
-        shown[shown.index(default)] += "*"
-    removed = f"; removed from torch: {', '.join(gone)}" if gone else ""
-    return _line(group, f"{PURPOSES[group]}: {', '.join(shown)}{removed}")
+    shown, gone = [], []
+    for option in options:
+        if option in GONE:
+            gone.append(option)
+        elif option == default:
+            shown.append(f"{option}*")
+        else:
+            shown.append(option)
+    text = f"{PURPOSES[group]}: {', '.join(shown)}"
+    if gone:
+        text += f"; removed from torch: {', '.join(gone)}"
+    return _line(group, text)
 
 
 def _describe_key(key: ConfigKey) -> str:
-    head = key.name if key.default is None else f"{key.name}={key.default}"
+    head = key.name
+    if key.default is not None:
+        head += f"={key.default}"
     return _line(head, f"[{key.takes}] {key.comment}".strip())
 
 

@@ -6,7 +6,7 @@ Try: `python -m sweeper --cfg job model=vit_b16 precision=amp`
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import attrgetter
 from pathlib import Path
@@ -15,43 +15,30 @@ from typing import Any, TypeVar
 from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 
 from sweeper.core import ladder
-from sweeper.core import trial as axes
 from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.libraries import LIBRARIES, SCRIPT, has_texts
 from sweeper.core.serialization import flatten, show_value
-from sweeper.core.settings import CLOCKS, RETRIES, Settings, check_settings
-from sweeper.core.trial import PRECISION_CASTS, Compile, Labels, Model, Precision, Text, Trial
+from sweeper.core.settings import Settings, check_settings
+from sweeper.core.trial import (
+    AXES,
+    BUNDLED_AXES,
+    CACHED,
+    MAX_SIZE,
+    PRECISION_CASTS,
+    Compile,
+    Labels,
+    Model,
+    Precision,
+    Text,
+    Trial,
+)
 
-from .schema import Config, ModelConf, PrecisionConf, keys
+from .reference import list_keys
+from .schema import CHOICES, Config, ModelConf
 from .scripts import ONLY_OF_SCRIPT, read_script
 
-# Values allowed for a key that is not null.
-CHOICES: Mapping[str, Collection[str]] = {
-    "retry": RETRIES,
-    "measure.clock": CLOCKS,
-    "workload.name": axes.WORKLOADS,
-    "mode.name": axes.MODES,
-    "optimizer.name": axes.OPTIMIZERS,
-    "optimizer.impl": axes.OPTIMIZER_IMPLS,
-    "model.library": LIBRARIES,
-    "model.memory_format": axes.MEMORY_FORMATS,
-    "model.attention": axes.ATTENTIONS,
-    "precision.parameters": axes.PARAMETER_DTYPES,
-    "precision.autocast": axes.AUTOCASTS,
-    "precision.auto": axes.HALVES,
-    "precision.weight": axes.WEIGHTS,
-    "compile.scope": axes.SCOPES,
-    "text.name": axes.TEXTS,
-    "rung.name": ladder.RUNGS,
-}
-# What a rung chooses, as it is without one.
-CHOSEN_BY_RUNG = {
-    "mode.name": "default",
-    "backend.name": "inductor",
-    "model.memory_format": "contiguous",
-    "optimizer.impl": "default",
-    "cudnn_benchmark": False,
-}
+# axes that a rung chooses
+CHOSEN_BY_RUNG = ("mode", "backend", "model.memory_format", *BUNDLED_AXES)
 POSITIVE = (
     "model.image_size",
     "model.sequence_length",
@@ -84,7 +71,7 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> GridPo
     make no sense.
     """
     if unknown := next(_list_unknown(cfg, Config()), None):
-        raise ConfigError(f"{unknown}: there is no such key; {nearest(unknown, keys())}")
+        raise ConfigError(f"{unknown}: there is no such key; {nearest(unknown, list_keys())}")
     try:
         config: Any = OmegaConf.to_object(cfg)
     except MissingMandatoryValue as error:
@@ -93,11 +80,19 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> GridPo
             f"{missing}: no value given, and there is no default (model={model})"
         ) from error
     for key, allowed in CHOICES.items():
-        _check_choice(key, attrgetter(key)(config), allowed)
+        value = attrgetter(key)(config)
+        if value is not None and value not in allowed:
+            raise ConfigError(f"{key}={value}: allowed are {', '.join(allowed)}")
     for key in POSITIVE:
         _check_positive(key, attrgetter(key)(config))
-    if config.rung.name is not None:
-        _check_rung(config)
+    for path in CHOSEN_BY_RUNG if config.rung.name else ():
+        axis = AXES[path]
+        value = attrgetter(axis.key)(config)
+        if value != axis.field.default:
+            raise ConfigError(
+                f"rung={config.rung.name} chooses {axis.name} itself: leave "
+                f"{axis.name}={show_value(value)} out"
+            )
     if config.model.factory is not None:
         config.model.factory = name_factory(config.model.factory)
     settings = check_settings(_copy_fields(Settings, config))
@@ -108,7 +103,11 @@ def _copy_fields(cls: type[T], conf: Any, **changes: Any) -> T:
     """Build a `cls` from the fields of the same names in `conf`, with `changes` in place of
     some.
     """
-    return cls(**{entry.name: getattr(conf, entry.name) for entry in fields(cls)} | changes)  # type: ignore[arg-type]
+    found = {}
+    for entry in fields(cls):  # type: ignore[arg-type]
+        if entry.name not in changes:
+            found[entry.name] = getattr(conf, entry.name)
+    return cls(**found, **changes)
 
 
 def _list_unknown(cfg: DictConfig, schema: Any, prefix: str = "") -> Iterator[str]:
@@ -120,99 +119,99 @@ def _list_unknown(cfg: DictConfig, schema: Any, prefix: str = "") -> Iterator[st
             yield from _list_unknown(cfg[key], vars(schema)[key], f"{prefix}{key}.")
 
 
-def _check_choice(key: str, value: str | None, allowed: Collection[str]) -> None:
-    if value is not None and value not in allowed:
-        raise ConfigError(f"{key}={value}: allowed are {', '.join(allowed)}")
-
-
 def _check_positive(key: str, value: int | None) -> None:
-    if value is not None and not 1 <= value <= axes.MAX_SIZE:
-        allowed = "at least 1" if value < 1 else f"at most {axes.MAX_SIZE}"
+    if value is not None and not 1 <= value <= MAX_SIZE:
+        allowed = "at least 1" if value < 1 else f"at most {MAX_SIZE}"
         raise ConfigError(f"{key}={value}: it must be a whole number of {allowed}, e.g. {key}=8")
 
 
-def _check_rung(config: Config) -> None:
-    for key, plain in CHOSEN_BY_RUNG.items():
-        value, chosen = attrgetter(key)(config), key.removesuffix(".name")
-        if value != plain:
-            raise ConfigError(
-                f"rung={config.rung.name} chooses {chosen} itself: leave "
-                f"{chosen}={show_value(value)} out"
-            )
-
-
 def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> Trial:
-    is_script = config.model.library == SCRIPT
+    asked = {
+        name: attrgetter(axis.key)(config) for name, axis in AXES.items() if axis.owner is Trial
+    }
+    if config.mode.name == "eager":
+        asked["backend"] = None
+    if config.model.library == SCRIPT:
+        trial = read_script(config, choices)
+    else:
+        trial = _read_model_trial(config, asked, choices, own)
     trial = replace(
-        read_script(config, choices) if is_script else _read_model_trial(config, choices, own),
+        trial,
         mode=config.mode.name,
-        backend=config.backend.name if config.mode.name != "eager" else None,
+        backend=asked["backend"],
         compile=_read_compile(config),
         device=read_device_type(config.device, gpu),
-        python=_read_interpreter(config.worker.python),
+        python=_read_interpreter(asked["python"]),
     )
     if trial.cudnn_benchmark and trial.device == "cpu":
         raise ConfigError(
             "cudnn_benchmark=true is for a GPU: with device=cpu no operation runs in cuDNN"
         )
-    return trial if config.rung.name is None else ladder.climb(trial, config.rung.name)
+    if config.rung.name is not None:
+        trial = ladder.climb(trial, config.rung.name)
+    return trial
 
 
-def _read_model_trial(config: Config, choices: Choices, own: OwnValues) -> Trial:
+def _read_model_trial(
+    config: Config, asked: dict[str, Any], choices: Choices, own: OwnValues
+) -> Trial:
     """Read everything but how and where the model is compiled, which `_read_trial` adds."""
     if given := [f"model.{name}" for name in ONLY_OF_SCRIPT if getattr(config.model, name)]:
         raise ConfigError(f"{', '.join(given)}: only with model=script")
-    workload, optimizer, impl = config.workload.name, config.optimizer.name, config.optimizer.impl
+    workload, impl = config.workload.name, asked["optimizer_impl"]
     if workload != "train":
-        optimizer, impl = "none", "default"
-    elif optimizer == "none" and impl != "default":
+        asked |= {"optimizer": "none", "optimizer_impl": "default"}
+    elif config.optimizer.name == "none" and impl != "default":
         raise ConfigError(
             f"optimizer.impl={impl}: with optimizer=none there is nothing to choose; take "
             "optimizer=adam"
         )
     vary = _read_vary(config)
     largest: dict[str, Any] = {key: max(sizes) for key, sizes in vary.items()}
-    model = replace(config.model, **largest)
+    batch_size = largest.pop("batch_size", config.model.batch_size)
     if config.batch_size is not None:
-        model.batch_size = config.batch_size
-    _check_positive("batch_size", model.batch_size)
-    if model.dropout is None:  # on where the model trains, as everyone's is; evaluation has none
-        model.dropout = workload == "train"
-    if config.precision.float8 and workload != "train":
+        batch_size = config.batch_size
+    _check_positive("batch_size", batch_size)
+    precision = _copy_fields(Precision, config.precision)
+    if precision.autocast == "auto" and config.precision.auto:
+        precision = replace(precision, autocast=config.precision.auto)
+    if precision.grad_scaler and precision.autocast not in ("auto", "float16"):
+        raise ConfigError("precision.grad_scaler=true is for precision.autocast=auto or float16")
+    if precision.float8 and workload != "train":
         raise ConfigError(
             "precision.float8=true is for workload=train: torchao converts the layers for training"
         )
-    return Trial(
-        model=_read_model(model, choices, own["model"]),
-        batch_size=model.batch_size,
-        labels=_read_labels(config, choices, own),
-        workload=workload,
-        precision=_read_precision(config.precision),
-        optimizer=optimizer,
-        optimizer_impl=impl,
-        vary=vary,
-        text=_read_text(config),
-        decode_position=_read_decode_position(config),
-        cudnn_benchmark=config.cudnn_benchmark,
-    )
+    dropout = config.model.dropout
+    if dropout is None:  # on where the model trains, as everyone's is; evaluation has none
+        dropout = workload == "train"
+    asked |= {
+        "model": _read_model(config.model, {"dropout": dropout, **largest}, choices, own["model"]),
+        "batch_size": batch_size,
+        "labels": _read_labels(config, choices, own),
+        "precision": precision,
+        "vary": vary,
+        "text": _read_text(config),
+        "decode_position": _read_decode_position(config),
+    }
+    return Trial(**asked)
 
 
 def _read_compile(config: Config) -> Compile:
     if config.mode.name == "eager":  # which ignores them
         return Compile()
-    conf = config.compile
-    options = flatten(conf.options)
-    if conf.memory_budget is not None and not 0 < conf.memory_budget <= 1:
+    asked = _copy_fields(Compile, config.compile)
+    options = flatten(asked.options)
+    if asked.memory_budget is not None and not 0 < asked.memory_budget <= 1:
         raise ConfigError(
-            f"compile.memory_budget={conf.memory_budget}: it must be above 0 and at most 1, e.g. "
+            f"compile.memory_budget={asked.memory_budget}: it must be above 0 and at most 1, e.g. "
             "0.5"
         )
-    if conf.precision_casts and PRECISION_CASTS in options:
+    if asked.precision_casts and PRECISION_CASTS in options:
         raise ConfigError(
             f"compile.precision_casts and compile.options.{PRECISION_CASTS} are one switch: "
             "give one"
         )
-    return _copy_fields(Compile, conf, options=options)
+    return replace(asked, options=options)
 
 
 def _read_vary(config: Config) -> dict[str, list[int]]:
@@ -245,20 +244,21 @@ def _read_vary(config: Config) -> dict[str, list[int]]:
 
 def _read_text(config: Config) -> Text:
     """How texts come; training always has labels, so there the setting says nothing."""
-    if not has_texts(config.model.library) or config.workload.name in axes.CACHED:
+    if not has_texts(config.model.library) or config.workload.name in CACHED:
         return Text()
     form, lengths = config.text.name, _read_lengths(config.text.lengths)
     if lengths and form in ("full", "none"):
         raise ConfigError(
             f"text.lengths: text={form} is of full length; take text=padded, packed or words"
         )
-    rows = config.model.sequence_length
+    rows = attrgetter("model.sequence_length")(config)
     if rows is not None and form in ("padded", "words") and max(lengths, default=0) > rows:
         raise ConfigError(
             f"text.lengths: the longest has {max(lengths)} tokens, and model.sequence_length is "
             f"{rows}"
         )
-    return Text(form, lengths, labels=config.text.labels or config.workload.name == "train")
+    labels = config.text.labels or config.workload.name == "train"
+    return _copy_fields(Text, config.text, form=form, lengths=lengths, labels=labels)
 
 
 def _read_lengths(given: Any) -> tuple[int, ...]:
@@ -282,8 +282,8 @@ def _read_decode_position(config: Config) -> int | None:
     """The fill level of workload=decode; None for others. Raises ConfigError for a model or sizes
     without a cache.
     """
-    workload, rows = config.workload.name, config.model.sequence_length
-    if workload not in axes.CACHED or not LIBRARIES[config.model.library].has_decoders:
+    workload, rows = config.workload.name, attrgetter("model.sequence_length")(config)
+    if workload not in CACHED or not LIBRARIES[config.model.library].has_decoders:
         return None
     if config.vary.batch_size is not None:
         raise ConfigError(
@@ -301,7 +301,9 @@ def _read_decode_position(config: Config) -> int | None:
         raise ConfigError(
             "workload=decode needs model.sequence_length=N of at least 2, the rows of the cache"
         )
-    position = rows - 1 if config.decode.position is None else config.decode.position
+    position: int = rows - 1
+    if config.decode.position is not None:
+        position = config.decode.position
     if position >= rows:
         raise ConfigError(
             f"decode.position={position}: the cache has model.sequence_length={rows} rows, so it "
@@ -310,11 +312,15 @@ def _read_decode_position(config: Config) -> int | None:
     return position
 
 
-def _read_model(model: ModelConf, choices: Choices, own: Mapping[str, Any]) -> Model:
-    spec = LIBRARIES[model.library]
-    name = getattr(model, spec.named_by)
+def _read_model(
+    conf: ModelConf, changes: Mapping[str, Any], choices: Choices, own: Mapping[str, Any]
+) -> Model:
+    """Read a model with some fields in place of those that were given."""
+    spec = LIBRARIES[conf.library]
+    name = getattr(conf, spec.named_by)
     if not name:
         raise ConfigError(f"model={choices.get('model')} needs a name, e.g. {spec.example}")
+    model = _copy_fields(Model, conf, name=name, **changes)
     # Settings that the model's builder would ignore, or lacks.
     shaped = model.image_size or model.num_classes or model.sequence_length or model.pretrained
     if spec.no_settings and (model.arguments or shaped):
@@ -337,11 +343,11 @@ def _read_model(model: ModelConf, choices: Choices, own: Mapping[str, Any]) -> M
             f"model.checkpoint={spec.example_checkpoint}"
         )
     flatten(model.arguments)
-    sequence_length = model.sequence_length if has_texts(model.library) else None
-    checkpoint = model.checkpoint if model.pretrained else None
-    return _copy_fields(
-        Model, model, name=name, sequence_length=sequence_length, checkpoint=checkpoint
-    )
+    if not has_texts(model.library):
+        model = replace(model, sequence_length=None)
+    if not model.pretrained:
+        model = replace(model, checkpoint=None)
+    return model
 
 
 def name_factory(factory: str) -> str:
@@ -363,15 +369,6 @@ def name_factory(factory: str) -> str:
             "sweeper in the folder of the file"
         )
     return f"{'.'.join(parts)}:{function}"
-
-
-def _read_precision(precision: PrecisionConf) -> Precision:
-    autocast = precision.autocast
-    if autocast == "auto" and precision.auto:
-        autocast = precision.auto
-    if precision.grad_scaler and autocast not in ("auto", "float16"):
-        raise ConfigError("precision.grad_scaler=true is for precision.autocast=auto or float16")
-    return _copy_fields(Precision, precision, autocast=autocast)
 
 
 def _read_interpreter(python: str | None) -> str | None:

@@ -5,19 +5,19 @@ The lines are the comments of `schema` and `core.settings`, and those at the hea
 `conf/`.
 """
 
+import functools
 import inspect
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from sweeper.core.serialization import show_value
 
-from .reader import CHOICES
-from .schema import GROUPS, Config, conf_folder
+from .schema import CHOICES, GROUPS, Config, conf_folder
 
 COMMANDS = {  # `sweeper NAME ...` is `python -m sweeper.NAME ...`
     "report": "tables and a page of sweeps that have run",
@@ -57,24 +57,26 @@ class ConfigKey:
     has_keys: bool = False  # whether it stands for the keys below it
 
 
+def list_keys() -> list[str]:
+    """List every key that can be overridden, dotted, e.g. `compile.scope`."""
+    return [key.name for key in _read_keys(Config, "")]
+
+
 def read_keys() -> dict[str, ConfigKey]:
     """Read every key of the schema, by its dotted name; keys that only name a group's option are
     left out.
     """
     chosen = {f"{group}.name" for group in PURPOSES} - {"model.name"}
-    found = {key.name: key for key in _read_keys(Config, "", _read_defaults())}
-    return {name: key for name, key in found.items() if name not in chosen}
+    return {key.name: key for key in _read_keys(Config, "") if key.name not in chosen}
 
 
-def _read_keys(
-    schema: Any, prefix: str, defaults: Mapping[str, Mapping[str, Any]]
-) -> Iterator[ConfigKey]:
+def _read_keys(schema: Any, prefix: str) -> Iterator[ConfigKey]:
     comments, hints = _read_comments(schema), typing.get_type_hints(schema)
-    own: Mapping[str, Any] = defaults.get(prefix.rstrip("."), {})
+    own = _read_defaults(prefix.rstrip("."))
     for entry in fields(schema):
         name, hint = prefix + entry.name, hints[entry.name]
         if is_dataclass(hint):
-            inside = list(_read_keys(hint, f"{name}.", defaults))
+            inside = list(_read_keys(hint, f"{name}."))
             names = ", ".join(key.name for key in inside)
             yield ConfigKey(name, f"keys of its own: {names}", has_keys=True)
             yield from inside
@@ -84,13 +86,12 @@ def _read_keys(
         value = own.get(entry.name, {} if entry.default is MISSING else entry.default)
         is_open = prefix == "model." or value == "???"
         default = None if is_open else show_value(value)
-        yield ConfigKey(
-            name, _describe_type(name, kinds), values, default, comments.get(entry.name, "")
-        )
+        comment = comments.get(entry.name, "")
+        yield ConfigKey(name, _describe_type(name, kinds), values, default, comment)
 
 
 def _describe_type(name: str, kinds: set[Any]) -> str:
-    (kind, *_) = [kind for kind in kinds if kind is not type(None)]
+    (kind,) = kinds - {type(None)}
     if name in CHOICES:
         text = ", ".join(CHOICES[name])
     elif typing.get_origin(kind) is list:
@@ -104,14 +105,16 @@ def _describe_type(name: str, kinds: set[Any]) -> str:
     return f"{text} or null" if type(None) in kinds else text
 
 
+@functools.cache
 def _read_comments(schema: type) -> dict[str, str]:
     """Read the comment of each field from the source: at the end of its line, else in the lines
-    above it. Fields may stand in a base class.
+    above it. Fields may stand in a base class, and axes in `core.trial`.
     """
     comments: dict[str, str] = {}
-    for base in schema.__bases__:
-        if is_dataclass(base):
-            comments |= _read_comments(base)
+    for base in filter(is_dataclass, schema.__bases__):
+        comments |= _read_comments(base)
+    for name, axis in getattr(schema, "axes_of_group", {}).items():
+        comments[name] = _read_comments(axis.owner)[axis.field.name]
     above: list[str] = []
     for line in inspect.getsource(schema).splitlines():
         code, _, comment = line.strip().partition("# ")
@@ -126,22 +129,22 @@ def _read_comments(schema: type) -> dict[str, str]:
     return comments
 
 
-def _read_defaults() -> dict[str, dict[str, Any]]:
-    """Read what the option that each group has by default says, by group."""
-    return {
-        group: _read_yaml(conf_folder() / group / f"{option}.yaml")
-        for group, option in list_default_options().items()
-        if group in GROUPS
-    }
+def _read_defaults(group: str) -> dict[str, Any]:
+    """Read what the option says that a group has by default."""
+    if group not in GROUPS:
+        return {}
+    return _read_yaml(conf_folder() / group / f"{list_default_options()[group]}.yaml")
 
 
+@functools.cache
 def list_default_options() -> dict[str, str]:
     """Read the option that each group has when the command line names none."""
-    options: dict[str, str | None] = {}
+    options = {}
     for entry in _read_yaml(conf_folder() / "config.yaml")["defaults"]:
-        if isinstance(entry, dict):
-            options |= entry
-    return {group.removeprefix("override "): option for group, option in options.items() if option}
+        for group, option in dict(entry).items() if isinstance(entry, dict) else ():
+            if option:
+                options[group.removeprefix("override ")] = option
+    return options
 
 
 def _read_yaml(file: Path) -> dict[str, Any]:

@@ -2,22 +2,52 @@
 are.
 
 Hydra checks every YAML file against `Config`, so an unknown key or a wrong type fails before
-anything runs.
+anything runs. Keys that are axes of a trial come from `core.trial`. A group declares other keys,
+and axes that it takes in another form.
 """
 
-from dataclasses import dataclass, field, fields, is_dataclass
+import copy
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_origin
 
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
-from sweeper.core.settings import Settings
+from sweeper.core.ladder import RUNGS
+from sweeper.core.libraries import LIBRARIES
+from sweeper.core.settings import CLOCKS, RETRIES, Settings
+from sweeper.core.trial import AXES, HALVES, WEIGHTS, Axis
+
+
+def with_axes(group: str) -> Callable[[type], type]:
+    """Give the class of a group, before its own fields, the axes that have their keys in it; the
+    empty group is the top level.
+    """
+
+    def add(cls: type) -> type:
+        own, inherited = cls.__annotations__, getattr(cls, "__dataclass_fields__", ())
+        hints: dict[str, Any] = {}
+        found: dict[str, Axis] = {}  # by the name in the group
+        for axis in AXES.values():
+            parent, _, name = axis.key.rpartition(".")
+            if parent == group and name not in inherited:
+                # OmegaConf knows no other mappings
+                hints[name] = dict[str, Any] if get_origin(axis.hint) is Mapping else axis.hint
+                if name not in own:
+                    setattr(cls, name, copy.copy(axis.field))
+                    found[name] = axis
+        cls.__annotations__ = hints | own
+        cls.axes_of_group = found  # type: ignore[attr-defined]
+        return cls
+
+    return add
 
 
 @dataclass
-class ModelConf:
-    """`conf/model/*.yaml`: what to build."""
+class NamedModelConf:
+    """Keys of `conf/model/*.yaml` that say which model it is."""
 
     # timm, torchvision, transformers, diffusers, torchbench, custom or script
     library: str = MISSING
@@ -37,25 +67,16 @@ class ModelConf:
     total_steps: int | None = None
     family: str = "other"  # cnn, vit, nlp, ...: a row of summary.csv
     suite: str | None = None  # timm, huggingface, torchbench, ...: a row of summary.csv
-    image_size: int | None = None  # pixels of a side; null: the model's own
-    sequence_length: int | None = None  # tokens of a text; null: the model's own
-    num_classes: int | None = None  # null: the library's own
+
+
+@dataclass
+@with_axes("model")
+class ModelConf(NamedModelConf):
+    """`conf/model/*.yaml`: what to build."""
+
     # Dropout and drop-path; true, and null in training: as the library builds the model; false: all
     # rates are 0
     dropout: bool | None = None
-    # for the constructor of the model or of its configuration
-    arguments: dict[str, Any] = field(default_factory=dict)
-    # channels_last: weights of convolutions and images with the channels innermost, in both arms
-    memory_format: str = "contiguous"
-    # true: weights from the library's hub, which needs a network or what it has fetched before
-    pretrained: bool = False
-    # whose weights, with pretrained=true: a name at the library's hub or a folder
-    checkpoint: str | None = None
-    # true: parameters, buffers and inputs are cast to precision.parameters, also to float32
-    cast: bool = False
-    # sdpa, eager, flash_attention_2 or flex_attention, of models of transformers; null: the
-    # library's choice
-    attention: str | None = None
 
 
 @dataclass
@@ -66,51 +87,32 @@ class NamedConf:
 
 
 @dataclass
+@with_axes("optimizer")
 class OptimizerConf:
     """`conf/optimizer/*.yaml`."""
 
     name: str = MISSING
-    # default: torch chooses; foreach: all parameters at once; fused: in one kernel; the same in
-    # both arms
-    impl: str = "default"
 
 
 @dataclass
+@with_axes("precision")
 class PrecisionConf:
     """`conf/precision/*.yaml`; see `sweeper.core.trial.Precision`."""
 
-    parameters: str = "float32"  # of parameters and inputs
-    autocast: str | None = None  # of operations under autocast; null: no autocast
     # what autocast=auto means; null: bfloat16 where the device has it, else float16
     auto: str | None = None
-    grad_scaler: bool = False  # true: losses are scaled, as float16 needs
-    # for products of matrices and convolutions in fp32; null: torch's default of each
-    tf32: bool | None = None
-    float8: bool = False  # true: torchao's float8 linear layers, in both arms
     # amp or fp32: the share of the weighted geomean that this option carries
     weight: str | None = None
 
 
 @dataclass
+@with_axes("compile")
 class CompileConf:
     """Arguments of `torch.compile` beside mode and backend."""
 
-    # true: compiled for any size; false: for each size; null: as torch decides
-    dynamic: bool | None = None
-    fullgraph: bool = False  # true: a graph break is an error
-    # model: the module is wrapped; step: the whole training step; blocks: each of the model's
-    # repeated blocks; optimizer: the optimizer's step alone; loss: the loss function alone
-    scope: str = "model"
-    # Options of Inductor, e.g. compile.options.epilogue_fusion=false
-    options: dict[str, Any] = field(default_factory=dict)
-    # Above 0, up to 1: the share of activations that is saved for backward, the rest is computed
-    # again; null: torch's
-    memory_budget: float | None = None
-    # true: Inductor's kernels round to half precision wherever eager does
-    precision_casts: bool = False
-
 
 @dataclass
+@with_axes("text")
 class TextConf:
     """`conf/text/*.yaml`: how texts come to a language model; other models ignore it."""
 
@@ -132,6 +134,7 @@ class VaryConf:
 
 
 @dataclass
+@with_axes("decode")
 class DecodeConf:
     """Settings of workload=decode; the cache has model.sequence_length rows."""
 
@@ -148,21 +151,18 @@ class RungConf:
 
 
 @dataclass
+@with_axes("worker")
 class WorkerConf:
     """What runs a trial."""
 
-    # An interpreter with torch and the model libraries; several compare versions; null: this one
-    python: str | None = None
-
 
 @dataclass
+@with_axes("")
 class Config(Settings):
     """Everything that can be overridden on the command line."""
 
     sweep: str = MISSING  # its folder is runs/SWEEP/; without a name it gets one
     batch_size: int | None = None  # null: the model's own
-    # true: cuDNN times its algorithms and takes the fastest, in both arms; on a GPU
-    cudnn_benchmark: bool = False
     model: ModelConf = field(default_factory=ModelConf)
     mode: NamedConf = field(default_factory=NamedConf)
     backend: NamedConf = field(default_factory=NamedConf)
@@ -189,19 +189,18 @@ GROUPS = (
     "tracking",
 )
 
+# Values allowed for a key that is not null.
+CHOICES: Mapping[str, Collection[str]] = {
+    "retry": RETRIES,
+    "measure.clock": CLOCKS,
+    "model.library": LIBRARIES,
+    "precision.auto": HALVES,
+    "precision.weight": WEIGHTS,
+    "rung.name": RUNGS,
+    **{axis.key: axis.choices for axis in AXES.values() if axis.choices},
+}
+
 ConfigStore.instance().store(name="sweeper_schema", node=Config)
-
-
-def keys(schema: Any = Config, prefix: str = "") -> list[str]:
-    """List every key that can be overridden, dotted, e.g. `compile.scope`."""
-    found = []
-    for entry in fields(schema):
-        nested = entry.default_factory
-        found += [
-            f"{prefix}{entry.name}",
-            *(keys(nested, f"{prefix}{entry.name}.") if is_dataclass(nested) else ()),
-        ]
-    return found
 
 
 def conf_folder() -> Path:

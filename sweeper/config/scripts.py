@@ -11,6 +11,7 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.serialization import Json, show_value
 from sweeper.core.trial import (
+    AXES,
     MIN_TRAJECTORY,
     OWN_PRECISION,
     Labels,
@@ -20,12 +21,10 @@ from sweeper.core.trial import (
     name_module,
 )
 
-from .schema import Config, ModelConf, VaryConf
+from .schema import Config, VaryConf
 
 ARGUMENTS = ("args", "cwd", "trajectory")  # keys of `model` that decide what the script does
 ONLY_OF_SCRIPT = ("path", *ARGUMENTS, "total_steps")
-# keys of `model` that a script has
-OF_SCRIPT = ("library", *ONLY_OF_SCRIPT, "family", "suite", "batch_size")
 # What the script decides, as it is unless a user asks for something else; groups first, and what
 # chooses for others.
 DECIDED = {
@@ -44,23 +43,19 @@ WHY = {  # where that is not the reason
     "compile.scope": "of a script, its modules are compiled whole",
 }
 PLAIN = Config()
+# groups and keys that a script leaves to the user
+LEFT_TO_USER = ("device", "mode.", "backend.", "compile.", "worker.", "model.library")
 DECIDED_KEYS = (
-    "batch_size",
-    "optimizer.impl",
-    "cudnn_benchmark",
     "compile.scope",
-    "decode.position",
     "inspect",
-    "text.lengths",
-    "text.labels",
-    "precision.parameters",
-    "precision.autocast",
     "precision.auto",
-    "precision.grad_scaler",
-    "precision.tf32",
-    "precision.float8",
     *(f"vary.{item.name}" for item in fields(VaryConf)),
-    *(f"model.{item.name}" for item in fields(ModelConf) if item.name not in OF_SCRIPT),
+    "model.factory",
+    *(
+        axis.key
+        for axis in AXES.values()
+        if not axis.key.startswith(LEFT_TO_USER) and axis.key.partition(".name")[0] not in DECIDED
+    ),
 )
 
 
@@ -89,8 +84,10 @@ def read_script(config: Config, choices: Mapping[str, str | None]) -> Trial:
         )
     if model.cwd is not None and not Path(model.cwd).is_dir():
         raise ConfigError(f"model.cwd={model.cwd}: there is no such folder")
-    asked: dict[str, Json] = {key: getattr(model, key) for key in ARGUMENTS}
-    arguments = {key: value for key, value in asked.items() if value}
+    arguments: dict[str, Json] = {}
+    for key in ARGUMENTS:
+        if value := getattr(model, key):
+            arguments[key] = value
     script = Model(SCRIPT, model.path, arguments=arguments)
     _require_script(script)
     try:

@@ -8,20 +8,20 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, field, is_dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple, get_type_hints
 
 from .backends import GRAPHED
 from .libraries import LIBRARIES, SCRIPT, has_texts
-from .serialization import Between, Json, drop_defaults, from_json, show_value, to_json
+from .serialization import Between, Json, drop_defaults, flatten, from_json, show_value, to_json
 
 MODULE = "-m "  # begins the name of a script that is a module
 MIN_TRAJECTORY = 20  # calls of a script's module, to compare its training with another
 OWN_PRECISION = "own"  # the name of what a script decides
-WORKLOADS = ("train", "inference", "prefill", "decode", SCRIPT)
 CACHED = ("prefill", "decode")  # forwards of a decoder language model with a static key-value cache
 MODES = (
     "eager",
@@ -31,13 +31,7 @@ MODES = (
     "max-autotune",
     "max-autotune-no-cudagraphs",
 )
-OPTIMIZERS = ("adam", "adamw", "sgd", "none")
-OPTIMIZER_IMPLS = ("default", "foreach", "fused")
-MEMORY_FORMATS = ("contiguous", "channels_last")
-SCOPES = ("model", "step", "blocks", "optimizer", "loss")
-PARAMETER_DTYPES = ("float32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
-AUTOCASTS = ("auto", *HALVES)
 WEIGHTS = ("amp", "fp32")
 MAX_SIZE = 2**53
 Size = Annotated[int, Between(1, MAX_SIZE)]
@@ -46,7 +40,22 @@ TEXTS = ("auto", "padded", "packed", "full", "words", "none")
 PRECISION_CASTS = "emulate_precision_casts"  # Inductor's own name for `Compile.precision_casts`
 # Rungs of the ladder (`sweeper.core.ladder`) that have every one-liner that applies to the model.
 BUNDLED_RUNGS = (GRAPHED, "default", "reduce-overhead", "max-autotune")
-ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flex_attention")
+BUNDLED_AXES = ("optimizer_impl", "cudnn_benchmark")
+# Axes that the loop of `Trial.variant` leaves out: those with columns of their own, those in
+# `Trial.step`, and the interpreter, which comes last.
+UNTOLD = (
+    "batch_size", "workload", "mode", "backend", "device", "text.form", "text.labels", "python",
+)  # fmt: skip
+OF_COMPILING = ("python", "mode", "backend", "compile")  # these leave the eager step alone
+
+
+def axis(default: Any, key: str = "", choices: Collection[str] = ()) -> Any:
+    """A field of a trial, or of a part of it, with what the configuration needs to know.
+
+    `key` is its key there, where it is not the field's own name; `choices` are all values that it
+    takes beside None.
+    """
+    return field(default=default, metadata={"axis": (key, choices)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +66,25 @@ class Model:
 
     library: Annotated[str, tuple(LIBRARIES)]
     name: str
-    image_size: int | None = None  # pixels per side; None: the model's own
-    sequence_length: int | None = None  # tokens
-    num_classes: int | None = None
+    image_size: int | None = None  # pixels of a side; null: the model's own
+    sequence_length: int | None = None  # tokens of a text; null: the model's own
+    num_classes: int | None = None  # null: the library's own
     dropout: bool = False  # False: every dropout and drop-path rate is 0, in both arms
-    # for the library's constructor or configuration
+    # for the constructor of the model or of its configuration
     arguments: Mapping[str, Json] = field(default_factory=dict)
-    memory_format: str = "contiguous"  # of weights and images
-    pretrained: bool = False  # True: the weights that the library's hub has, else random ones
-    # the source of pretrained weights, where a library has several sets
+    # channels_last: weights of convolutions and images with the channels innermost, in both arms
+    memory_format: str = axis("contiguous", choices=("contiguous", "channels_last"))
+    # true: weights from the library's hub, which needs a network or what it has fetched before
+    pretrained: bool = False
+    # whose weights, with pretrained=true: a name at the library's hub or a folder
     checkpoint: str | None = None
-    # True: parameters, buffers and inputs get the precision's format, also float32
+    # true: parameters, buffers and inputs are cast to precision.parameters, also to float32
     cast: bool = False
-    attention: str | None = None  # the implementation of attention; None: the library's choice
+    # sdpa, eager, flash_attention_2 or flex_attention, of models of transformers; null: the
+    # library's choice
+    attention: str | None = axis(
+        None, choices=("sdpa", "eager", "flash_attention_2", "flex_attention")
+    )
 
     @property
     def key(self) -> str:
@@ -101,30 +116,36 @@ def find_script(model: Model) -> Path | None:
 @dataclass(frozen=True, slots=True)
 class Precision:
     """Number formats of a step. `autocast="auto"` is bfloat16 where the device supports it, else
-    float16.
+    float16, and only float16 uses its gradient scaler.
     """
 
-    parameters: str = "float32"
-    autocast: str | None = None
-    grad_scaler: bool = False  # with autocast="auto", used only where autocast is float16
-    tf32: bool | None = None  # None: torch's defaults
-    float8: bool = False  # True: torchao's float8 linear layers, in both arms
+    # of parameters and inputs
+    parameters: str = axis("float32", choices=("float32", "bfloat16", "float16"))
+    # of operations under autocast; null: no autocast
+    autocast: str | None = axis(None, choices=("auto", *HALVES))
+    grad_scaler: bool = False  # true: losses are scaled, as float16 needs
+    # for products of matrices and convolutions in fp32; null: torch's default of each
+    tf32: bool | None = None
+    float8: bool = False  # true: torchao's float8 linear layers, in both arms
 
 
 @dataclass(frozen=True, slots=True)
 class Compile:
     """How `torch.compile` is called, beside mode and backend."""
 
+    # true: compiled for any size; false: for each size; null: as torch decides
     dynamic: bool | None = None
-    fullgraph: bool = False
-    # model: the module is wrapped; step: the whole training step; blocks: the model's repeated
-    # blocks; optimizer: its step alone; loss: the loss function alone
-    scope: str = "model"
-    # Inductor options, nested keys joined by "."
+    fullgraph: bool = False  # true: a graph break is an error
+    # model: the module is wrapped; step: the whole training step; blocks: each of the model's
+    # repeated blocks; optimizer: the optimizer's step alone; loss: the loss function alone
+    scope: str = axis("model", choices=("model", "step", "blocks", "optimizer", "loss"))
+    # options of Inductor, e.g. compile.options.epilogue_fusion=false
     options: Mapping[str, Json] = field(default_factory=dict)
-    # share of the activations that are saved for backward; None: torch's default
+    # above 0, up to 1: the share of activations that is saved for backward, the rest is computed
+    # again; null: torch's
     memory_budget: float | None = None
-    precision_casts: bool = False  # fused kernels round to half precision where eager does
+    # true: Inductor's kernels round to half precision wherever eager does
+    precision_casts: bool = False
 
     @property
     def has_optimizer(self) -> bool:
@@ -143,7 +164,7 @@ class Text:
     """How texts come to a language model. Ids leave out defaults, so the defaults never change."""
 
     # none: full length and no mask; `sweeper.worker.models.texts` has the others
-    form: str = "none"
+    form: str = axis("none", "text.name", TEXTS)
     lengths: tuple[int, ...] = ()  # tokens of each text, in turn; empty: drawn from the seed
     labels: bool = True  # in inference: whether the model gets labels, and so computes a loss
 
@@ -181,23 +202,27 @@ class Trial:
     model: Model
     batch_size: Size
     labels: Labels
-    workload: str = "train"
+    workload: str = axis(
+        "train", "workload.name", ("train", "inference", "prefill", "decode", SCRIPT)
+    )
     precision: Precision = field(default_factory=Precision)
-    mode: str = "default"
-    backend: str | None = "inductor"
-    optimizer: str = "adam"
+    mode: str = axis("default", "mode.name", MODES)
+    backend: str | None = axis("inductor", "backend.name")
+    optimizer: str = axis("adam", "optimizer.name", ("adam", "adamw", "sgd", "none"))
     compile: Compile = field(default_factory=Compile)
     device: str = "cuda"  # the type alone: the GPU that ran a trial is not part of it
-    # the workers' interpreter, with a torch of its own; None: the driver's
-    python: str | None = None
+    # an interpreter with torch and the model libraries; several compare versions; null: this one
+    python: str | None = axis(None, "worker.python")
     # A kind of size (batch_size, image_size or sequence_length) and those that the steps go through
     # in turn, in both arms; the field of that name holds the largest.
     vary: Mapping[str, Sequence[Size]] = field(default_factory=dict)
-    optimizer_impl: str = "default"  # default: as torch chooses; foreach, fused
+    # default: torch chooses; foreach: all parameters at once; fused: in one kernel; the same in
+    # both arms
+    optimizer_impl: str = axis("default", "optimizer.impl", ("default", "foreach", "fused"))
     text: Text = field(default_factory=Text)  # of models whose library has texts
     # how many rows of the cache are full before a step of workload=decode
-    decode_position: int | None = None
-    # True: cuDNN times its algorithms and takes the fastest, in both arms
+    decode_position: int | None = axis(None, "decode.position")
+    # true: cuDNN times its algorithms and takes the fastest, in both arms; on a GPU
     cudnn_benchmark: bool = False
 
     @property
@@ -267,38 +292,50 @@ class Trial:
                 text += "; text.labels=true"
         return dropout, text
 
+    def key_without(self, *paths: str) -> str:
+        """A key that trials share which differ in these axes alone, or in those of these parts."""
+        kept = {}
+        for path, value in flatten(self.axes()).items():
+            if path not in paths and path.partition(".")[0] not in paths:
+                kept[path] = value
+        return json.dumps(kept, sort_keys=True)
+
     @property
     def variant(self) -> str:
         """Every axis without a column of its own that is not at its default, e.g.
         `compile.scope=step`.
         """
-        usual_optimizer = "adam" if self.workload == "train" else "none"
-        last_row = (self.model.sequence_length or 0) - 1  # of the cache, the default
-        # which ones these are differs from model to model
+        return "; ".join(filter(None, self._list_changes()))
+
+    def _list_changes(self) -> Iterator[str]:
+        if self.labels.preset:
+            yield f"preset={self.labels.preset}"
+        yield self.labels.overrides
+        # defaults that depend on other axes; a decoder's is the last row of its cache
+        usual: dict[str, Json] = {"decode_position": (self.model.sequence_length or 0) - 1}
+        if self.workload != "train":
+            usual["optimizer"] = "none"
         has_all = self.labels.rung in BUNDLED_RUNGS
-        has_impl = self.optimizer_impl != "default" and not has_all
-        is_told = {  # what the variant says, and whether it does
-            f"preset={self.labels.preset}": self.labels.preset,
-            self.labels.overrides: self.labels.overrides,
-            f"optimizer={self.optimizer}": self.optimizer != usual_optimizer,
-            f"optimizer.impl={self.optimizer_impl}": has_impl,
-            f"decode.position={self.decode_position}": self.decode_position not in (None, last_row),
-            f"text.lengths={self.text.describe_lengths()}": self.text.lengths,
-            "cudnn_benchmark=true": self.cudnn_benchmark and not has_all,
-            "free one-liners": has_all,
-        }
-        parts = [part for part, is_so in is_told.items() if is_so]
+        for path, axis in AXES.items():
+            is_bundled = has_all and path in BUNDLED_AXES
+            if axis.owner in (Trial, Text) and path not in UNTOLD and not is_bundled:
+                value = attrgetter(path)(self)
+                if path == "text.lengths" and value:
+                    yield f"{path}={self.text.describe_lengths()}"
+                elif value not in (None, usual.get(path, axis.field.default)):
+                    yield f"{axis.name}={axis.show(self)}"
+        if has_all:  # which ones these are differs from model to model
+            yield "free one-liners"
         for key, value in drop_defaults(self.compile).items():
-            if key == "options":
-                parts += (
-                    f"compile.options.{name}={show_value(value[name])}" for name in sorted(value)
-                )
+            if key != "options":
+                yield f"compile.{key}={show_value(value)}"
             else:
-                parts.append(f"compile.{key}={show_value(value)}")
-        parts += (f"vary.{key}={','.join(map(str, sizes))}" for key, sizes in self.vary.items())
+                for name in sorted(value):
+                    yield f"compile.options.{name}={show_value(value[name])}"
+        for key, sizes in self.vary.items():
+            yield f"vary.{key}={','.join(map(str, sizes))}"
         if self.python is not None:
-            parts.append(f"worker.python={self.python}")
-        return "; ".join(parts)
+            yield f"worker.python={self.python}"
 
     def to_json(self) -> dict[str, Any]:
         """Return the whole trial, labels included, as JSON values."""
@@ -314,10 +351,52 @@ def name_variants(trials: Sequence[Trial]) -> list[str]:
     """The variant of each trial, with what a step is where trials differ in it, e.g.
     `model.dropout=false; text=auto`. Trials with different steps share no mean.
     """
-    steps = [trial.step for trial in trials]
-    differ = [len({*parts} - {""}) > 1 for parts in zip(*steps, strict=True)]
+    differing: set[str] = set()
+    for parts in zip(*(trial.step for trial in trials), strict=True):
+        if len(found := {*parts} - {""}) > 1:
+            differing |= found
     names = []
-    for trial, step in zip(trials, steps, strict=True):
-        shown = [part for part, differs in zip(step, differ, strict=True) if differs]
+    for trial in trials:
+        shown = [part for part in trial.step if part in differing]
         names.append("; ".join(filter(None, [trial.variant, *shown])))
     return names
+
+
+class Axis(NamedTuple):
+    """A field of a trial or of a part of it, with what the configuration needs to know."""
+
+    path: str  # in the trial, e.g. `optimizer_impl`, `compile.scope`
+    key: str  # in the configuration, e.g. `optimizer.impl`, `compile.scope`
+    choices: Collection[str]  # all values that are allowed beside None; empty: any
+    field: Field[Any]
+    hint: Any
+    owner: type  # the dataclass that has the field and its comment
+
+    @property
+    def name(self) -> str:
+        """What people call it: its key, or the group whose option it names, e.g. `mode`."""
+        return self.key.removesuffix(".name")
+
+    def show(self, trial: Trial) -> str:
+        """The value that a trial has, as an override has it."""
+        value = attrgetter(self.path)(trial)
+        if isinstance(value, str):
+            return value
+        return show_value(value)
+
+
+def _list_axes(owner: Any, prefix: str = "") -> Iterator[Axis]:
+    for name, hint in get_type_hints(owner).items():
+        path, found = prefix + name, owner.__dataclass_fields__[name]
+        if is_dataclass(hint):
+            yield from _list_axes(hint, f"{path}.")
+        else:
+            key, choices = found.metadata.get("axis", ("", ()))
+            yield Axis(path, key or path, choices, found, hint, owner)
+
+
+AXES = {
+    axis.path: axis
+    for axis in _list_axes(Trial)
+    if axis.owner is not Labels and axis.path != "vary"  # whose keys are sizes
+}

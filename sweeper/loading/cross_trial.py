@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from sweeper.analysis.margins import find_margin
+from sweeper.core.trial import OF_COMPILING
 
 from .entries import Entry, OverStrongest
 from .ladder import find_ladders
@@ -17,7 +18,9 @@ def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
     groups: dict[Hashable, dict[Entry, float]] = defaultdict(dict)
     for entry in entries:
         if entry.result.eager_step:
-            groups[_eager_step(entry)][entry] = entry.result.eager_step.ratio
+            step = entry.trial.key_without("batch_size", *OF_COMPILING)
+            key = entry.sweep, entry.record.batch_size, step
+            groups[key][entry] = entry.result.eager_step.ratio
     moved: set[Entry] = set()
     for group in groups.values():
         spread = max(group.values()) / min(group.values()) - 1
@@ -33,22 +36,3 @@ def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
             flags = tuple(sorted({*flags, "eager_moved"}))
         found.append(replace(entry, flags=flags, over_strongest=over_strongest.get(entry)))
     return tuple(found)
-
-
-def _eager_step(entry: Entry) -> Hashable:
-    """The sweep, and what decides how long an eager step takes: mode and backend do not."""
-    trial = entry.trial
-    return (
-        entry.folder.parent,
-        trial.model.key,
-        trial.precision,
-        trial.workload,
-        entry.record.batch_size,
-        trial.text,
-        trial.decode_position,
-        str(trial.vary),
-        trial.optimizer,
-        trial.optimizer_impl,
-        trial.device,
-        trial.cudnn_benchmark,
-    )

@@ -52,9 +52,10 @@ def name_origins(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]
     for record, _ in records:
         version = get_mapping(record.environment, "versions").get("torch", "unknown")
         torches.append((record.trial_id, f"torch={printable(str(version))}"))
-    if len(set(torches)) == len(dict(torches)):
-        return origins
-    return [(*origin, torch) for origin, (_, torch) in zip(origins, torches, strict=True)]
+    if len(set(torches)) > len(dict(torches)):  # some trial has two
+        for number, (_, torch) in enumerate(torches):
+            origins[number] += (torch,)
+    return origins
 
 
 def _name_devices(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]]:
@@ -62,29 +63,32 @@ def _name_devices(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...
     of its sweep.
     """
     kinds: list[DeviceKind] = []  # of devices that are alike, the first
-    seen: list[DeviceKind | None] = []
+    seen: list[set[DeviceKind]] = []
     by_sweep: dict[tuple[Path, str], set[DeviceKind]] = defaultdict(set)
     for record, sweep in records:
-        device = read_device(record)
-        kind = next((kind for kind in kinds if device and kind.is_like(device)), device)
-        seen.append(kind)
-        if kind:
-            by_sweep[sweep, kind.type].add(kind)
-            if kind not in kinds:
-                kinds.append(kind)
+        device, of_sweep = read_device(record), by_sweep[sweep, record.trial.device]
+        if device is None:
+            seen.append(of_sweep)
+            continue
+        kind = next(filter(device.is_like, kinds), device)
+        seen.append({kind})
+        of_sweep.add(kind)
+        if kind not in kinds:
+            kinds.append(kind)
     types = {record.trial.device for record, _ in records}
     names = []
-    for (record, sweep), device in zip(records, seen, strict=True):
-        type_ = record.trial.device
+    for (record, _), known in zip(records, seen, strict=True):
+        type_, name = record.trial.device, "unknown"
         same_type = [kind for kind in kinds if kind.type == type_]
-        known = {device} if device else by_sweep[sweep, type_]
-        name = next(iter(known)).name_among(same_type) if len(known) == 1 else "unknown"
-        parts = []
+        if len(known) == 1:
+            (kind,) = known
+            name = kind.name_among(same_type)
+        parts: tuple[str, ...] = ()
         if len(types) > 1:
-            parts.append(f"device={type_}")
+            parts += (f"device={type_}",)
         if len(same_type) > 1:
-            parts.append(f"{VARIANT_KEYS.get(type_, type_)}={name}")
-        names.append(tuple(parts))
+            parts += (f"{VARIANT_KEYS.get(type_, type_)}={name}",)
+        names.append(parts)
     return names
 
 

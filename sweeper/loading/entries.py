@@ -70,6 +70,11 @@ class Entry:
         return self.record.trial
 
     @property
+    def sweep(self) -> Path:
+        """The folder of its sweep."""
+        return self.folder.parent
+
+    @property
     def log(self) -> str | None:
         """The path of the worker's log."""
         if not self.record.log:
@@ -123,7 +128,7 @@ def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
         for found, unreadable in (_read(first, shared), *(wait() for wait in waits)):
             entries += found
             problems += unreadable
-    origins = name_origins([(entry.record, entry.folder.parent) for entry in entries])
+    origins = name_origins([(entry.record, entry.sweep) for entry in entries])
     variants = name_variants([entry.trial for entry in entries])
     named = []
     for entry, variant, origin in zip(entries, variants, origins, strict=True):

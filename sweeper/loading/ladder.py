@@ -86,13 +86,13 @@ def find_ladders(entries: Iterable[Entry]) -> list[Ladder]:
     """
     by_sweep: dict[Path, list[Entry]] = defaultdict(list)
     for entry in entries:
-        by_sweep[entry.folder.parent].append(entry)
+        by_sweep[entry.sweep].append(entry)
     found: list[Ladder] = []
     for sweep in by_sweep.values():
         varied = {entry.trial.model.name for entry in sweep if _is_variant(entry.trial)}
         if not varied:
             continue
-        origins = name_origins([(entry.record, entry.folder.parent) for entry in sweep])
+        origins = name_origins([(entry.record, entry.sweep) for entry in sweep])
         groups: dict[tuple[str, tuple[str, ...]], list[Entry]] = defaultdict(list)
         for entry, origin in zip(sweep, origins, strict=True):
             # others have no ladder, and an id takes its time
@@ -152,21 +152,29 @@ def _find_steps(plain: Trial, rung: str, group: Sequence[Entry]) -> list[Step]:
     if ladder.explain_not_for(plain, rung):
         return []
     expected, title = ladder.climb(plain, rung), ladder.TITLES[rung]
-    own: list[Step] = []
-    timed: dict[Entry, Estimate] = {}
+    own: list[Entry] = []
+    timed: list[Entry] = []
+    times: list[Estimate] = []
     for entry in group:
-        trial, result = entry.trial, entry.result
-        if _one_liners(trial) != _one_liners(expected):
-            continue
-        if (trial.mode, trial.backend) == (expected.mode, expected.backend):
-            if rung in ladder.EAGER_RUNGS:
-                return [_make_step(rung, title, entry, _pool_arms(entry))]
-            own.append(_make_step(rung, _add_settings(title, entry), entry, result.compiled_step))
-        if entry.is_ok and result.eager_step and not entry.record.smaller_batch_size:
-            timed[entry] = result.eager_step
+        trial, eager = entry.trial, entry.result.eager_step
+        if _one_liners(trial) == _one_liners(expected):
+            if (trial.mode, trial.backend) == (expected.mode, expected.backend):
+                own.append(entry)
+            if entry.is_ok and eager and not entry.record.smaller_batch_size:
+                timed.append(entry)
+                times.append(eager)
+    if rung in ladder.EAGER_RUNGS and own:
+        return [_make_step(rung, title, own[0], _pool_arms(own[0]))]
     if rung in ladder.EAGER_RUNGS and timed:
-        return [_make_step(rung, title, next(iter(timed)), pool_estimates(list(timed.values())))]
-    return own
+        return [_make_step(rung, title, timed[0], pool_estimates(times))]
+    steps = []
+    for entry in own:  # with its compile settings, e.g. `compile default (compile.scope=step)`
+        whole, compiled = title, entry.result.compiled_step
+        settings = [part for part in entry.variant.split("; ") if part.startswith("compile.")]
+        if settings:
+            whole += f" ({', '.join(settings)})"
+        steps.append(_make_step(rung, whole, entry, compiled))
+    return steps
 
 
 def _make_step(rung: str, title: str, entry: Entry, time: Estimate | None) -> Step:
@@ -174,14 +182,6 @@ def _make_step(rung: str, title: str, entry: Entry, time: Estimate | None) -> St
     if record.smaller_batch_size:  # its steps are others
         return Step(rung, title, entry, f"oom with batch {record.trial.batch_size}")
     return Step(rung, title, entry, record.status, time)
-
-
-def _add_settings(title: str, entry: Entry) -> str:
-    """The title with the compile settings of a trial, e.g. `compile default
-    (compile.scope=step)`.
-    """
-    settings = [part for part in entry.variant.split("; ") if part.startswith("compile.")]
-    return f"{title} ({', '.join(settings)})" if settings else title
 
 
 def _pool_arms(entry: Entry) -> Estimate | None:

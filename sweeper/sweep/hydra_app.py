@@ -17,7 +17,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
 from sweeper.config import reader, schema
-from sweeper.config.grid import Composed, list_choices, make_repository
+from sweeper.config.grid import Composed, make_repository
 from sweeper.core.errors import ConfigError
 from sweeper.core.settings import Settings
 from sweeper.core.system import interrupts
@@ -41,7 +41,7 @@ def job(cfg: DictConfig) -> str:
     files = make_repository(GlobalHydra.instance().config_loader(), command)
     in_job = not OmegaConf.is_missing(command.job, "num")
     try:
-        point = read_point(Composed(cfg, list_choices(command), ()), files)
+        point = read_point(Composed(cfg, dict(command.runtime.choices), ()), files)
         launcher = command.runtime.choices["hydra/launcher"]
         if not in_job and launcher != "local":  # Hydra asks launchers for grids only
             raise ConfigError(

@@ -8,8 +8,14 @@ from pathlib import Path
 import pytest
 
 from sweeper.config.help import describe_versions, write_help
-from sweeper.config.reference import PURPOSES, list_default_options, list_options, read_keys
-from sweeper.config.schema import conf_folder, keys
+from sweeper.config.reference import (
+    PURPOSES,
+    list_default_options,
+    list_keys,
+    list_options,
+    read_keys,
+)
+from sweeper.config.schema import conf_folder
 from sweeper.core.errors import ConfigError
 
 CONF = [conf_folder()]
@@ -17,8 +23,8 @@ CONF = [conf_folder()]
 
 def test_every_key_of_the_schema_is_there_with_a_line_about_it() -> None:
     found = read_keys()
-    assert set(keys()) - set(found) == {
-        f"{group}.name" for group in PURPOSES if f"{group}.name" in keys()
+    assert set(list_keys()) - set(found) == {
+        f"{group}.name" for group in PURPOSES if f"{group}.name" in list_keys()
     } - {"model.name"}
     assert [key.name for key in found.values() if not (key.comment or key.has_keys)] == []
 

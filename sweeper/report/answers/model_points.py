@@ -137,7 +137,7 @@ def collect(entries: Iterable[Entry]) -> ModelPoints:
         if other is not None:
             if "smaller_batch" in entry.flags and "smaller_batch" not in other.flags:
                 kept, other = other, entry
-            aside[other.folder.parent.name, kept.folder.parent.name] += 1
+            aside[other.sweep.name, kept.sweep.name] += 1
         slot[weight] = kept
     set_aside = []
     for (one, kept_of), number in aside.items():

@@ -35,7 +35,7 @@ def name_folder(folder: Path) -> str:
 
 
 def name_sweep(entry: Entry) -> str:
-    return name_folder(entry.folder.parent)
+    return name_folder(entry.sweep)
 
 
 AXES: Mapping[str, Callable[[Entry], Value]] = {

@@ -71,7 +71,7 @@ def make_listing(spec: TableSpec[T], findings: Findings, out: Path) -> Listing |
         if column.is_filter and (column.name != SWEEP or differs(column, shown)):
             filters.append(column)
     figures = list(map(metric_column, METRICS))
-    has_several_sweeps = len({entry.folder.parent for entry in findings.entries}) > 1
+    has_several_sweeps = len({entry.sweep for entry in findings.entries}) > 1
     rows = []
     for number, item in enumerate(shown, 1):
         row: dict[str, Any] = {
