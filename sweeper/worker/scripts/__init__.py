@@ -1,3 +1,3 @@
-"""A user's own training script, measured unchanged: `script_runner` starts it, `loop` sees
+"""A user's own training script, measured unchanged: `runs` starts it several times, `watch` sees
 its steps, `phases` times them.
 """

@@ -1,5 +1,5 @@
 """Entry point of the process in which a script runs: `python -m sweeper.worker.scripts trial.json
-PASS --answer-fd N`.
+RUN --answer-fd N`.
 
 It answers with phases and one outcome, as a worker does, and ends the script. Whatever the script
 does to its process (signals, descriptors, folders, exit) stays in here.
@@ -27,13 +27,12 @@ from sweeper.worker.source_lines import describe_in_script, find_own_line
 
 from .arms import Arms
 from .description import describe
-from .last_line import describe_last_line, measure_log
-from .loop_facts import LoopFacts
 from .phases import compare_steps, prepare_loop, run_loop
-from .runs import EAGER_LOOP, RUNS, STEPS, TRAJECTORY
+from .runs import EAGER_LOOP, RUNS, STEPS, TRAJECTORY, LoopFacts
 from .subject import ScriptSubject
 from .trajectory.phases import compare_trajectory
 from .watch.compile_calls import CompileCalls
+from .watch.last_line import describe_last_line, measure_log
 from .watch.loop import Loop
 from .watch.patches import Patches
 from .watch.script_runner import EndOfScript, Program

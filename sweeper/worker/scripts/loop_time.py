@@ -15,7 +15,7 @@ from enum import IntEnum
 from sweeper.core.record import LoopRun
 from sweeper.worker.measurement.bench import Steps
 
-from .loop_facts import NOTHING, LoopFacts
+from .runs import NOTHING, LoopFacts
 from .subject import ScriptSubject
 from .watch.loop import Counts, ScriptOverError
 

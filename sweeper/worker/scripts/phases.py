@@ -14,8 +14,8 @@ from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.session import measure
 
 from .arms import Arms
-from .loop_facts import LoopFacts
 from .loop_time import time_loop
+from .runs import LoopFacts
 from .subject import EAGER_STEPS, ScriptSubject
 from .watch.loop import Loop, ScriptOverError, run_steps
 

@@ -1,13 +1,18 @@
 """Leads a worker through the runs of a script, each a child of its own, and puts their results
 together: its steps in both arms, its loop in eager, its loop compiled, and its trajectory if asked.
+
+Nothing here needs torch.
 """
+
+from __future__ import annotations
 
 import json
 import math
 import os
 import sys
 import time
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -18,9 +23,9 @@ from sweeper.core.system.process_group import describe_signal
 from sweeper.worker import failures
 from sweeper.worker.children import add_load, run_child, take_over
 from sweeper.worker.process_log import ProcessLog, Task
+from sweeper.worker.source_lines import name_call
 
-from .last_line import describe_last_line, measure_log
-from .loop_facts import LoopFacts
+from .watch.last_line import describe_last_line, measure_log
 
 EAGER_LOOP = "loop_eager"
 STEPS = "steps"
@@ -28,6 +33,48 @@ MEASURING = (STEPS, EAGER_LOOP, "loop_compiled")
 TRAJECTORY = "trajectory"
 RUNS = (*MEASURING, TRAJECTORY)
 RESERVE_S = 10.0  # of the worker's time, to answer with what there is
+
+
+@dataclass(frozen=True)
+class LoopFacts:
+    """What earlier runs of the script have shown."""
+
+    interval: int = 0  # steps from one evaluation or saved file to the next; 0: none was seen
+    # that the eager loop was timed over, with so many events; 0: it was not timed yet
+    steps: int = 0
+    seconds: float = 0.0
+    evaluations: int = 0
+    saves: int = 0
+    epochs: int = 0
+    modules: Sequence[str] = ()  # those to compile, by class and line
+    # whether the script's own calls of `torch.compile` are the compiled arm
+    compiles_itself: bool = False
+
+    @property
+    def events(self) -> tuple[int, int, int]:
+        """Of each of `KINDS`."""
+        return self.evaluations, self.saves, self.epochs
+
+    @staticmethod
+    def of(script: ScriptRun) -> LoopFacts:
+        known = LoopFacts(
+            script.interval,
+            modules=list(map(name_call, script.modules, script.called_at)),
+            compiles_itself=any(call.is_arm for call in script.compile_calls),
+        )
+        if (run := script.loop_eager) is None:
+            return known
+        return replace(
+            known,
+            steps=run.steps,
+            seconds=run.steps * run.step_s,
+            evaluations=run.evaluations,
+            saves=run.saves,
+            epochs=run.epochs,
+        )
+
+
+NOTHING = LoopFacts()
 
 
 class ScriptError(failures.Failure):

@@ -22,8 +22,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from sweeper.worker.measurement.bench import Steps
 from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.scripts.arms import Arms
-from sweeper.worker.scripts.loop_facts import NOTHING
 from sweeper.worker.scripts.phases import prepare_loop
+from sweeper.worker.scripts.runs import NOTHING
 from sweeper.worker.scripts.watch.loader import copy_structure
 from sweeper.worker.scripts.watch.loop import MIN_WATCHED, Loop, ScriptOverError
 from sweeper.worker.scripts.watch.script_runner import EndOfScript

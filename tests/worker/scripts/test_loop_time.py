@@ -12,7 +12,7 @@ import pytest
 
 from sweeper.core.record import CompileCall, LoopRun, ScriptRun
 from sweeper.worker.scripts import loop_time
-from sweeper.worker.scripts.loop_facts import NOTHING, LoopFacts
+from sweeper.worker.scripts.runs import NOTHING, LoopFacts
 from sweeper.worker.scripts.watch.loop import Counts, ScriptOverError
 
 STEP_S, COMPILE_S, EVENT_S = 0.25, 60.0, 5.0

@@ -24,8 +24,7 @@ from sweeper.core.trial import MIN_TRAJECTORY
 from sweeper.worker.lease import Lease
 from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.scripts.__main__ import WatchedScript
-from sweeper.worker.scripts.loop_facts import LoopFacts
-from sweeper.worker.scripts.runs import RUNS
+from sweeper.worker.scripts.runs import RUNS, LoopFacts
 from sweeper.worker.scripts.watch.patches import Patches
 from sweeper.worker.scripts.watch.script_runner import Program
 from sweeper.worker.source_lines import name_call, name_place
