@@ -130,8 +130,8 @@ class WatchedScript:
         """Go through the phases of a run from the end of the first step on, and keep what was seen
         of the script.
         """
-        log, parts = self._log, (self._loop, self._calls, self._arms, self._patches)
-        subject = ScriptSubject(self._job, *parts)
+        log = self._log
+        subject = ScriptSubject(self._job, self._loop, self._calls, self._arms, self._patches)
         try:
             if which == STEPS:
                 yield from compare_steps(subject, log)
