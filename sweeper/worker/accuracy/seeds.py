@@ -33,6 +33,7 @@ finds.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -103,13 +104,14 @@ class SeedTest:
     rounding step the last of them. A step's tensors may be overwritten when the next one is taken.
     """
 
-    def __init__(self, full: bool, steps: Iterable[Named], place: torch.device = HOST) -> None:
-        self._precision = "full" if full else "reduced"
+    def __init__(self, precision: str, steps: Iterable[Named], place: torch.device = HOST) -> None:
+        """`precision` is full or reduced."""
+        self._precision = precision
         self._last: dict[str, torch.Tensor] = {}
         self._changes: dict[str, StepDistance] = {}
-        self._eager: list[dict[str, Reduced]] = []
-        self._compiled: list[dict[str, Reduced]] = []
-        self._reliable: list[dict[str, Reduced]] = []
+        # by kind: eager, compiled, and reliable, which are eager ones in a reliable format
+        self.steps: defaultdict[str, list[dict[str, Reduced]]] = defaultdict(list)
+        self._newest: dict[str, Reduced]  # of all kinds
         self._slopes: list[float] = []
         self._displacement = 0.0
         means: dict[str, torch.Tensor] = {}
@@ -133,24 +135,13 @@ class SeedTest:
         self._changes = self._direction.compare(step, self._last)
         self._last = {}
 
-    def add_eager(self, step: Named) -> None:
-        """Take an eager step with a seed of its own."""
-        self._eager.append(self._direction.reduce(step))
-
-    def add_compiled(self, step: Named) -> None:
-        """Take a compiled step with a seed of its own.
+    def add(self, kind: str, step: Named) -> None:
+        """Take a step of a kind (`steps`), with a seed of its own.
 
         Raises DifferentTensorsError when it did not give the tensors that the direction has.
         """
-        assert len(self._eager) == STEPS, "eager steps come first"
-        self._compiled.append(self._direction.reduce(step))
-
-    def add_reliable(self, step: Named) -> None:
-        """Take an eager step in a reliable format, with a seed of its own.
-
-        Raises DifferentTensorsError when it did not give the tensors that the direction has.
-        """
-        self._reliable.append(self._direction.reduce(step))
+        self._newest = self._direction.reduce(step)
+        self.steps[kind].append(self._newest)
 
     def displace(self, module: torch.nn.Module, factor: float = 1.0) -> bool:
         """Move parameters by what the last step's seed added to their gradients; False where that
@@ -160,7 +151,7 @@ class SeedTest:
         `factor`. Parameters in half precision are not moved either: they would be rounded to
         another direction.
         """
-        direction, last = self._direction, self._get_last()
+        direction, last = self._direction, self._newest
         length = math.sqrt(sum(size.square for size in direction.gradients.values()))
         distance = math.sqrt(sum(last[name].distance for name in direction.gradients))
         if not math.isfinite(distance * direction.loss):
@@ -172,7 +163,7 @@ class SeedTest:
 
     def add_displaced_loss(self, loss: torch.Tensor) -> None:
         """Take the loss of the arm and the seed of the last step, with displaced parameters."""
-        direction, last = self._direction, self._get_last()
+        direction, last = self._direction, self._newest
         before = float(last[LOSS].blocks.sum()) / direction.loss
         square = slope = 0.0
         for name, size in direction.gradients.items():
@@ -181,17 +172,9 @@ class SeedTest:
             slope += distance + float(last[name].blocks.sum()) - size.square
         self._slopes.append(((float(loss) - before) / self._displacement - slope) / square)
 
-    def _get_last(self) -> dict[str, Reduced]:
-        return (self._compiled or self._eager)[-1]
-
     def move(self, place: torch.device) -> None:
         """Hold the direction at another place from now on."""
         self._direction.move(place)
-
-    @property
-    def num_reliable(self) -> int:
-        """Steps in a reliable format so far."""
-        return len(self._reliable)
 
     @property
     def num_tensors(self) -> int:
@@ -200,7 +183,7 @@ class SeedTest:
     @property
     def num_elements(self) -> int:
         """Of all steps together."""
-        steps = len(self._eager) + len(self._compiled)
+        steps = len(self.steps["eager"]) + len(self.steps["compiled"])
         return steps * sum(size.elements for size in self._direction.sizes.values())
 
     def verdict(self) -> SeedVerdict:
@@ -209,7 +192,7 @@ class SeedTest:
         A gradient of which eager itself is not finite is not judged. Reliable steps and slopes may
         be missing.
         """
-        eager, compiled = self._eager, self._compiled
+        eager, compiled = self.steps["eager"], self.steps["compiled"]
         assert len(eager) == len(compiled) == STEPS, f"an arm has to have {STEPS} steps"
         judged: dict[str, Size] = {}
         infinite = []
@@ -226,8 +209,8 @@ class SeedTest:
                 return SeedVerdict(False, worst=worst, p=0.0)
         samples = _relate(judged, self._changes, [*eager, *compiled])
         references = {}
-        if self._reliable:
-            references = _relate(judged, self._changes, self._reliable)
+        if reliable := self.steps["reliable"]:
+            references = _relate(judged, self._changes, reliable)
         slopes = torch.tensor(self._slopes, dtype=torch.float64)
         if len(slopes) == 2 * STEPS and not infinite and bool(slopes.isfinite().all()):
             samples[ALL_GRADIENTS].values["slope"] = slopes
