@@ -76,18 +76,23 @@ class Direction:
         device = next(iter(found.values())).device
         # the host waits once
         on_host = torch.stack([sums.to(device) for sums in found.values()]).cpu()
-        return {name: _read(row) for name, row in zip(found, on_host, strict=True)}
+        reduced = {}
+        for name, sums in zip(found, on_host, strict=True):
+            distance, zeros = sums[BLOCKS:].tolist()
+            finite = bool(sums.isfinite().all())
+            reduced[name] = Reduced(sums[:BLOCKS], distance, int(zeros), finite)
+        return reduced
 
     def compare(self, step: Named, other: Mapping[str, torch.Tensor]) -> dict[str, StepDistance]:
         """Compare two steps of one seed; elements that are not finite in both are left out."""
-        return {name: self._measure_change(name, tensor, other[name]) for name, tensor in step}
-
-    def _measure_change(self, name: str, step: torch.Tensor, other: torch.Tensor) -> StepDistance:
-        square = 0.0
-        for x, y in _split(step, other):
-            square += float((x - y).nan_to_num(0.0, 0.0, 0.0).square().sum())
-        odds = self._compute_log_odds(name, step) - self._compute_log_odds(name, other)
-        return StepDistance(square, float(odds.abs()))
+        changes = {}
+        for name, tensor in step:
+            square = 0.0
+            for x, y in _split(tensor, other[name]):
+                square += float((x - y).nan_to_num(0.0, 0.0, 0.0).square().sum())
+            odds = self._compute_log_odds(name, tensor) - self._compute_log_odds(name, other[name])
+            changes[name] = StepDistance(square, float(odds.abs()))
+        return changes
 
     def _compute_log_odds(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         size, zeros = self.sizes[name], torch.tensor(0)
@@ -138,7 +143,7 @@ def compute_log_odds(zeros: torch.Tensor, elements: int) -> torch.Tensor:
 def _measure_size(mean: torch.Tensor) -> Size:
     square = sum(float(m.nan_to_num(0.0, 0.0, 0.0).square().sum()) for m, _ in _split(mean, mean))
     least = NEGLIGIBLE * math.sqrt(square / max(1, mean.numel()))
-    counted = sum(int(_is_counted(m, least).sum()) for m, _ in _split(mean, mean))
+    counted = sum(int((m.abs() > least).sum()) for m, _ in _split(mean, mean))
     return Size(
         square, mean.numel(), least, counted, bool(mean.isnan().any()), bool(mean.isinf().any())
     )
@@ -160,19 +165,10 @@ def _sum_up(tensor: torch.Tensor, mean: torch.Tensor, size: Size) -> torch.Tenso
     return sums
 
 
-def _read(sums: torch.Tensor) -> Reduced:
-    distance, zeros = sums[BLOCKS:].tolist()
-    return Reduced(sums[:BLOCKS], distance, int(zeros), bool(sums.isfinite().all()))
-
-
 def _split(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Chunks of two tensors in fp64, where the first one lies."""
     return split(one, other, CHUNK if one.device.type != "cpu" else CPU_CHUNK)
 
 
 def _count_zeros(x: torch.Tensor, m: torch.Tensor, least: float) -> torch.Tensor:
-    return ((x == 0) & _is_counted(m, least)).sum()
-
-
-def _is_counted(m: torch.Tensor, least: float) -> torch.Tensor:
-    return m.abs() > least
+    return ((x == 0) & (m.abs() > least)).sum()

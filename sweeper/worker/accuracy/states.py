@@ -38,6 +38,33 @@ class _Held:
     values: dict[str, torch.Tensor]  # by state, on the host
     near: dict[str, torch.Tensor]  # the same ones where restoring takes no time
 
+    def move(self, share: float, generator: torch.Generator) -> torch.Tensor:
+        """The values as built, moved by `share` of the way to where they do something; most stay.
+
+        Factors go to N(1, 0.1), matrices to N(0, 0.02); biases move by N(0, 0.02), running means by
+        N(0, 0.1), and running variances by 10 %.
+        """
+        value = self.values[BUILT]
+
+        def draw() -> torch.Tensor:
+            return torch.randn(value.shape, generator=generator).to(value.dtype)
+
+        if not value.is_floating_point():
+            return value
+        if not isinstance(self.tensor, torch.nn.Parameter):
+            if self.name == "running_mean":
+                return value + share * STATISTICS_STEP * draw()
+            if self.name == "running_var":
+                return value * (share * STATISTICS_STEP * draw()).exp()
+            return value
+        if "bias" in self.name:
+            return value + share * BIAS_STEP * draw()
+        if not is_small_constant(value):
+            return value
+        is_matrix = sum(size > 1 for size in value.shape) > 1
+        target = MATRIX_SIZE * draw() if is_matrix else 1 + FACTOR_SPREAD * draw()
+        return value + share * (target - value)
+
 
 class States:
     """Parameters and buffers of a module as they were when this was made, and as `move` makes
@@ -67,8 +94,7 @@ class States:
         """Make the second state, by a share of the way; the same each time."""
         generator = torch.Generator().manual_seed(self._seed)
         for held in self._held:
-            value = held.values[BUILT]
-            held.values[MOVED] = move_tensor(held.name, held.tensor, value, share, generator)
+            held.values[MOVED] = held.move(share, generator)
         self.place(self._place)
 
     def place(self, device: torch.device) -> None:
@@ -128,36 +154,6 @@ def is_small_constant(value: torch.Tensor) -> bool:
         return False
     first = value.flatten()[0]
     return bool(first.abs() < SMALL) and bool((value == first).all())
-
-
-def move_tensor(
-    name: str, tensor: torch.Tensor, value: torch.Tensor, share: float, generator: torch.Generator
-) -> torch.Tensor:
-    """Move a parameter or buffer from `value`, by `share` of the way to where it does something;
-    most stay.
-
-    `name` is its own in its module. Factors go to N(1, 0.1), matrices to N(0, 0.02); biases move by
-    N(0, 0.02), running means by N(0, 0.1), and running variances by 10 %.
-    """
-
-    def draw() -> torch.Tensor:
-        return torch.randn(value.shape, generator=generator).to(value.dtype)
-
-    if not value.is_floating_point():
-        return value
-    if not isinstance(tensor, torch.nn.Parameter):
-        if name == "running_mean":
-            return value + share * STATISTICS_STEP * draw()
-        if name == "running_var":
-            return value * (share * STATISTICS_STEP * draw()).exp()
-        return value
-    if "bias" in name:
-        return value + share * BIAS_STEP * draw()
-    if not is_small_constant(value):
-        return value
-    is_matrix = sum(size > 1 for size in value.shape) > 1
-    target = MATRIX_SIZE * draw() if is_matrix else 1 + FACTOR_SPREAD * draw()
-    return value + share * (target - value)
 
 
 def perturb(module: torch.nn.Module, batch: Batch, relative: float) -> Batch:
