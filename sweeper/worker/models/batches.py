@@ -22,6 +22,11 @@ class Batch:
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     target: torch.Tensor | None = None
 
+    @property
+    def inputs(self) -> list[torch.Tensor]:
+        """Every tensor that the module is called with, in order."""
+        return find_tensors([self.args, self.kwargs])
+
 
 def cross_entropy(output: Any, batch: Batch) -> torch.Tensor:
     """Classification loss of logits [batch, classes] against class numbers int64 [batch]."""
@@ -62,17 +67,12 @@ def _weigh(values: torch.Tensor) -> torch.Tensor:
     if values.dim() == 0:
         return values
     for dim in {0, values.dim() - 1}:
-        weights = _make_weights(values.shape[dim]).to(values)
+        count = values.shape[dim]
+        # they follow no short pattern, and there are about as many of each
+        signs = torch.where((2.4 * torch.arange(count)).cos() > 0, 1.0, -1.0)
+        weights = (torch.linspace(0.5, 1.5, count) * signs).to(values)
         values = (values.movedim(dim, -1) * weights).movedim(-1, dim)
     return values
-
-
-def _make_weights(count: int) -> torch.Tensor:
-    """Sizes that rise from 0.5 to 1.5, with signs that follow no short pattern, about as many of
-    each.
-    """
-    signs = torch.where((2.4 * torch.arange(count)).cos() > 0, 1.0, -1.0)
-    return torch.linspace(0.5, 1.5, count) * signs
 
 
 def find_loss(output: Any) -> torch.Tensor | None:
@@ -133,9 +133,7 @@ def put_on_device(batch: Batch, device: torch.device) -> Batch:
     """Move a batch that lies elsewhere; one with a tensor there stays, as its lengths may belong on
     the host.
     """
-    if any(
-        tensor.device.type == device.type for tensor in find_tensors([batch.args, batch.kwargs])
-    ):
+    if any(tensor.device.type == device.type for tensor in batch.inputs):
         return batch
     return map_tensors(batch, lambda tensor: tensor.to(device))
 
@@ -208,9 +206,7 @@ def copy_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 def are_equal(one: Batch, other: Batch) -> bool:
     """Whether every plain tensor of a batch is the same in the other."""
-    pairs = zip(
-        find_tensors([one.args, one.kwargs]), find_tensors([other.args, other.kwargs]), strict=True
-    )
+    pairs = zip(one.inputs, other.inputs, strict=True)
     return all(a is b or torch.equal(a, b) for a, b in pairs if is_plain(a))
 
 
@@ -219,13 +215,13 @@ def describe_tensors(batch: Batch) -> dict[str, str]:
     batch.
     """
     places, _ = torch.utils._pytree.tree_flatten_with_path([batch.args, dict(batch.kwargs)])
-    return {torch.utils._pytree.keystr(path[1:]): _describe_leaf(leaf) for path, leaf in places}
-
-
-def _describe_leaf(leaf: Any) -> str:
-    if not isinstance(leaf, torch.Tensor):
-        return type(leaf).__name__
-    return f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
+    described = {}
+    for path, leaf in places:
+        text = type(leaf).__name__
+        if isinstance(leaf, torch.Tensor):
+            text = f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
+        described[torch.utils._pytree.keystr(path[1:])] = text
+    return described
 
 
 def make_batch(inputs: Any) -> Batch | None:
@@ -285,8 +281,7 @@ def cut_batches(batches: Iterable[Batch], kind: str, sizes: Sequence[int]) -> tu
         for size in sizes:
             cut = map_tensors(batch, partial(_cut, dims=dims, full=full, size=size))
             found.append(cut)
-            tensors = find_tensors([cut.args, cut.kwargs])
-            shapes.add(tuple(tensor.shape for tensor in tensors))
+            shapes.add(tuple(tensor.shape for tensor in cut.inputs))
     if len(shapes) < len(set(sizes)):
         raise ValueError(
             f"vary.{kind}: the inputs of this model have no {kind.replace('_', ' ')} of {full} "
