@@ -44,12 +44,12 @@ class SwitchableModule:
     def __init__(
         self,
         module: torch.nn.Module,
+        caller: torch.nn.Module,
         compiled: Function,
         eager: Function,
-        caller: torch.nn.Module | None = None,
     ) -> None:
-        self.module, self.compiled, self._eager = module, compiled, eager
-        self.caller = module if caller is None else caller
+        self.module, self.caller = module, caller
+        self.compiled, self._eager = compiled, eager
         self.chosen: Function = eager
         self.shapes: Counter[tuple[object, ...]] = Counter()
 
@@ -63,9 +63,8 @@ class SwitchableModule:
         def forward(*arguments: Any, **options: Any) -> Any:
             return call_eager(module, *arguments, **options)
 
-        return SwitchableModule(
-            module, compile_function(forward, trial, counters), module._call_impl
-        )
+        compiled = compile_function(forward, trial, counters)
+        return SwitchableModule(module, module, compiled, module._call_impl)
 
     @staticmethod
     def of_script(module: torch.nn.Module, result: object) -> SwitchableModule:
@@ -74,7 +73,7 @@ class SwitchableModule:
         """
         caller = result if isinstance(result, torch.nn.Module) else module
         called: Function = caller.__dict__.get(CALLED_FIRST) or caller._call_impl
-        return SwitchableModule(module, called, called, caller)
+        return SwitchableModule(module, caller, called, called)
 
     def choose(self, arm: str) -> None:
         self.chosen = self.compiled if arm == "compiled" else self._eager
@@ -111,7 +110,12 @@ class CompileOnFirstCall:
         def stand_in(module: torch.nn.Module, /, *arguments: Any, **options: Any) -> Any:
             self._step_aside()
             try:
-                self._note(module, find_script_line())
+                name = name_call(name_class(module), find_script_line())
+                is_new = name in self._missing and module not in self._seen
+                if is_new and is_called_to_train(module):
+                    self._missing.remove(name)
+                    self._seen.add(module)
+                    self._hear(module)
                 return call(module, *arguments, **options)
             finally:
                 self.begin()
@@ -127,13 +131,6 @@ class CompileOnFirstCall:
     def _step_aside(self) -> None:
         if self._patch:
             self._patches.undo(self._patch)
-
-    def _note(self, module: torch.nn.Module, line: str) -> None:
-        name = name_call(name_class(module), line)
-        if name in self._missing and module not in self._seen and is_called_to_train(module):
-            self._missing.remove(name)
-            self._seen.add(module)
-            self._hear(module)
 
 
 class Arms:
@@ -168,11 +165,8 @@ class Arms:
                 f"not called for training as in the script's first run: {', '.join(missing)}"
             )
         if self.is_own:
-            last = {
-                item.module: item.result for item in self._calls.compiled if item.module is not None
-            }
-            for pair in last.items():
-                self._put(SwitchableModule.of_script(*pair))
+            for module, result in dict(self._calls.compiled).items():  # the last of each module
+                self._put(SwitchableModule.of_script(module, result))
             return
         for module in modules:
             self._put(SwitchableModule.compile(module, self._trial, self.counters))
@@ -217,9 +211,9 @@ class Arms:
         """Each module with its compiled form; of what the script compiles by itself, modules
         alone.
         """
-        if not self.is_own:
-            return [(form.module, form.compiled) for form in self.forms]
-        return [(item.module, item) for item in self._calls.compiled if item.module is not None]
+        if self.is_own:
+            return self._calls.compiled
+        return [(form.module, form.compiled) for form in self.forms]
 
     def require_compiled(self) -> None:
         """Raise NotCompiledError where the compiled arm has run nothing compiled."""

@@ -53,31 +53,28 @@ class JudgedModule(Judged):
     ):
         self.measure, self.device = job.measure, device
         self.capture, autocast = OutputCapture(), calls[0].autocast
-        self._context = Numerics(device, autocast, scaler=False).context
+        context = Numerics(device, autocast, scaler=False).context
         batches = tuple(call.batch for call in calls)
         loss = self.capture.wrap(OwnLossOrMean(weighted_mean_of_floats))
         self.built = Built(module, batches[:MAX_BATCHES], batches[-1], loss, unseen_origin="given")
         self.bench = ModelBench(self.built.batches, device)
-        self.eager = Arm("eager", self._make_step(partial(call_eager, module)), eager=True)
-        self.compiled = Arm("compiled", self._make_step(compiled), eager=False)
+        make_step = partial(
+            make_training_step, self.built, optimizer=None, scaler=None, context=context
+        )
+        self.eager = Arm("eager", make_step(partial(call_eager, module)), eager=True)
+        self.compiled = Arm("compiled", make_step(compiled), eager=False)
         self.optimizers = []
+        given = copy_batch(batches[0])
+        # in which short format an eager call computes, whoever asks for it
+        with torch.no_grad(), context(), FormatWatch() as watch:  # type: ignore[no-untyped-call]
+            call_eager(module, *given.args, **given.kwargs)
         self.trial = replace(
             job.trial,
             workload="train",
-            precision=find_precision(module, autocast, self._find_format(calls[0].batch)),
+            precision=find_precision(module, autocast, watch.found),
             device=device.type,
             model=replace(job.trial.model, dropout=True),  # as the script has it
         )
-
-    def _make_step(self, function: Function) -> Callable[[Batch], torch.Tensor]:
-        return make_training_step(self.built, function, None, None, self._context)
-
-    def _find_format(self, batch: Batch) -> str:
-        """Find the short format that an eager call computes in, whoever asks for it."""
-        given = copy_batch(batch)
-        with torch.no_grad(), self._context(), FormatWatch() as watch:  # type: ignore[no-untyped-call]
-            call_eager(self.built.module, *given.args, **given.kwargs)
-        return str(watch.found)
 
 
 def check_modules(

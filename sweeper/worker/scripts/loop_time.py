@@ -45,7 +45,7 @@ def time_loop(subject: ScriptSubject, arm: str, known: LoopFacts = NOTHING) -> S
 
 
 class _Event(IntEnum):
-    """What came before the end of a step, the one that is usually rarest last."""
+    """What came before the end of a step, the one that is usually rarest last; NONE is false."""
 
     NONE = 0
     EPOCH = 1  # the loader began anew
@@ -76,10 +76,6 @@ class _Window:
 
     def extend(self, subject: ScriptSubject) -> _Window:
         return replace(self, end=time.perf_counter(), seen=subject.loop.count())
-
-    def finish(self, subject: ScriptSubject) -> _Window:
-        subject.bench.synchronize()
-        return self.extend(subject)
 
     @property
     def length_s(self) -> float:
@@ -155,7 +151,7 @@ class _Timing:
                 bool(ours) != bool(eagers) or abs(ours / periods - eagers) > most
                 for ours, eagers, most in found
             )
-        return self._period is not _Event.NONE and not window.events[KINDS.index(self._period)]
+        return bool(self._period) and not window.events[KINDS.index(self._period)]
 
     def choose(self) -> _Window:
         """Choose the window that counts."""
@@ -177,6 +173,11 @@ class _Timing:
             return window
         return self._without
 
+    def _finish(self) -> None:
+        """End the window when the device is idle."""
+        self._subject.bench.synchronize()
+        self._window = self._window.extend(self._subject)
+
     def _is_long(self) -> bool:
         return self._window.steps >= MIN_STEPS and self._window.length_s >= self._limit_s
 
@@ -185,39 +186,36 @@ class _Timing:
             self._period, self._whole = event, None
             self._begin_after(last)
             return False
-        if event is not _Event.NONE and event is self._period:
+        if event and event is self._period:
             if self._is_long():
-                self._window = self._window.finish(self._subject)
+                self._finish()
             self._whole = self._window
             return self._is_long()
         window, interval = self._window, self._known.interval
         is_near = interval * window.length_s / window.steps <= self._patience_s
-        waits = self._period is not _Event.NONE or (is_near and window.steps <= interval)
+        waits = bool(self._period) or (is_near and window.steps <= interval)
         is_late = (
             window.length_s >= self._patience_s or window.end - self._start >= 2 * self._patience_s
         )
         if (self._is_long() and not waits) or (is_late and window.steps >= MIN_STEPS):
-            self._window = window.finish(self._subject)
+            self._finish()
             return True
         return False
 
     def _follow_eager(self, event: _Event, last: _Window) -> bool:
         known = self._known
-        if (
-            event is not _Event.NONE
-            and not known.events[KINDS.index(event)]
-            and self._restarts < MAX_STARTS
-        ):
+        if event and not known.events[KINDS.index(event)] and self._restarts < MAX_STARTS:
             self._restarts += 1
             self._begin_after(last)
             return False
         if self._window.steps % known.steps == 0:
-            self._whole = self._window = self._window.finish(self._subject)
+            self._finish()
+            self._whole = self._window
             return not any(known.events) or self._window.length_s >= self._limit_s
         if (
             self._window.length_s >= max(2 * known.seconds, self._patience_s)
             and self._window.steps >= MIN_STEPS
         ):
-            self._window = self._window.finish(self._subject)
+            self._finish()
             return True
         return False

@@ -84,12 +84,9 @@ class LoaderWatch:
         if self._training is None:
             self._pulled[key] += 1
             workers = iterator._num_workers
-            self.seen.add(
-                f"{workers} workers" if workers > 1 else "1 worker" if workers else "no workers"
-            )
-            self.queued = max(
-                self.queued, workers * (getattr(iterator, "_prefetch_factor", None) or 0)
-            )
+            self.seen.add({0: "no workers", 1: "1 worker"}.get(workers, f"{workers} workers"))
+            per_worker = getattr(iterator, "_prefetch_factor", None) or 0
+            self.queued = max(self.queued, workers * per_worker)
         else:
             self.num_epochs += iterator in self._fresh
         self._fresh.discard(iterator)

@@ -9,14 +9,14 @@ and the outermost modules that it calls are noted.
 from __future__ import annotations
 
 import itertools
+import operator
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import astuple, dataclass
 from traceback import walk_stack
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim.optimizer import (
@@ -233,8 +233,7 @@ class Loop:
         raise EndOfScript
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """What has happened in a loop since its end of a step is known."""
 
     steps: int
@@ -247,9 +246,7 @@ class Counts:
     epochs: int = 0  # times that the training loader began anew
 
     def since(self, before: Counts) -> Counts:
-        return Counts(
-            *(now - then for now, then in zip(astuple(self), astuple(before), strict=True))
-        )
+        return Counts(*map(operator.sub, self, before))
 
 
 class ScriptOverError(Failure):
