@@ -116,8 +116,14 @@ class Changes:
                     yield f"{key} of {name}", to_reals(value)
 
     def sizes(self) -> dict[str, float]:
-        """Root mean squares of what may change, before the step."""
-        return {f"{CHANGE}{name}": _size(tensor) for name, tensor in self._before.items()}
+        """Root mean squares of what may change, before the step, of the numbers that are finite."""
+        sizes = {}
+        for name, tensor in self._before.items():
+            values = to_reals(tensor).double()
+            values = values[torch.isfinite(values)]
+            size = float(values.square().mean().sqrt()) if values.numel() else 0.0
+            sizes[f"{CHANGE}{name}"] = size
+        return sizes
 
     def _name_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         for name, tensor in self._module.named_buffers():
@@ -139,13 +145,6 @@ def _subtract(after: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
     before = before.to(after.device, after.dtype)
     # infinity less infinity is nothing here
     return torch.where(after == before, 0.0, after - before)
-
-
-def _size(tensor: torch.Tensor) -> float:
-    """The root mean square of the numbers that are finite."""
-    values = to_reals(tensor).double()
-    values = values[torch.isfinite(values)]
-    return float(values.square().mean().sqrt()) if values.numel() else 0.0
 
 
 def run_reference(
@@ -190,7 +189,7 @@ def cast_in_place(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[None]
     They stay the same tensors, so what is attached to them (hooks) goes on working, and get their
     memory back afterwards, whose addresses recorded CUDA graphs hold.
     """
-    tensors = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}.values()
+    tensors = dict.fromkeys((*module.parameters(), *module.buffers()))  # each one once
     kept = [(tensor, tensor.data, tensor.grad) for tensor in tensors]
     try:
         for tensor, data, _ in kept:

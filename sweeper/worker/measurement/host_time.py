@@ -6,12 +6,13 @@ are the host's own seconds as long as no call in the step waits for the device: 
 synchronises, and the queue of launches never fills. Otherwise the host time is unknown.
 """
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
+from typing import NamedTuple
 
 import torch
 
@@ -27,8 +28,7 @@ MAX_QUEUED = 1000
 WAITS = "called a synchronizing CUDA operation"  # torch's warning, in c10/cuda/CUDAFunctions.cpp
 
 
-@dataclass(frozen=True)
-class ProfiledArm:
+class ProfiledArm(NamedTuple):
     """What the profiler says of an arm, per step: device seconds, kernels, copies and memsets."""
 
     device_s: float | None
@@ -47,17 +47,14 @@ def time_arms(
     """
     times_s: dict[str, list[float]] = {arm.name: [] for arm in arms}
     for arm in (*arms, *reversed(arms)):
-        steps = _count_steps(wall_s[arm.name], bench.num_sizes)
+        # of both readings together and each size, which comes equally often in either
+        steps = round(TIMED_S / wall_s[arm.name] / bench.num_sizes)
+        steps = min(max(MIN_STEPS, steps), MAX_STEPS)
         with without_collector():
             yield from bench.run(arm, bench.round_up(STEPS_BEFORE_BLOCK), "fail_on_recompile")
-            times_s[arm.name] += yield from bench.steps_s(arm, steps, until_idle=False)
+            half = math.ceil(steps / 2) * bench.num_sizes
+            times_s[arm.name] += yield from bench.steps_s(arm, half, until_idle=False)
     return {arm: host_per_step(times, bench.num_sizes) for arm, times in times_s.items()}
-
-
-def _count_steps(wall_s: float, num_sizes: int) -> int:
-    """Count the steps of one of an arm's two readings, in which each size comes equally often."""
-    steps = min(max(MIN_STEPS, round(TIMED_S / wall_s / num_sizes)), MAX_STEPS)
-    return -(-steps // 2) * num_sizes
 
 
 def leave_out_unknown(

@@ -15,8 +15,7 @@ On a CPU there is no figure: a process that holds the compiler says little about
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -24,8 +23,7 @@ STEPS = 3
 ORDINARY_POOL = (0, 0)  # the id of the pool that is no graph's: c10/cuda/CUDACachingAllocator.h
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """Bytes; None on a CPU."""
 
     in_use_bytes: float | None = None

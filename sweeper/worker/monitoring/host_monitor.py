@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,8 +45,7 @@ class HostMonitor:
         return None if waited_s is None or self._waited_s is None else waited_s - self._waited_s
 
 
-@dataclass(frozen=True)
-class Spent:
+class Spent(NamedTuple):
     """Processor seconds of a process so far, those of ended children that it has collected
     included.
     """
