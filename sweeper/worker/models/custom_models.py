@@ -125,8 +125,15 @@ def take_apart(returned: Any, name: str) -> tuple[torch.nn.Module, list[Batch], 
     ):
         raise ValueError(f"{demand}; it returned {_describe(returned)}")
     module, inputs, *rest = returned
-    batches = []
-    for item in inputs if _are_batches(inputs) else [inputs]:
+    given, batches = [inputs], []
+    # a list with a tensor in it is one batch
+    if (
+        isinstance(inputs, list)
+        and inputs
+        and all(isinstance(item, (tuple, Mapping)) for item in inputs)
+    ):
+        given = inputs
+    for item in given:
         if (batch := make_batch(item)) is None:
             raise ValueError(f"{demand}; its inputs are {_describe(item)}")
         batches.append(batch)
@@ -137,15 +144,6 @@ def take_apart(returned: Any, name: str) -> tuple[torch.nn.Module, list[Batch], 
     if not callable(loss_fn):
         raise ValueError(f"{demand}; its loss_fn is {_describe(loss_fn)}")
     return module, batches, lambda output, _batch: loss_fn(output)
-
-
-def _are_batches(inputs: Any) -> bool:
-    """Whether it is a list of batches; a list with a tensor in it is one batch."""
-    return (
-        isinstance(inputs, list)
-        and bool(inputs)
-        and all(isinstance(item, (tuple, Mapping)) for item in inputs)
-    )
 
 
 def _require_equal_shapes(batches: list[Batch], name: str) -> None:

@@ -15,8 +15,6 @@ from sweeper.worker.failures import EagerError, UnavailableError
 
 from .batches import cast_tensor, find_tensors
 
-SHORT = ("bfloat16", "float16")
-FLOAT8_CAPABILITY = (8, 9)  # compute capability of the first GPUs whose matrix products take float8
 FLOAT8_MULTIPLE = 16  # of both sizes of a weight, which the products in float8 ask for
 
 
@@ -69,7 +67,7 @@ def find_precision(
 
 def _find_short(tensors: Iterable[torch.Tensor]) -> str | None:
     formats = {_name(tensor.dtype) for tensor in tensors}
-    return next((name for name in SHORT if name in formats), None)
+    return next((name for name in ("bfloat16", "float16") if name in formats), None)
 
 
 def require_float8(device: torch.device) -> None:
@@ -82,10 +80,10 @@ def require_float8(device: torch.device) -> None:
         )
     if device.type != "cuda":
         return
-    needed, found = FLOAT8_CAPABILITY, torch.cuda.get_device_capability(device)
-    if found < needed:
+    found = torch.cuda.get_device_capability(device)
+    if found < (8, 9):  # the first GPUs whose matrix products take float8
         raise UnavailableError(
-            f"precision.float8=true needs compute capability {needed[0]}.{needed[1]}; "
+            "precision.float8=true needs compute capability 8.9; "
             f"this GPU has {found[0]}.{found[1]}"
         )
 
