@@ -29,7 +29,8 @@ def make_inspection(folder: Path, timed_fingerprint: str | None) -> Task:
     def inspect(job: Job, log: ProcessLog) -> None:
         from torch._dynamo.utils import set_compilation_metrics_limit
 
-        traced = trace.take_folder(os.environ)
+        # torch is imported: processes that are started later write elsewhere
+        traced = Path(os.environ.pop("TORCH_TRACE"))
         begin(job, log)
         with log.enter("building"):
             subject = build(job, log)
@@ -61,7 +62,10 @@ def _write_files(
     timed_fingerprint: str | None,
     failure: str | None,
 ) -> None:
+    from torch._dynamo.utils import get_compilation_metrics
+
     assert log.counters is not None
+    metrics = [item for item in get_compilation_metrics() if item.recompile_reason]
     log.add(**artifacts.read_fingerprints())
     folder.mkdir(parents=True, exist_ok=True)
     no_report = trace.write_report(traced, folder / REPORT)
@@ -71,16 +75,9 @@ def _write_files(
         diagnostics=log.counters.report({}),
         code_fingerprint=log.process.code_fingerprint,
         timed_fingerprint=timed_fingerprint,
-        recompilations=_list_recompilations(),
+        recompilations=[f"{item.compile_id} since {item.recompile_reason}" for item in metrics],
         not_compiled=None if failure else log.counters.explain_not_compiled(),
         failure=failure,
         no_report=no_report,
     )
     write_text(folder / "summary.md", write_summary(found))
-
-
-def _list_recompilations() -> list[str]:
-    from torch._dynamo.utils import get_compilation_metrics
-
-    metrics = [item for item in get_compilation_metrics() if item.recompile_reason]
-    return [f"{item.compile_id} since {item.recompile_reason}" for item in metrics]

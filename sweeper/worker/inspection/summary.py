@@ -14,7 +14,6 @@ from sweeper.core.trial import Trial
 MAX_BREAKS = 30
 MAX_RECOMPILES = 10
 MAX_GUARD = 200  # characters of a guard
-INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
 
 
 @dataclass(frozen=True)
@@ -118,7 +117,7 @@ def _list(title: str, lines: Sequence[str], most: int) -> str:
 
 def _shorten_place(place: str) -> str:
     """A place without the folders that packages are installed in, or that we are in."""
-    place = INSTALLED.sub("", place)
+    place = re.sub(r"^.*/(?:site|dist)-packages/", "", place)
     for root in (Path.cwd(), *sys.path):
         if str(root) and place.startswith(f"{root}{os.sep}"):
             return place.removeprefix(f"{root}{os.sep}")
