@@ -25,9 +25,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -90,8 +90,7 @@ Enter = Callable[[str], AbstractContextManager[None]]  # announces a phase
 Judge = Callable[["Case"], CaseVerdict]
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """A state of the model and a batch."""
 
     state: str
@@ -105,8 +104,7 @@ class Case:
         return f"{self.state}, {self.batch_name}"
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """The step of a case in a reliable format, how eager compares with it, and what that allows."""
 
     step: StepTensors
@@ -444,7 +442,7 @@ class AccuracyCheck:
         self._states.place(HOST)
         if self._reference is not None:
             step = self._reference.step.move(HOST)
-            self._reference = replace(self._reference, step=step)
+            self._reference = self._reference._replace(step=step)
         if self._seeds is not None:
             self._seeds.move(HOST)
         torch.cuda.empty_cache()
@@ -459,13 +457,13 @@ class AccuracyCheck:
         """Run a step of an arm from the state of a case, moved by `perturbation`, on a copy of its
         batch.
         """
-        judged = self._judged
-        self._states.restore(judged.optimizers, judged.measure.seed + seed_offset, case.state)
+        judged, seed = self._judged, self._judged.measure.seed + seed_offset
+        self._states.restore(judged.optimizers, seed, case.state)
         batch, module = copy_batch(case.batch), judged.built.module
         if perturbation:
             batch = perturb(module, batch, perturbation)
             # what the step draws is what it draws without
-            seed_generators(judged.measure.seed + seed_offset)
+            seed_generators(seed)
         changes = Changes(module, batch, judged.compiled_optimizer(arm))
         given = capture_step(
             partial(judged.bench.run_on, arm, batch),

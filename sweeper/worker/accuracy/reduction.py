@@ -58,7 +58,13 @@ class Direction:
         self.sizes: dict[str, Size] = {}
         self.gradients: dict[str, Size] = {}
         for name, mean in means.items():
-            self.sizes[name] = _measure_size(mean)
+            square = sum(
+                float(m.nan_to_num(0.0, 0.0, 0.0).square().sum()) for m, _ in _split(mean, mean)
+            )
+            least = NEGLIGIBLE * math.sqrt(square / max(1, mean.numel()))
+            counted = sum(int((m.abs() > least).sum()) for m, _ in _split(mean, mean))
+            has_nan, has_infinity = bool(mean.isnan().any()), bool(mean.isinf().any())
+            self.sizes[name] = Size(square, mean.numel(), least, counted, has_nan, has_infinity)
             if name.startswith(GRADIENT):
                 self.gradients[name] = self.sizes[name]
 
@@ -138,15 +144,6 @@ def join(parts: Iterable[Reduced]) -> Reduced:
 def compute_log_odds(zeros: torch.Tensor, elements: int) -> torch.Tensor:
     """The log odds of the share of zeros; half an element keeps it from 0 and 1."""
     return ((zeros + 0.5) / (elements - zeros + 0.5)).log()
-
-
-def _measure_size(mean: torch.Tensor) -> Size:
-    square = sum(float(m.nan_to_num(0.0, 0.0, 0.0).square().sum()) for m, _ in _split(mean, mean))
-    least = NEGLIGIBLE * math.sqrt(square / max(1, mean.numel()))
-    counted = sum(int((m.abs() > least).sum()) for m, _ in _split(mean, mean))
-    return Size(
-        square, mean.numel(), least, counted, bool(mean.isnan().any()), bool(mean.isinf().any())
-    )
 
 
 def _sum_up(tensor: torch.Tensor, mean: torch.Tensor, size: Size) -> torch.Tensor:

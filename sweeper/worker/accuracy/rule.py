@@ -237,8 +237,7 @@ def perturbation(precision: Precision, tolerance: str) -> float:
     return 0.5 * 2.0 ** -BITS[half]
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """Where the projections of eager's steps lie, and how far beyond them the compiled one may
     be.
     """

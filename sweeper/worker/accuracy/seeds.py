@@ -35,7 +35,7 @@ finds.
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -62,8 +62,7 @@ LOSS_RISE = {"full": 0.01, "reduced": 0.15}
 MAX_RESOLUTION = 0.5
 
 
-@dataclass(frozen=True)
-class Test:
+class Test(NamedTuple):
     """One statistic of one tensor in both arms."""
 
     tensor: str
@@ -81,8 +80,7 @@ class Test:
         return f"{self.statistic} of {self.tensor}"
 
 
-@dataclass(frozen=True)
-class SeedVerdict:
+class SeedVerdict(NamedTuple):
     """What the test over seeds found; `passed` is None where `unverified` says why there is no
     telling.
     """
@@ -224,8 +222,7 @@ def _are_finite(steps: StepSums, name: str) -> bool:
     return all(step[name].finite for step in steps)
 
 
-@dataclass(frozen=True)
-class TensorSamples:
+class TensorSamples(NamedTuple):
     """One tensor in all steps, eager first, relative to its size."""
 
     # by statistic, [steps], of zeros their log odds, of a spread [steps, elements]
@@ -286,14 +283,14 @@ def _decide(
     precision: str,
     infinite: int,
 ) -> SeedVerdict:
-    means: list[Test] = []
-    spreads: list[Test] = []
+    tests: list[Test] = []
     unjudged = infinite
     for name, sample in samples.items():
-        means += _test_means(name, sample, precision)
-        spreads += _test_spread(name, sample, precision)
+        tests += _make_tests(name, sample, precision)
         if name != ALL_GRADIENTS:
             unjudged += MAX_TIMES * sample.change >= 1
+    means = [test for test in tests if test.statistic != "spread"]
+    spreads = [test for test in tests if test.statistic == "spread"]
     splits = list_splits(STEPS, STEPS)
     no_values = torch.zeros(2 * STEPS, 0, dtype=torch.float64)
     values = torch.column_stack([no_values, *(test.values for test in means)])
@@ -318,9 +315,9 @@ def _decide(
     return SeedVerdict(passed, unverified, worst, p, unjudged, resolution)
 
 
-def _test_means(name: str, sample: TensorSamples, precision: str) -> Iterator[Test]:
-    """Tests of the means of both arms. No test where no two steps differ by more than the margin:
-    it cannot fail.
+def _make_tests(name: str, sample: TensorSamples, precision: str) -> Iterator[Test]:
+    """Tests of the means of both arms, and of the spread. No test where no two steps differ by more
+    than the margin, or than rounding explains: it cannot fail.
 
     The excess slope is -1 where gradients have nothing of the forward pass's masks. Rounding moves
     gradients by r, of which the loss knows nothing, so this slope is -|r|^2 / |x - m|^2.
@@ -340,6 +337,14 @@ def _test_means(name: str, sample: TensorSamples, precision: str) -> Iterator[Te
             excess = float((compiled.mean() - eager.mean()).abs()) / margin
             measured = _measure(statistic, eager), _measure(statistic, compiled)
             yield Test(name, statistic, values, *measured, excess)
+    vectors = sample.values["spread"]
+    if distance > explained and bool(vectors.var(0).sum() > 0):
+        first, second = _measure("spread", vectors[:STEPS]), _measure("spread", vectors[STEPS:])
+        least = LEAST_SHARE * (first + second) or LEAST_SHARE
+        first, second = max(first, least), max(second, least)
+        allowed = SPREAD_MARGIN + 2 * math.log1p(rounding / distance)
+        excess = 2 * abs(math.log(second / first)) / allowed
+        yield Test(name, "spread", vectors, first, second, excess)
 
 
 def _measure(statistic: str, values: torch.Tensor) -> float:
@@ -362,19 +367,6 @@ def _rounds_less(test: Test, references: Mapping[str, TensorSamples]) -> bool:
         reference = math.log(max(reference, LEAST_SHARE))
         eager, compiled = math.log(eager), math.log(compiled)
     return abs(compiled - reference) < abs(eager - reference)
-
-
-def _test_spread(name: str, sample: TensorSamples, precision: str) -> Iterator[Test]:
-    """The test of the spread, where steps differ by more than what rounding explains."""
-    vectors, distance = sample.values["spread"], float(sample.values["distance"].mean())
-    rounding = MAX_TIMES * sample.change
-    if distance > MARGIN[precision] + rounding and bool(vectors.var(0).sum() > 0):
-        eager, compiled = _measure("spread", vectors[:STEPS]), _measure("spread", vectors[STEPS:])
-        least = LEAST_SHARE * (eager + compiled) or LEAST_SHARE
-        eager, compiled = max(eager, least), max(compiled, least)
-        allowed = SPREAD_MARGIN + 2 * math.log1p(rounding / distance)
-        excess = 2 * abs(math.log(compiled / eager)) / allowed
-        yield Test(name, "spread", vectors, eager, compiled, excess)
 
 
 def _resolve(

@@ -13,8 +13,7 @@ they may lie on the device as well.
 import random
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -29,8 +28,7 @@ BIAS_STEP = 0.02
 STATISTICS_STEP = 0.1
 
 
-@dataclass(frozen=True)
-class _Held:
+class _Held(NamedTuple):
     """A parameter or buffer, and its values."""
 
     name: str  # in its module

@@ -66,15 +66,6 @@ class SwitchableModule:
         compiled = compile_function(forward, trial, counters)
         return SwitchableModule(module, module, compiled, module._call_impl)
 
-    @staticmethod
-    def of_script(module: torch.nn.Module, result: object) -> SwitchableModule:
-        """Make the form of a module of which `torch.compile` gave the script `result`; the stance
-        turns it off.
-        """
-        caller = result if isinstance(result, torch.nn.Module) else module
-        called: Function = caller.__dict__.get(CALLED_FIRST) or caller._call_impl
-        return SwitchableModule(module, caller, called, called)
-
     def choose(self, arm: str) -> None:
         self.chosen = self.compiled if arm == "compiled" else self._eager
 
@@ -166,7 +157,10 @@ class Arms:
             )
         if self.is_own:
             for module, result in dict(self._calls.compiled).items():  # the last of each module
-                self._put(SwitchableModule.of_script(module, result))
+                caller = result if isinstance(result, torch.nn.Module) else module
+                called: Function = caller.__dict__.get(CALLED_FIRST) or caller._call_impl
+                # the stance turns it off
+                self._put(SwitchableModule(module, caller, called, called))
             return
         for module in modules:
             self._put(SwitchableModule.compile(module, self._trial, self.counters))

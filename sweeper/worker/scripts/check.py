@@ -6,9 +6,9 @@ else of a weighted mean of its outputs. The script's loss and its optimizer are 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,8 +32,7 @@ from .watch.patches import Patches
 MAX_BATCHES = 2  # that are judged, of each module
 
 
-@dataclass(frozen=True)
-class ModuleCall:
+class ModuleCall(NamedTuple):
     """What a module was called with, and the format of autocast at the time."""
 
     batch: Batch

@@ -108,7 +108,13 @@ class StepReplayer:
         """Call the compiled module, and note the call where its gradients will be asked for."""
         if not torch.is_grad_enabled() or self.is_comparing or self.unknown or not self._has_room():
             return self._compiled(*arguments, **options)
-        call = self._note(Batch(arguments, options))
+        parameters = list(self._module.parameters())
+        versions = [(id(item), item._version) for item in parameters]
+        if versions != self._versions:
+            self._weights, self._versions = _copy_values(parameters), versions
+        state = State(self._module, self._weights | _copy_values(self._module.buffers()))
+        batch, autocast = copy_batch(Batch(arguments, options)), read_autocast(self._device)
+        call = RecordedCall(batch, state, autocast, read_states(self._device))
         output = self._compiled(*arguments, **options)
         # a CUDA graph writes to its outputs again when the call is repeated
         if self._device.type == "cuda":
@@ -135,15 +141,6 @@ class StepReplayer:
         self._calls.remove(call)
         for hook in call.hooks:
             hook.remove()
-
-    def _note(self, batch: Batch) -> RecordedCall:
-        parameters = list(self._module.parameters())
-        versions = [(id(item), item._version) for item in parameters]
-        if versions != self._versions:
-            self._weights, self._versions = _copy_values(parameters), versions
-        values = self._weights | _copy_values(self._module.buffers())
-        state, autocast = State(self._module, values), read_autocast(self._device)
-        return RecordedCall(copy_batch(batch), state, autocast, read_states(self._device))
 
     def compare(self) -> None:
         """Run the calls of the step that has ended in every arm, and compare what they give."""
