@@ -58,7 +58,8 @@ from .states import BUILT, MOVED, States, perturb, seed_generators
 from .verdict import CaseVerdict, severity
 
 FORMATS = (torch.float64, torch.float32)  # of the reference, the first that will do
-RELIABLE = {"full": torch.float64, "reduced": torch.float32}  # for what is taken over seeds
+# the least that is needed: for a copy of the reference, and for what is taken over seeds
+RELIABLE = {"full": torch.float64, "reduced": torch.float32}
 ROOMY = 0.5  # of a device's memory: with so much of it free, what is compared may stay there
 SHARES = {"full": 1.0, "half": 0.5}  # of the way to the second state
 T = TypeVar("T")
@@ -236,13 +237,14 @@ class AccuracyCheck:
                     )
                     return CaseVerdict(Accuracy(None, None, reason))
                 found = test.verdict()
+        sizes = test.direction.sizes.values()
         accuracy = Accuracy(
             reference=None,
             passed=found.passed,
             unverified=found.unverified,
-            tensors=test.num_tensors,
+            tensors=len(sizes),
             unjudged=found.unjudged,
-            elements=test.num_elements,
+            elements=2 * STEPS * sum(size.elements for size in sizes),
         )
         worst = found.worst
         if worst is None:
@@ -366,7 +368,7 @@ class AccuracyCheck:
         """Take the reference in a number format, and set bounds by eager's distance from it."""
         judged, tolerance, seed = self._judged, self._tolerance, self._judged.measure.seed
         self._states.restore(judged.optimizers, seed, case.state)
-        keep = Keep(self._place, torch.float32 if tolerance == "reduced" else torch.float64)
+        keep = Keep(self._place, RELIABLE[tolerance])
         reference = run_reference(judged.built, case.batch, judged.trial, seed, dtype, keep)
         if self._repeated is not None:
             first = rule.compare(self._capture(judged.eager, case), reference, self._stages)
@@ -444,7 +446,7 @@ class AccuracyCheck:
             step = self._reference.step.move(HOST)
             self._reference = self._reference._replace(step=step)
         if self._seeds is not None:
-            self._seeds.move(HOST)
+            self._seeds.direction.move(HOST)
         torch.cuda.empty_cache()
 
     @property

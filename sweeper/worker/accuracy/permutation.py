@@ -88,7 +88,7 @@ def find_largest(statistics: torch.Tensor) -> torch.Tensor:
     return statistics.amax(1)
 
 
-def rank(statistics: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
+def rank(statistics: torch.Tensor) -> torch.Tensor:
     """The p-value of each test, corrected for the number of tests: [tests]."""
     real = statistics[0] * (1 - TIE)
-    return (largest[:, None] >= real).double().mean(0)
+    return (find_largest(statistics)[:, None] >= real).double().mean(0)

@@ -132,6 +132,7 @@ class Direction:
         return True
 
     def move(self, place: torch.device) -> None:
+        """Hold the means at another place from now on."""
         self._means = {name: mean.to(place) for name, mean in self._means.items()}
 
 

@@ -124,13 +124,13 @@ class SeedTest:
                 self._last[name] = tensor.to(place, copy=True)
         for mean in means.values():
             mean.div_(DIRECTION_STEPS)
-        self._direction = Direction(means)
+        self.direction = Direction(means)
 
     def add_rounding(self, step: Named) -> None:
         """Take an eager step with the seed of the last one, and with perturbed parameters and
         inputs.
         """
-        self._changes = self._direction.compare(step, self._last)
+        self._changes = self.direction.compare(step, self._last)
         self._last = {}
 
     def add(self, kind: str, step: Named) -> None:
@@ -138,7 +138,7 @@ class SeedTest:
 
         Raises DifferentTensorsError when it did not give the tensors that the direction has.
         """
-        self._newest = self._direction.reduce(step)
+        self._newest = self.direction.reduce(step)
         self.steps[kind].append(self._newest)
 
     def displace(self, module: torch.nn.Module, factor: float = 1.0) -> bool:
@@ -149,7 +149,7 @@ class SeedTest:
         `factor`. Parameters in half precision are not moved either: they would be rounded to
         another direction.
         """
-        direction, last = self._direction, self._newest
+        direction, last = self.direction, self._newest
         length = math.sqrt(sum(size.square for size in direction.gradients.values()))
         distance = math.sqrt(sum(last[name].distance for name in direction.gradients))
         if not math.isfinite(distance * direction.loss):
@@ -161,7 +161,7 @@ class SeedTest:
 
     def add_displaced_loss(self, loss: torch.Tensor) -> None:
         """Take the loss of the arm and the seed of the last step, with displaced parameters."""
-        direction, last = self._direction, self._newest
+        direction, last = self.direction, self._newest
         before = float(last[LOSS].blocks.sum()) / direction.loss
         square = slope = 0.0
         for name, size in direction.gradients.items():
@@ -169,20 +169,6 @@ class SeedTest:
             square += distance
             slope += distance + float(last[name].blocks.sum()) - size.square
         self._slopes.append(((float(loss) - before) / self._displacement - slope) / square)
-
-    def move(self, place: torch.device) -> None:
-        """Hold the direction at another place from now on."""
-        self._direction.move(place)
-
-    @property
-    def num_tensors(self) -> int:
-        return len(self._direction.sizes)
-
-    @property
-    def num_elements(self) -> int:
-        """Of all steps together."""
-        steps = len(self.steps["eager"]) + len(self.steps["compiled"])
-        return steps * sum(size.elements for size in self._direction.sizes.values())
 
     def verdict(self) -> SeedVerdict:
         """Judge the compiled steps by those of eager.
@@ -194,7 +180,7 @@ class SeedTest:
         assert len(eager) == len(compiled) == STEPS, f"an arm has to have {STEPS} steps"
         judged: dict[str, Size] = {}
         infinite = []
-        for name, size in self._direction.sizes.items():
+        for name, size in self.direction.sizes.items():
             if size.has_nan or not _are_finite(eager, name):
                 infinite.append(name)
             else:
@@ -296,7 +282,7 @@ def _decide(
     values = torch.column_stack([no_values, *(test.values for test in means)])
     correlations = correlate(values, splits)
     ratios = compare_spreads([test.values for test in spreads], splits)
-    shares = [rank(statistics, find_largest(statistics)) for statistics in (correlations, ratios)]
+    shares = [rank(correlations), rank(ratios)]
     p_values = (len(shares) * torch.cat(shares)).clamp(max=1.0).tolist()
     found = sorted(
         zip(p_values, [*means, *spreads], strict=True), key=lambda pair: (pair[0], -pair[1].excess)

@@ -21,11 +21,6 @@ from sweeper.worker.models.batches import Batch, map_tensors
 
 BUILT, MOVED = "as built", "moved"
 SMALL = 0.1  # a constant parameter below this may hide its branch; LayerScale begins at 0.1 or less
-FACTOR_SPREAD = 0.1  # of factors around 1
-MATRIX_SIZE = 0.02  # as transformers are initialised
-BIAS_STEP = 0.02
-# of running means and of the logarithms of running variances, which stay positive
-STATISTICS_STEP = 0.1
 
 
 class _Held(NamedTuple):
@@ -39,8 +34,8 @@ class _Held(NamedTuple):
     def move(self, share: float, generator: torch.Generator) -> torch.Tensor:
         """The values as built, moved by `share` of the way to where they do something; most stay.
 
-        Factors go to N(1, 0.1), matrices to N(0, 0.02); biases move by N(0, 0.02), running means by
-        N(0, 0.1), and running variances by 10 %.
+        Factors go to N(1, 0.1), matrices to N(0, 0.02), as transformers are initialised; biases
+        move by N(0, 0.02), running means by N(0, 0.1), and running variances by 10 %.
         """
         value = self.values[BUILT]
 
@@ -51,16 +46,16 @@ class _Held(NamedTuple):
             return value
         if not isinstance(self.tensor, torch.nn.Parameter):
             if self.name == "running_mean":
-                return value + share * STATISTICS_STEP * draw()
+                return value + share * 0.1 * draw()
             if self.name == "running_var":
-                return value * (share * STATISTICS_STEP * draw()).exp()
+                return value * (share * 0.1 * draw()).exp()  # it stays positive
             return value
         if "bias" in self.name:
-            return value + share * BIAS_STEP * draw()
+            return value + share * 0.02 * draw()
         if not is_small_constant(value):
             return value
         is_matrix = sum(size > 1 for size in value.shape) > 1
-        target = MATRIX_SIZE * draw() if is_matrix else 1 + FACTOR_SPREAD * draw()
+        target = 0.02 * draw() if is_matrix else 1 + 0.1 * draw()
         return value + share * (target - value)
 
 

@@ -93,18 +93,17 @@ class Differences:
         self._names = self._names or tuple(eager)
         for tensors in arms.values():
             list(pair_up(tensors.items(), eager, EAGER))
-        place = next(iter(eager.values())).device
+        device = next(iter(eager.values())).device
         values = {}
         for arm, tensors in arms.items():
-            values[arm] = [tensors[name].detach().to(place, torch.float32) for name in self._names]
+            values[arm] = [tensors[name].detach().to(device, torch.float32) for name in self._names]
         sizes = self._sizes(values[EAGER])
         pairs = [(COMPILED, LONGER), (EAGER, LONGER)] if LONGER in arms else []
         pairs += [(arm, EAGER) for arm in arms if arm not in (EAGER, LONGER)]
         usable, lasting = torch.isfinite(sizes), self._find_lasting()
         for pair in pairs:
-            arm, reference = values[pair[0]], values[pair[1]]
-            kept = self._pairs[pair]
-            differences = torch._foreach_sub(arm, reference)
+            kept, reference = self._pairs[pair], values[pair[1]]
+            differences = torch._foreach_sub(values[pair[0]], reference)
             relative = torch.stack(torch._foreach_norm(differences)) / sizes
             relative = relative.nan_to_num(nan=torch.inf, posinf=torch.inf)
             products = zip(differences, reference, strict=True)

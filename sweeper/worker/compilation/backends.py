@@ -31,7 +31,6 @@ OPTIONS = {  # with which a backend is called
 }
 OPENVINO_LOG = "openvino.frontend.pytorch.torchdynamo"
 MODE_SINCE = {"lite": "2.10"}  # https://github.com/pytorch/pytorch/pull/167115
-GAVE_UP = ("OpenVINO execution failed", "Failed in OpenVINO execution")  # at level DEBUG
 
 
 def list_known() -> list[str]:
@@ -134,5 +133,5 @@ class FallbackLog(logging.Handler):
         if record.levelno >= logging.WARNING and logging.lastResort is not None:
             logging.lastResort.handle(record)  # where it would have gone without this collector
         text = record.getMessage()
-        if text.startswith(GAVE_UP):
+        if text.startswith(("OpenVINO execution failed", "Failed in OpenVINO execution")):
             self.reasons.append(text.splitlines()[0])

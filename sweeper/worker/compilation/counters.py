@@ -93,9 +93,12 @@ class CompileCounters:
         return self._backend
 
     def reset_run_counts(self) -> None:
-        """Compiling is over: what the backend does with its graphs from now on is what is timed."""
+        """Compiling is over, also where a backend compiles in its first call: what it does with its
+        graphs from now on is what is timed.
+        """
         if self._backend:
-            self._backend.forget_runs()
+            self._backend.called.clear()
+            self._backend.ran_as_given.clear()
 
     def explain_not_compiled(self) -> str | None:
         """Why the timed steps are not the compiled model, or None."""

@@ -36,7 +36,11 @@ class GraphedModule:
         if self._used is None and torch.is_grad_enabled():
             return self._watch_gradients(args, kwargs)
         flat = OutputsOf(self._module, args, kwargs, self._used)
-        graphed = self._record(flat, tuple(map(_copy_input, flat.inputs.tensors)))
+        inputs = []
+        for tensor in flat.inputs.tensors:
+            # the graph's own, into which each call copies
+            inputs.append(tensor.detach().clone().requires_grad_(tensor.requires_grad))
+        graphed = self._record(flat, tuple(inputs))
 
         def run(*args: Any, **kwargs: Any) -> Any:
             given = iter(graphed(*Structure((args, kwargs)).tensors))
@@ -95,11 +99,6 @@ class OutputsOf(FlatModule):
 
     def is_used(self, index: int) -> bool:
         return self._used is None or index in self._used
-
-
-def _copy_input(tensor: torch.Tensor) -> torch.Tensor:
-    """The graph's own input, into which each call copies."""
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
 def record_graphs(module: OutputsOf, inputs: tuple[torch.Tensor, ...]) -> Callable[..., Any]:

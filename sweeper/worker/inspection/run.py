@@ -19,9 +19,6 @@ from sweeper.worker.session import begin, build
 from . import trace
 from .summary import Inspected, write_summary
 
-REPORT = "tlparse"  # the folder of its report
-MAX_METRICS = 1000  # of compilations that torch keeps, instead of 64
-
 
 def make_inspection(folder: Path, timed_fingerprint: str | None) -> Task:
     """Return a function that runs the phases of an inspection and writes its files to `folder`."""
@@ -37,7 +34,7 @@ def make_inspection(folder: Path, timed_fingerprint: str | None) -> Task:
         with log.enter("eager"):
             subject.bench.run(subject.eager, subject.bench.round_up(EAGER_STEPS))
         with log.enter("compiling"):
-            set_compilation_metrics_limit(MAX_METRICS)
+            set_compilation_metrics_limit(1000)  # of compilations that torch keeps, instead of 64
             failure: str | None = None
             try:
                 subject.compile(log)
@@ -68,7 +65,7 @@ def _write_files(
     metrics = [item for item in get_compilation_metrics() if item.recompile_reason]
     log.add(**artifacts.read_fingerprints())
     folder.mkdir(parents=True, exist_ok=True)
-    no_report = trace.write_report(traced, folder / REPORT)
+    no_report = trace.write_report(traced, folder / "tlparse")
     found = Inspected(
         trial=job.trial,
         versions=log.environment["versions"],

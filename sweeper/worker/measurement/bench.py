@@ -19,9 +19,9 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -83,6 +83,9 @@ class Arm:
     def stance(self, stance: str) -> AbstractContextManager[object]:
         forced = self.eager and not self.compiles_kernels
         return torch.compiler.set_stance("force_eager" if forced else stance)  # type: ignore[no-any-return]
+
+
+Arms = tuple[Arm, Arm]  # eager and compiled, or the other way around
 
 
 class Bench(ABC):
@@ -221,8 +224,8 @@ class ModelBench(Bench):
         num_sizes: int = 1,
     ) -> None:
         super().__init__(device, clock, num_sizes)
-        self._all_batches, self._batches = batches, itertools.cycle(batches)
-        self.cycle = num_sizes
+        self._all_batches, self.cycle = batches, num_sizes
+        self.rewind()
 
     def run(self, arm: Arm, steps: int, stance: str = "default") -> tuple[()]:
         """Run steps at once, without waiting for the device; none are left for a loop."""
@@ -261,17 +264,16 @@ class ModelBench(Bench):
         self._batches = itertools.cycle(self._all_batches)
 
 
-@dataclass(frozen=True)
-class Timed:
+class Timed(NamedTuple):
     """A round, and with `measure.clock=step` the wall seconds of each step by arm."""
 
     round: Round
-    steps_s: Mapping[str, list[float]] = field(default_factory=dict)
+    steps_s: Mapping[str, list[float]]
 
 
 def measure_rounds(
     bench: Bench,
-    arms: tuple[Arm, Arm],
+    arms: Arms,
     steps: int,
     measure: Measure,
     monitor: RoundMonitor,
@@ -307,7 +309,7 @@ def measure_rounds(
 
 def _measure_round(
     bench: Bench,
-    arms: tuple[Arm, Arm],
+    arms: Arms,
     steps: int,
     order: str,
     measure: Measure,
@@ -330,9 +332,8 @@ def _measure_round(
                 raise
             # let it compile what it wants, outside of a block
             yield from bench.run(arm, STEPS_BEFORE_BLOCK)
-            return Timed(
-                Round(order, sum(times["eager"]) if "eager" in times else None, None, "recompiled")
-            )
+            eager_s = sum(times["eager"]) if "eager" in times else None
+            return Timed(Round(order, eager_s, None, "recompiled"), {})
         monitor.read_after_block(arm.name)
     measured = Round(order, sum(times["eager"]), sum(times["compiled"]), monitor.explain_void())
     return Timed(measured, times if by_step else {})

@@ -102,7 +102,7 @@ class Changes:
         self._module, self._batch, self._optimizer = module, batch, optimizer
         self._before = {name: tensor.detach().clone() for name, tensor in self._name_tensors()}
 
-    def name(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def name(self) -> Named:
         """Name what has changed by how much, and the state of the optimizer, which begins at
         zero.
         """
@@ -125,7 +125,7 @@ class Changes:
             sizes[f"{CHANGE}{name}"] = size
         return sizes
 
-    def _name_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def _name_tensors(self) -> Named:
         for name, tensor in self._module.named_buffers():
             yield f"buffer {name}", tensor
         inputs = find_tensors([self._batch.args, self._batch.kwargs, self._batch.target])
@@ -221,7 +221,7 @@ def capture_step(
     module: torch.nn.Module,
     trial: Trial,
     factor: float = 1.0,
-) -> list[tuple[str, torch.Tensor]]:
+) -> Named:
     """Run one step and name what it gives, which stays on the device; gradients are divided by
     `factor`.
     """
@@ -233,7 +233,7 @@ def capture_step(
         # a step that fails leaves nothing on the device
         output, capture.output = capture.output, []
     if trial.workload != "train":
-        return list(_name_outputs(returned))
+        return _name_outputs(returned)
     assert isinstance(returned, torch.Tensor)
     named = [(LOSS, returned), *output]
     for name, tensor in _name_gradients(module):
@@ -241,7 +241,7 @@ def capture_step(
     return named
 
 
-def _name_outputs(output: object) -> Iterator[tuple[str, torch.Tensor]]:
+def _name_outputs(output: object) -> Named:
     judged = [
         tensor
         for tensor in find_tensors(output)
@@ -251,7 +251,7 @@ def _name_outputs(output: object) -> Iterator[tuple[str, torch.Tensor]]:
         yield f"{OUTPUT} {index}" if len(judged) > 1 else OUTPUT, to_reals(tensor.detach())
 
 
-def _name_gradients(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def _name_gradients(module: torch.nn.Module) -> Named:
     for name, parameter in module.named_parameters():
         if parameter.grad is not None:
             yield f"{GRADIENT}{name}", to_reals(parameter.grad.detach())

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
-from .bench import Arm, Bench, Steps
+from .bench import Arms, Bench, Steps
 
 STEPS = 5  # of a pass
 STEPS_BEFORE, BEFORE_S = 2, 0.3  # a pass starts at the clocks that its arm keeps, as a block does
@@ -90,7 +90,7 @@ class UnknownError(Exception):
 
 
 def profile_arms(
-    bench: Bench, arms: tuple[Arm, Arm], step_s: Mapping[str, float]
+    bench: Bench, arms: Arms, step_s: Mapping[str, float]
 ) -> Steps[dict[str, list[Pass]]]:
     """Profile both arms in turn, AB, BA, ...; each pass has `STEPS` steps, or a few more.
 

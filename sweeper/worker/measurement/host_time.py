@@ -18,7 +18,7 @@ import torch
 
 from sweeper.worker.failures import Missing
 
-from .bench import STEPS_BEFORE_BLOCK, Arm, Bench, Steps, without_collector
+from .bench import STEPS_BEFORE_BLOCK, Arm, Arms, Bench, Steps, without_collector
 from .device_time import recording, select_work
 
 TIMED_S = 1.0  # of steps per arm, within these numbers of steps of each size
@@ -35,9 +35,7 @@ class ProfiledArm(NamedTuple):
     kernels: float | None
 
 
-def time_arms(
-    bench: Bench, arms: tuple[Arm, Arm], wall_s: Mapping[str, float]
-) -> Steps[dict[str, float]]:
+def time_arms(bench: Bench, arms: Arms, wall_s: Mapping[str, float]) -> Steps[dict[str, float]]:
     """Time the calls of both arms in the order AB, BA, under the rules of a block; `wall_s` and the
     result are by arm.
 
@@ -59,7 +57,7 @@ def time_arms(
 
 def leave_out_unknown(
     bench: Bench,
-    arms: tuple[Arm, Arm],
+    arms: Arms,
     host_s: Mapping[str, float],
     known: Mapping[str, ProfiledArm],
 ) -> Steps[dict[str, float | Missing]]:

@@ -10,9 +10,8 @@ from sweeper.worker.monitoring.gpu_monitor import GpuMonitor
 from sweeper.worker.process_log import ProcessLog
 
 from . import device_time, energy, host_time, memory
-from .bench import Arm, Bench, Steps
+from .bench import Arms, Bench, Steps
 
-Arms = tuple[Arm, Arm]  # eager and compiled
 SHARED_GPU_REASON = (
     # why a figure of the whole device cannot be attributed to this process
     "other processes on the GPU"

@@ -19,6 +19,7 @@ from sweeper.core.trial import Model, Trial
 
 from .batches import (
     Batch,
+    Change,
     Loss,
     are_equal,
     cast_tensor,
@@ -74,7 +75,7 @@ class Built:
         if isinstance(self.module, CachedDecoder):
             self.module.set_back()
 
-    def map_batches(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Built:
+    def map_batches(self, change: Change) -> Built:
         """The same model with `change` made to every tensor of its batches."""
         batches = tuple(map_tensors(batch, change) for batch in self.batches)
         return replace(self, batches=batches, unseen=map_tensors(self.unseen, change))

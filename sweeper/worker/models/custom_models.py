@@ -63,22 +63,19 @@ def examine(trial: Trial) -> Examined:
             return Examined(
                 [f"model.factory={name}: calling it failed: {describe_in_script(error)}"]
             )
-        loss = _describe_loss(*take_apart(returned, name))
+        module, batches, loss = take_apart(returned, name)
     except ValueError as error:
         return Examined([str(error)])
     # factories of sweeper are those of conf/
     if trial.workload != "train" or name.startswith("sweeper."):
         return Examined()
-    return Examined(loss=loss)
-
-
-def _describe_loss(module: torch.nn.Module, batches: list[Batch], loss: Loss) -> str:
-    if (name := name_loss(loss)) is not None:
-        return name
+    if (known := name_loss(loss)) is not None:
+        return Examined(loss=known)
     transformers = sys.modules.get("transformers")
     if transformers is None or not isinstance(module, transformers.PreTrainedModel):
-        return f"{OUTPUT_LOSS} if the model gives one, else {MEAN}"
-    return OUTPUT_LOSS if LABELS & batches[0].kwargs.keys() else MEAN
+        return Examined(loss=f"{OUTPUT_LOSS} if the model gives one, else {MEAN}")
+    computes_loss = LABELS & batches[0].kwargs.keys()
+    return Examined(loss=OUTPUT_LOSS if computes_loss else MEAN)
 
 
 def load(model: Model) -> None:

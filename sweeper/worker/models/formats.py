@@ -20,10 +20,10 @@ FLOAT8_MULTIPLE = 16  # of both sizes of a weight, which the products in float8 
 
 def count_parameters(module: torch.nn.Module) -> dict[str, int]:
     """How many numbers of each format the parameters hold, e.g. `{"float32": 25557032}`."""
-    counts: Counter[torch.dtype] = Counter()
+    counts: Counter[str] = Counter()
     for parameter in module.parameters():
-        counts[parameter.dtype] += parameter.numel()
-    return {_name(dtype): count for dtype, count in counts.items()}
+        counts[_name(parameter.dtype)] += parameter.numel()
+    return dict(counts)
 
 
 def cast_module(module: torch.nn.Module, dtype: torch.dtype) -> None:

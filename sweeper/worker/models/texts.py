@@ -21,7 +21,6 @@ SHORTEST = 0.5
 MASKED_FORMS = ("padded", "full", "words")
 WORDS = Path(__file__).with_name("words.txt")
 MAX_WORD_TOKENS = 1024  # the vocabulary of the tokenizer that is trained on these words
-TextBatch = dict[str, torch.Tensor]
 
 
 def choose_form(trial: Trial, module: torch.nn.Module) -> str:
@@ -76,7 +75,7 @@ class TextMaker:
             return "packed without position_ids"
         return self._form
 
-    def make(self) -> TextBatch:
+    def make(self) -> dict[str, torch.Tensor]:
         """int64 [batch, length] each: `input_ids`, and `attention_mask` or `position_ids` where the
         form has them.
         """

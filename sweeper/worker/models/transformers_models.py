@@ -30,9 +30,6 @@ REMOVED = {  # classes that earlier releases had
     "(https://github.com/huggingface/transformers/pull/42235); transformers 4 has it"
 }
 FLASH = "flash_attention_2"
-TOKEN_LABELS = ("MaskedLM", "CausalLM", "ConditionalGeneration", "LMHeadModel")
-
-CLASS_LABELS = ("SequenceClassification", "ImageClassification", "AudioClassification")
 
 
 def names() -> list[str]:
@@ -226,7 +223,7 @@ def _make_labels(
     """
     name, config = type(module).__name__, module.config
     batch_size, length = texts.batch_size, texts.length
-    if name.endswith(CLASS_LABELS):
+    if name.endswith(("SequenceClassification", "ImageClassification", "AudioClassification")):
         return {"labels": torch.randint(config.num_labels, (batch_size,), device=device)}
     if name.endswith("QuestionAnswering"):
         answers = {}
@@ -236,7 +233,7 @@ def _make_labels(
         return answers
     if name.endswith("TokenClassification"):
         classes = config.num_labels
-    elif name.endswith(TOKEN_LABELS):
+    elif name.endswith(("MaskedLM", "CausalLM", "ConditionalGeneration", "LMHeadModel")):
         classes = config.get_text_config().vocab_size
     else:
         return {}

@@ -93,12 +93,11 @@ def _find_processes(sessions: set[int]) -> Iterator[tuple[int, list[str]]]:
     """Processes of these sessions with the fields of their /proc/<pid>/stat that follow the
     name.
     """
-    names = set(map(str, sessions))
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):  # it has just ended
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                if fields[3] in names:
+                if int(fields[3]) in sessions:
                     yield int(folder.name), fields
 
 

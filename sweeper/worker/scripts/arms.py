@@ -51,7 +51,7 @@ class SwitchableModule:
         self.module, self.caller = module, caller
         self.compiled, self._eager = compiled, eager
         self.chosen: Function = eager
-        self.shapes: Counter[tuple[object, ...]] = Counter()
+        self.shapes: Counter[tuple[torch.Size, ...]] = Counter()
 
     @staticmethod
     def compile(
@@ -142,11 +142,6 @@ class Arms:
         self._patches.own("callback of Dynamo", self.counters.end)
         torch.compiler.set_stance("force_eager")
 
-    @property
-    def is_own(self) -> bool:
-        """Whether the script's own compiled code is the compiled arm."""
-        return bool(self._calls.own)
-
     def prepare(self, modules: Iterable[torch.nn.Module]) -> None:
         """Make the compiled arm. Raises NotCompiledError without modules, or where one has not
         come.
@@ -155,7 +150,7 @@ class Arms:
             raise NotCompiledError(
                 f"not called for training as in the script's first run: {', '.join(missing)}"
             )
-        if self.is_own:
+        if self._calls.own:
             for module, result in dict(self._calls.compiled).items():  # the last of each module
                 caller = result if isinstance(result, torch.nn.Module) else module
                 called: Function = caller.__dict__.get(CALLED_FIRST) or caller._call_impl
@@ -205,7 +200,7 @@ class Arms:
         """Each module with its compiled form; of what the script compiles by itself, modules
         alone.
         """
-        if self.is_own:
+        if self._calls.own:
             return self._calls.compiled
         return [(form.module, form.compiled) for form in self.forms]
 
@@ -215,7 +210,7 @@ class Arms:
             return
         if (reason := self.counters.explain_not_compiled()) is None:
             return
-        if not self.is_own:
+        if not self._calls.own:
             raise NotCompiledError(reason)
         where = ", ".join(call.where for call in self._calls.own)
         if torch._dynamo.config.disable or os.environ.get("TORCHDYNAMO_DISABLE") == "1":

@@ -5,7 +5,7 @@ A module is judged by itself: its outputs, and the gradients of its own loss whe
 else of a weighted mean of its outputs. The script's loss and its optimizer are eager in both arms.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -88,9 +88,16 @@ def check_modules(
     Raises MismatchError for one that is wrong.
     """
     recorded: dict[torch.nn.Module, list[ModuleCall]] = {module: [] for module, _ in pairs}
+
+    def record(
+        module: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> None:
+        calls = recorded[module]
+        if torch.is_grad_enabled() and len(calls) < MAX_BATCHES + 1:
+            calls.append(ModuleCall(copy_batch(Batch(arguments, options)), read_autocast(device)))
+
     hooks = []
-    for module, calls in recorded.items():
-        record = _make_recorder(calls, device)
+    for module in recorded:
         handle = module.register_forward_pre_hook(record, with_kwargs=True)
         hooks.append(patches.own("hook before the forward of a module", handle.remove))
     yield
@@ -110,13 +117,3 @@ def check_modules(
     worst = max(found, key=lambda one: severity(one.passed))
     log.add(accuracy=worst)
     require_right(worst)
-
-
-def _make_recorder(calls: list[ModuleCall], device: torch.device) -> Callable[..., None]:
-    def record(
-        _module: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
-    ) -> None:
-        if torch.is_grad_enabled() and len(calls) < MAX_BATCHES + 1:
-            calls.append(ModuleCall(copy_batch(Batch(arguments, options)), read_autocast(device)))
-
-    return record

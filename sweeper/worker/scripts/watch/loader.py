@@ -131,15 +131,14 @@ class RecordedBatch:
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
-        self._tensors = list(_find_tensors(batch))
-        self._values = [tensor.detach().clone() for tensor in self._tensors]
-        self._versions = [tensor._version for tensor in self._tensors]
+        self._values = {tensor: tensor.detach().clone() for tensor in _find_tensors(batch)}
+        self._versions = {tensor: tensor._version for tensor in self._values}
 
     def take(self) -> Any:
-        for index, (tensor, value) in enumerate(zip(self._tensors, self._values, strict=True)):
-            if tensor._version != self._versions[index]:
+        for tensor, value in self._values.items():
+            if tensor._version != self._versions[tensor]:
                 tensor.detach().copy_(value)
-                self._versions[index] = tensor._version
+                self._versions[tensor] = tensor._version
         return copy_structure(self._batch)
 
 
