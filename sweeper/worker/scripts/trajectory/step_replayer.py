@@ -220,9 +220,9 @@ class StepReplayer:
         if relative:
             torch.manual_seed(self._num_noises)  # another noise in each arm of each call
             self._num_noises += 1
-            still, leaves = leaves, perturb(self._module, leaves, relative)
-            for tensor, unmoved in zip(leaves.inputs, still.inputs, strict=True):
-                tensor.requires_grad_(unmoved.requires_grad)
+            unmoved, leaves = leaves, perturb(self._module, leaves, relative)
+            for tensor, other in zip(leaves.inputs, unmoved.inputs, strict=True):
+                tensor.requires_grad_(other.requires_grad)
         write_states(call.generators, self._device)
         function: Function = self._call_eager
         if arm == COMPILED:
