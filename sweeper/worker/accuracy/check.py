@@ -20,8 +20,6 @@ is compiled and the device is its own; eager steps are eager then as well, by th
 asked again when the timed rounds have run code that was compiled after it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
@@ -57,7 +55,6 @@ from .seeds import DIRECTION_STEPS, STEPS, SeedTest
 from .states import BUILT, MOVED, States, perturb, seed_generators
 from .verdict import CaseVerdict, severity
 
-FORMATS = (torch.float64, torch.float32)  # of the reference, the first that will do
 # the least that is needed: for a copy of the reference, and for what is taken over seeds
 RELIABLE = {"full": torch.float64, "reduced": torch.float32}
 ROOMY = 0.5  # of a device's memory: with so much of it free, what is compared may stay there
@@ -350,7 +347,7 @@ class AccuracyCheck:
         reasons: list[str] = []
         best: Reference | None = None
         self._reference = None
-        for dtype in FORMATS:
+        for dtype in (torch.float64, torch.float32):  # the first that will do
             taken = self._try(self._compare_eager, case, dtype)
             if isinstance(taken, Missing):
                 number_format = str(dtype).removeprefix("torch.")
@@ -488,7 +485,7 @@ def list_hooked(module: torch.nn.Module) -> list[str]:
 
 
 def _name_case(verdict: CaseVerdict, case: Case) -> CaseVerdict:
-    return replace(verdict, accuracy=replace(verdict.accuracy, case=case.name, cases=(case.name,)))
+    return verdict._replace(accuracy=replace(verdict.accuracy, case=case.name, cases=(case.name,)))
 
 
 def combine(verdicts: list[CaseVerdict], unknown: str | None) -> Accuracy:

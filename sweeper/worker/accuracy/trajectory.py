@@ -24,7 +24,7 @@ rates.
 import math
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
@@ -53,20 +53,18 @@ SURE = 5.0  # standard deviations by which a mean has to leave 0
 NEARER = 1.5  # times as far from the longer format as eager is near enough
 
 
-@dataclass(frozen=True)
 class _Pair:
     """The differences of two arms: a row per sample with a figure per tensor, and sums over
     samples.
     """
 
-    relative: list[torch.Tensor] = field(default_factory=list)
-    gains: list[torch.Tensor] = field(default_factory=list)
-    # of tensors that have one shape in all samples
-    totals: list[torch.Tensor] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.relative: list[torch.Tensor] = []
+        self.gains: list[torch.Tensor] = []
+        self.totals: list[torch.Tensor] = []  # of tensors that have one shape in all samples
 
 
-@dataclass(frozen=True)
-class _Figures:
+class _Figures(NamedTuple):
     """The figures of a pair, each a vector over tensors; `sure` says where drift and gain are no
     chance.
     """

@@ -19,13 +19,11 @@ from torch._dynamo.utils import compilation_time_metrics, counters
 # Keys of torch._dynamo.utils.compilation_time_metrics, seconds of each call. Dynamo's frames hold
 # the backend's time, AOTAutograd's that of Inductor, Inductor's the autotuning of templates; that
 # of kernels comes at their first launch.
-FRAMES, BACKEND, BACKWARD = (
-    "_compile.compile_inner",
-    "OutputGraph.call_user_compiler",
-    "backward._backward_impl",
-)
+FRAMES = "_compile.compile_inner"
+BACKEND = "OutputGraph.call_user_compiler"
+BACKWARD = "backward._backward_impl"
 INDUCTOR = "compile_fx_inner"
-TEMPLATES = "_template_autotuning"  # the end of a key, `mm_template_autotuning`
+
 KERNELS = ("CachingAutotuner.benchmark_all_configs", "CachingAutotuner.coordinate_descent_tuning")
 
 CACHE = {
@@ -53,7 +51,7 @@ def read_parts_s() -> dict[str, float]:
     templates = 0.0
     for name, times in compilation_time_metrics.items():
         spent[name] = sum(times)
-        if name.endswith(TEMPLATES):
+        if name.endswith("_template_autotuning"):  # e.g. mm_template_autotuning
             templates += spent[name]
     if not spent[FRAMES]:
         return {}

@@ -25,7 +25,6 @@ TIMED_S = 1.0  # of steps per arm, within these numbers of steps of each size
 MIN_STEPS, MAX_STEPS = 5, 20
 # launches: the queue of a stream holds 1,024, and a launch that finds it full waits
 MAX_QUEUED = 1000
-WAITS = "called a synchronizing CUDA operation"  # torch's warning, in c10/cuda/CUDAFunctions.cpp
 
 
 class ProfiledArm(NamedTuple):
@@ -120,7 +119,8 @@ def noting_waits() -> Iterator[list[str]]:
             waits += [
                 f"{Path(item.filename).name}:{item.lineno}"
                 for item in caught
-                if WAITS in str(item.message)
+                # c10/cuda/CUDAFunctions.cpp
+                if "called a synchronizing CUDA operation" in str(item.message)
             ]
 
 

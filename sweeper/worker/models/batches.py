@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-MIXED = 0.1  # the next sample's share in a derived batch
 Loss = Callable[[Any, "Batch"], torch.Tensor]
 Change = Callable[[torch.Tensor], torch.Tensor]
 OWN, OUTPUT_LOSS, MEAN = "the factory's loss_fn", "output.loss", "mean of outputs"
@@ -172,7 +171,7 @@ def mix_samples(tensor: torch.Tensor) -> torch.Tensor:
 
     def mix(values: torch.Tensor) -> torch.Tensor:
         moved = values.roll((1, 1), (0, -1)) if values.shape[0] == 1 else values.roll(1, 0)
-        return torch.lerp(values, moved, MIXED)
+        return torch.lerp(values, moved, 0.1)  # the next sample's share
 
     return _change_values(tensor, mix)
 

@@ -34,8 +34,6 @@ from .batches import (
     name_loss,
 )
 
-# arguments with which a model of transformers computes its loss
-LABELS = {"labels", "start_positions", "return_loss"}
 SHAPE = (
     "(module, inputs) or (module, inputs, loss_fn), inputs a tensor, a tuple or a dict of tensors, "
     "or a list of such tuples or dicts"
@@ -74,7 +72,8 @@ def examine(trial: Trial) -> Examined:
     transformers = sys.modules.get("transformers")
     if transformers is None or not isinstance(module, transformers.PreTrainedModel):
         return Examined(loss=f"{OUTPUT_LOSS} if the model gives one, else {MEAN}")
-    computes_loss = LABELS & batches[0].kwargs.keys()
+    # with one of these arguments a model of transformers computes its loss
+    computes_loss = {"labels", "start_positions", "return_loss"} & batches[0].kwargs.keys()
     return Examined(loss=OUTPUT_LOSS if computes_loss else MEAN)
 
 

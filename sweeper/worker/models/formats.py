@@ -1,5 +1,5 @@
-"""The number formats of a model's parameters: which there are, whether they are the precision's,
-and casting them.
+"""The number formats of a model's parameters: which there are, and whether they are the
+precision's.
 """
 
 import importlib.util
@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sweeper.core.trial import Precision
 from sweeper.worker.failures import EagerError, UnavailableError
 
-from .batches import cast_tensor, find_tensors
+from .batches import find_tensors
 
 FLOAT8_MULTIPLE = 16  # of both sizes of a weight, which the products in float8 ask for
 
@@ -24,11 +24,6 @@ def count_parameters(module: torch.nn.Module) -> dict[str, int]:
     for parameter in module.parameters():
         counts[_name(parameter.dtype)] += parameter.numel()
     return dict(counts)
-
-
-def cast_module(module: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Cast floating-point and complex parameters and buffers in place."""
-    module._apply(lambda tensor: cast_tensor(tensor, dtype))  # type: ignore[no-untyped-call]
 
 
 class FormatWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -15,8 +15,7 @@ import torch
 from sweeper.core.trial import Trial
 
 SEQUENCE_LENGTH = 128
-# of the sequence length: drawn lengths are uniform between this share of it and all of it
-SHORTEST = 0.5
+
 
 MASKED_FORMS = ("padded", "full", "words")
 WORDS = Path(__file__).with_name("words.txt")
@@ -119,9 +118,8 @@ class TextMaker:
         return lengths
 
     def _draw(self, most: int, count: int) -> torch.Tensor:
-        return torch.randint(
-            max(int(SHORTEST * most), 1), most + 1, (count,), generator=self._generator
-        )
+        """Lengths that are uniform between half of the most and all of it."""
+        return torch.randint(max(most // 2, 1), most + 1, (count,), generator=self._generator)
 
     def _number_documents(self) -> torch.Tensor:
         """Positions of tokens in their documents, int64 [batch, length]; a row has several, the

@@ -16,10 +16,6 @@ from sweeper.core.system.gpus import GpuReading, read_handle
 
 from .host_monitor import own_processes
 
-# Reasons that slow a step down; the other ones are those of an idle GPU and of clocks that somebody
-# chose.
-SLOWDOWNS = ("power_cap", "hardware", "thermal", "hardware_thermal", "power_brake")
-
 
 class GpuMonitor:
     """Reads one GPU. Without NVML, or on a CPU, every reading is None.
@@ -86,7 +82,9 @@ class GpuMonitor:
                 if reading.lowered_clocks is not None:
                     known = True
                     found.update(reading.lowered_clocks)
-        return tuple(sorted(found.intersection(SLOWDOWNS))) if known else None
+        # the other reasons are those of an idle GPU, and of clocks that somebody chose
+        found &= {"power_cap", "hardware", "thermal", "hardware_thermal", "power_brake"}
+        return tuple(sorted(found)) if known else None
 
     def is_shared(self) -> bool:
         """Whether others were seen on the GPU so far."""

@@ -9,8 +9,8 @@ many of each kind. Where a whole period would take too long, both are timed with
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import NamedTuple
 
 from sweeper.core.record import LoopRun
 from sweeper.worker.measurement.bench import Steps
@@ -58,8 +58,7 @@ KINDS = (_Event.EVALUATION, _Event.SAVE, _Event.EPOCH)
 MAX_DIFFERENCES = (0.25, 1, 1)
 
 
-@dataclass(frozen=True)
-class _Window:
+class _Window(NamedTuple):
     """A time in which a loop is measured: from an idle device to the end of a step."""
 
     before: Counts
@@ -75,7 +74,7 @@ class _Window:
         return _Window(before, len(subject.forms.counters.programs), now, now, before)
 
     def extend(self, subject: ScriptSubject) -> _Window:
-        return replace(self, end=time.perf_counter(), seen=subject.loop.count())
+        return self._replace(end=time.perf_counter(), seen=subject.loop.count())
 
     @property
     def length_s(self) -> float:
@@ -160,7 +159,7 @@ class _Timing:
         longest = self._longest_without(self._window)
         if longest.steps >= MIN_STEPS:
             return longest
-        return replace(self._first, end=self._window.end, seen=self._window.seen)
+        return self._first._replace(end=self._window.end, seen=self._window.seen)
 
     def _begin_after(self, last: _Window) -> None:
         """Begin anew after an event, before which the window was `last`."""

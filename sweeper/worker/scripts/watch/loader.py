@@ -1,7 +1,5 @@
 """What the loaders of a script give, and how long it takes."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import sys
