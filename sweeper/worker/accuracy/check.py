@@ -58,7 +58,7 @@ from .verdict import CaseVerdict, severity
 # the least that is needed: for a copy of the reference, and for what is taken over seeds
 RELIABLE = {"full": torch.float64, "reduced": torch.float32}
 ROOMY = 0.5  # of a device's memory: with so much of it free, what is compared may stay there
-SHARES = {"full": 1.0, "half": 0.5}  # of the way to the second state
+
 T = TypeVar("T")
 
 
@@ -190,7 +190,7 @@ class AccuracyCheck:
                 reason += f"; modules with hooks: {', '.join(names)}"
             return replace(first, unverified=reason)
         if first.passed is False:
-            return combine([verdict], None)
+            return combine([verdict])
         return self._judge_timed_batches(self._judge_case, [verdict])
 
     def _judge_seeds(self) -> Accuracy:
@@ -298,12 +298,13 @@ class AccuracyCheck:
         """
         reason: str | None = "the program has the weights in it as constants"
         if not holds_weights(self._judged.trial):
-            for name, share in SHARES.items():
+            # of the way to the second state
+            for name, share in {"full": 1.0, "half": 0.5}.items():
                 self._states.move(share)
                 verdicts = before + self._judge_batches(MOVED, judge)
                 reason = verdicts[-1].accuracy.unverified
                 if reason is None:
-                    return replace(combine(verdicts, None), moved=name)
+                    return replace(combine(verdicts), moved=name)
         unknown = f"where no branch is dead: {reason}" if self._states.is_dead else None
         verdicts = before + self._judge_batches(BUILT, judge)
         return replace(combine(verdicts, unknown), moved=str(reason))
@@ -488,7 +489,7 @@ def _name_case(verdict: CaseVerdict, case: Case) -> CaseVerdict:
     return verdict._replace(accuracy=replace(verdict.accuracy, case=case.name, cases=(case.name,)))
 
 
-def combine(verdicts: list[CaseVerdict], unknown: str | None) -> Accuracy:
+def combine(verdicts: list[CaseVerdict], unknown: str | None = None) -> Accuracy:
     """The accuracy of a step by its verdicts in all cases; `unknown` is what else would have to be
     known.
     """

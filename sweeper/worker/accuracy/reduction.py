@@ -15,9 +15,6 @@ from .rule import CHUNK, pair_up, split
 
 BLOCKS = 64
 
-# of a direction's root mean square: whether smaller elements are zero is up to rounding
-NEGLIGIBLE = 1e-3
-
 
 class Reduced(NamedTuple):
     """What is kept of a tensor x of one step; m is the direction."""
@@ -59,7 +56,8 @@ class Direction:
             square = sum(
                 float(m.nan_to_num(0.0, 0.0, 0.0).square().sum()) for m, _ in _split(mean, mean)
             )
-            least = NEGLIGIBLE * math.sqrt(square / max(1, mean.numel()))
+            # of the root mean square: whether smaller elements are zero is up to rounding
+            least = 1e-3 * math.sqrt(square / max(1, mean.numel()))
             counted = sum(int((m.abs() > least).sum()) for m, _ in _split(mean, mean))
             has_nan, has_infinity = bool(mean.isnan().any()), bool(mean.isinf().any())
             self.sizes[name] = Size(square, mean.numel(), least, counted, has_nan, has_infinity)

@@ -256,10 +256,6 @@ def map_tensors(batch: Batch, change: Change) -> Batch:
     return Batch(*torch.utils._pytree.tree_map_only(torch.Tensor, change, parts))
 
 
-# the dimensions of [batch, ...], tokens [batch, sequence], images [batch, channels, height, width]
-CUT_DIMS = {"batch_size": (0,), "sequence_length": (1,), "image_size": (-2, -1)}
-
-
 def _cut(tensor: torch.Tensor, dims: tuple[int, ...], full: int, size: int) -> torch.Tensor:
     """Cut dimensions to a size; a tensor that lacks them, or has another size there, stays."""
     for dim in dims:
@@ -274,7 +270,9 @@ def cut_batches(batches: Iterable[Batch], kind: str, sizes: Sequence[int]) -> tu
     """Cut batches of each size in turn out of those of the largest. Raises ValueError where nothing
     has that size.
     """
-    dims, full = CUT_DIMS[kind], max(sizes)
+    # of [batch, ...], tokens [batch, sequence], images [batch, channels, height, width]
+    dims = {"batch_size": (0,), "sequence_length": (1,), "image_size": (-2, -1)}[kind]
+    full = max(sizes)
     found, shapes = [], set()
     for batch in batches:
         for size in sizes:

@@ -22,9 +22,7 @@ from . import WHILE_BUILDING, Built, Examined
 from .batches import Batch, noise_error
 
 KINDS = ("UNet", "Transformer", "DiT")  # the name of each network has one of them
-# The settings of a class that give the number of labels, and the width of the texts that it reads.
-CLASSES = ("num_class_embeds", "num_embeds_ada_norm")
-TEXT_WIDTHS = ("cross_attention_dim", "joint_attention_dim", "caption_channels")
+CLASSES = ("num_class_embeds", "num_embeds_ada_norm")  # settings that give the number of labels
 
 
 def names() -> list[str] | None:
@@ -103,7 +101,9 @@ def _make_batch(module: Any, batch_size: int, device: torch.device) -> Batch:
     classes = _find_setting(config, CLASSES)
     if classes and "class_labels" in reads:
         inputs["class_labels"] = torch.randint(classes, (batch_size,), device=device)
-    width = _find_setting(config, TEXT_WIDTHS)
+    width = _find_setting(
+        config, ("cross_attention_dim", "joint_attention_dim", "caption_channels")
+    )
     if width and "encoder_hidden_states" in reads:
         # CLIP's texts, which Stable Diffusion reads, have 77 tokens: https://arxiv.org/abs/2112.10752
         inputs["encoder_hidden_states"] = torch.randn(batch_size, 77, width, device=device)

@@ -13,8 +13,7 @@ from sweeper.worker.source_lines import name_call, name_class
 from .subject import ScriptSubject
 from .watch.loop import Loop
 
-MAX_SHAPES = 12  # that a record keeps
-MAX_SIZES = 500  # the same, of the dimension that varies
+MAX_SIZES = 500  # of the dimension that varies, that a record keeps
 
 
 def describe(subject: ScriptSubject, sha256: str | None) -> ScriptRun:
@@ -38,7 +37,7 @@ def describe(subject: ScriptSubject, sha256: str | None) -> ScriptRun:
         compile_calls=tuple(subject.calls.calls),
         shapes=tuple(
             Shapes(", ".join(map(str, map(list, key))), count)
-            for key, count in shapes.most_common(MAX_SHAPES)
+            for key, count in shapes.most_common(12)
         ),
         num_shapes=len(shapes),
         sizes=group_sizes(sizes),
