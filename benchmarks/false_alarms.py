@@ -183,7 +183,7 @@ def record_projections(check_class: type, lines: list[dict[str, Any]]) -> type:
     class Recording(check_class):  # type: ignore[misc]
         def _judge_step(self, case: Any) -> Any:
             if len(self._reference.comparisons) == 1:
-                self._look_closer(case)
+                self._try(self._look_closer, case)
             self._case = case
             return super()._judge_step(case)
 

@@ -233,26 +233,24 @@ Run = Callable[[int], Named]
 def take_eager(case: Case, run: Run, repeat: int, autocast: bool) -> SeedTest:
     """As the worker does."""
     seeds = range(100 * repeat, 100 * repeat + DIRECTION_STEPS)
-    test = SeedTest(not autocast, map(run, seeds))
+    test = SeedTest("reduced" if autocast else "full", map(run, seeds))
     with moved(case.module):
         for parameter in case.module.parameters():
             parameter.data.mul_(1 + PERTURBATION[autocast] * torch.randn_like(parameter))
         test.add_rounding(run(seeds[-1]))
-    take_arm(case, test, test.add_eager, run, 100 * repeat + 20)
+    take_arm(case, test, "eager", run, 100 * repeat + 20)
     return test
 
 
 def judge(case: Case, eager: SeedTest, run: Run, repeat: int) -> SeedVerdict:
     test = deepcopy(eager)
-    take_arm(case, test, test.add_compiled, run, 100 * repeat + 40)
+    take_arm(case, test, "compiled", run, 100 * repeat + 40)
     return test.verdict()
 
 
-def take_arm(
-    case: Case, test: SeedTest, add: Callable[[Named], None], run: Run, first: int
-) -> None:
+def take_arm(case: Case, test: SeedTest, arm: str, run: Run, first: int) -> None:
     for seed in range(first, first + STEPS):
-        add(run(seed))
+        test.add(arm, run(seed))
         with moved(case.module):
             if test.displace(case.module):
                 test.add_displaced_loss(run(seed)[0][1])

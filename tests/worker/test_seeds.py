@@ -96,7 +96,7 @@ def test_a_single_p_value_is_that_of_scipy():
         arms, lambda a, b: abs(a.mean() - b.mean()), alternative="greater", n_resamples=20_000
     )
     statistics = correlate(values, list_splits(8, 8))
-    assert float(rank(statistics, find_largest(statistics))) == pytest.approx(exact.pvalue)
+    assert float(rank(statistics)) == pytest.approx(exact.pvalue)
 
 
 def test_p_values_hold_for_all_tests_together():
@@ -107,7 +107,7 @@ def test_p_values_hold_for_all_tests_together():
         statistics = correlate(
             torch.randn(10, 40, dtype=torch.float64, generator=generator), splits
         )
-        least.append(float(rank(statistics, find_largest(statistics)).min()))
+        least.append(float(rank(statistics).min()))
     assert sum(p <= 0.1 for p in least) / trials == pytest.approx(0.1, abs=0.06)
 
 
@@ -115,7 +115,7 @@ def test_an_arm_without_spread_stands_out():
     vectors = torch.randn(16, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     vectors[8:] = vectors[8]
     statistics = compare_spreads([vectors], list_splits(8, 8))
-    assert float(rank(statistics, find_largest(statistics))) == pytest.approx(1 / 6435)
+    assert float(rank(statistics)) == pytest.approx(1 / 6435)
 
 
 def test_no_tests_and_no_variation_give_no_finding():
@@ -127,19 +127,19 @@ def test_no_tests_and_no_variation_give_no_finding():
 def judge(
     eager: Run,
     compiled: Run,
-    full: bool = True,
+    precision: str = "full",
     rounding: Run | None = None,
     reliable: Run | None = None,
 ) -> SeedVerdict:
-    test = SeedTest(full, map(eager, range(DIRECTION_STEPS)))
+    test = SeedTest(precision, map(eager, range(DIRECTION_STEPS)))
     if rounding is not None:
         test.add_rounding(rounding(DIRECTION_STEPS - 1))
     for seed in range(100, 100 + STEPS):
-        test.add_eager(eager(seed))
+        test.add("eager", eager(seed))
     for seed in range(200, 200 + STEPS):
-        test.add_compiled(compiled(seed))
+        test.add("compiled", compiled(seed))
     for seed in range(300, 300 + STEPS) if reliable is not None else ():
-        test.add_reliable(reliable(seed))
+        test.add("reliable", reliable(seed))
     return test.verdict()
 
 
@@ -356,21 +356,19 @@ def build_masked(other_mask: bool) -> tuple[nn.Module, Run]:
 @pytest.mark.parametrize("other_mask", [False, True])
 def test_the_slope_shows_gradients_of_another_mask(other_mask: bool):
     module, eager = build_masked(False)
-    test = SeedTest(True, map(eager, range(DIRECTION_STEPS)))
-    take_arm(test, test.add_eager, module, eager, 100)
-    take_arm(test, test.add_compiled, *build_masked(other_mask), 200)
+    test = SeedTest("full", map(eager, range(DIRECTION_STEPS)))
+    take_arm(test, "eager", module, eager, 100)
+    take_arm(test, "compiled", *build_masked(other_mask), 200)
     verdict = test.verdict()
     assert verdict.passed is not other_mask
     assert verdict.worst is not None
     assert (verdict.worst.statistic == "slope") is other_mask
 
 
-def take_arm(
-    test: SeedTest, add: Callable[[Step], None], module: nn.Module, run: Run, first: int
-) -> None:
+def take_arm(test: SeedTest, arm: str, module: nn.Module, run: Run, first: int) -> None:
     values = {name: value.clone() for name, value in module.state_dict().items()}
     for seed in range(first, first + STEPS):
-        add(run(seed))
+        test.add(arm, run(seed))
         assert test.displace(module)
         test.add_displaced_loss(run(seed)[0][1])
         module.load_state_dict(values)
@@ -378,8 +376,8 @@ def take_arm(
 
 def test_parameters_in_half_precision_are_not_displaced():
     module = nn.Linear(500, 1, bias=False).to(torch.bfloat16)
-    test = SeedTest(False, map(draw_step, range(DIRECTION_STEPS)))
-    test.add_eager(draw_step(100))
+    test = SeedTest("reduced", map(draw_step, range(DIRECTION_STEPS)))
+    test.add("eager", draw_step(100))
     before = module.weight.detach().clone()
     assert not test.displace(module)
     assert torch.equal(module.weight, before)

@@ -20,14 +20,12 @@ is compiled and the device is its own; eager steps are eager then as well, by th
 asked again when the timed rounds have run code that was compiled after it.
 """
 
-from __future__ import annotations
-
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -57,10 +55,10 @@ from .seeds import DIRECTION_STEPS, STEPS, SeedTest
 from .states import BUILT, MOVED, States, perturb, seed_generators
 from .verdict import CaseVerdict, severity
 
-FORMATS = (torch.float64, torch.float32)  # of the reference, the first that will do
-RELIABLE = {"full": torch.float64, "reduced": torch.float32}  # for what is taken over seeds
+# the least that is needed: for a copy of the reference, and for what is taken over seeds
+RELIABLE = {"full": torch.float64, "reduced": torch.float32}
 ROOMY = 0.5  # of a device's memory: with so much of it free, what is compared may stay there
-SHARES = {"full": 1.0, "half": 0.5}  # of the way to the second state
+
 T = TypeVar("T")
 
 
@@ -90,8 +88,7 @@ Enter = Callable[[str], AbstractContextManager[None]]  # announces a phase
 Judge = Callable[["Case"], CaseVerdict]
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """A state of the model and a batch."""
 
     state: str
@@ -105,16 +102,12 @@ class Case:
         return f"{self.state}, {self.batch_name}"
 
 
-@dataclass(frozen=True)
-class Reference:
+class Reference(NamedTuple):
     """The step of a case in a reliable format, how eager compares with it, and what that allows."""
 
     step: StepTensors
-    comparisons: tuple[TensorSums, ...]
+    comparisons: Sequence[TensorSums]
     bounds: Bounds
-
-    def move(self, place: torch.device) -> Reference:
-        return replace(self, step=self.step.move(place))
 
 
 class AccuracyCheck:
@@ -124,6 +117,7 @@ class AccuracyCheck:
         self._judged = judged
         self._states = States(judged.built.module, judged.measure.seed)
         self._stages = rule.name_stages(judged.built.module)
+        self._enter: Enter
         self._reference: Reference | None = None
         self._seeds: SeedTest | None = None
         # of what is compared and restored; the host, once that had to be
@@ -144,23 +138,24 @@ class AccuracyCheck:
         Raises MismatchError when the compiled step gives other tensors than the reference, and
         whatever it raises.
         """
-        if not _fits_on_device(self._place):
-            self._place = HOST
+        self._enter = enter
+        if self._place != HOST:
+            torch.cuda.empty_cache()
+            free, total = torch.cuda.mem_get_info(self._place)
+            if free < ROOMY * total:
+                self._place = HOST
         try:
             self._states.place(self._place)
-            return self._judge_all(enter)
+            with enter("reference"):
+                random = self._try(self._draws_random)
+            if isinstance(random, Missing):
+                return Accuracy(None, None, f"no eager step on the unseen batch: {random.reason}")
+            found = self._judge_seeds() if random else self._judge_cases()
+            return replace(found, batch=self._judged.built.unseen_origin, random_in_step=random)
         finally:
             self.restore()
             self._reference, self._seeds = None, None
             self._states.place(HOST)
-
-    def _judge_all(self, enter: Enter) -> Accuracy:
-        with enter("reference"):
-            random = self._try(self._draws_random)
-        if isinstance(random, Missing):
-            return Accuracy(None, None, f"no eager step on the unseen batch: {random.reason}")
-        found = self._judge_seeds(enter) if random else self._judge_cases(enter)
-        return replace(found, batch=self._judged.built.unseen_origin, random_in_step=random)
 
     def _draws_random(self) -> bool:
         """Whether an eager step draws random numbers, and depends on them; some draw one and throw
@@ -173,68 +168,60 @@ class AccuracyCheck:
         if not draws_random(lambda: judged.bench.run_on(judged.eager, batch), judged.device):
             return False
         self._states.move(1.0)
-        return any(
-            self._depends_on_seed(Case(state, judged.built.unseen, "unseen batch"))
-            for state in (BUILT, MOVED)
-        )
+        for state in (BUILT, MOVED):
+            case = Case(state, judged.built.unseen, "unseen batch")
+            kept = self._keep_eager(case)
+            try:
+                comparison = rule.compare(self._capture(judged.eager, case, 1), kept)
+            except rule.DifferentTensorsError:  # a layer that a seed leaves out has no gradients
+                return True
+            if rule.differs(comparison, self._tolerance):
+                return True
+        return False
 
-    def _depends_on_seed(self, case: Case) -> bool:
-        kept = self._keep_eager(case)
-        try:
-            comparison = rule.compare(self._capture(self._judged.eager, case, 1), kept)
-        except rule.DifferentTensorsError:  # a layer that a seed leaves out has no gradients
-            return True
-        return rule.differs(comparison, self._tolerance())
-
-    def _judge_cases(self, enter: Enter) -> Accuracy:
+    def _judge_cases(self) -> Accuracy:
         built = self._judged.built
         name = "batch 1" if built.unseen_origin == "timed" else "unseen batch"
-        verdicts = [self._judge_case(Case(BUILT, built.unseen, name), enter)]
-        first = verdicts[0].accuracy
+        verdict = self._judge_case(Case(BUILT, built.unseen, name))
+        first = verdict.accuracy
         if first.nondeterministic:
             reason = str(first.unverified)
             if names := list_hooked(built.module):
                 reason += f"; modules with hooks: {', '.join(names)}"
             return replace(first, unverified=reason)
         if first.passed is False:
-            return combine(verdicts, None)
-        found, moved, unknown = self._judge_timed_batches(
-            lambda case: self._judge_case(case, enter)
-        )
-        return replace(combine(verdicts + found, unknown), moved=moved)
+            return combine([verdict])
+        return self._judge_timed_batches(self._judge_case, [verdict])
 
-    def _judge_seeds(self, enter: Enter) -> Accuracy:
+    def _judge_seeds(self) -> Accuracy:
         """Judge a step that draws random numbers on every timed batch, by a test over seeds."""
         if hooked := list_hooked(self._judged.built.module):
             reason = f"a step draws random numbers, and modules have hooks: {', '.join(hooked)}"
             return Accuracy(None, None, reason)
-        verdicts, moved, unknown = self._judge_timed_batches(
-            lambda case: self._judge_over_seeds(case, enter)
-        )
-        found = combine(verdicts, unknown)
-        return replace(found, moved=moved, randomness="seeds" if found.tensors else None)
+        found = self._judge_timed_batches(self._judge_over_seeds, [])
+        return replace(found, randomness="seeds" if found.tensors else None)
 
-    def _judge_over_seeds(self, case: Case, enter: Enter) -> CaseVerdict:
+    def _judge_over_seeds(self, case: Case) -> CaseVerdict:
         """Compare eager and compiled steps over seeds.
 
         Before they are called different they are compared over other seeds, and beside steps in a
         reliable format.
         """
-        verdict = self._test_seeds(case, enter)
+        verdict = self._test_seeds(case)
         if verdict.accuracy.passed is False:
-            verdict = self._test_seeds(case, enter, closer=True)
+            verdict = self._test_seeds(case, closer=True)
         return _name_case(verdict, case)
 
-    def _test_seeds(self, case: Case, enter: Enter, closer: bool = False) -> CaseVerdict:
+    def _test_seeds(self, case: Case, closer: bool = False) -> CaseVerdict:
         """Make the test over seeds; one that cannot be made leaves the case unverified."""
-        with enter("reference"):
+        with self._enter("reference"):
             test = self._try(self._take_eager_seeds, case)
         if isinstance(test, Missing):
             return CaseVerdict(Accuracy(None, None, f"no test over seeds: {test.reason}"))
         self._seeds = test
-        with enter("checking"):
+        with self._enter("checking"):
             try:
-                self._take_seeds(self._judged.compiled, case, test, test.add_compiled)
+                self._take_seeds(self._judged.compiled, case, test)
             except rule.DifferentTensorsError as error:
                 raise MismatchError(f"the compiled step gives other tensors: {error}") from error
             found = test.verdict()
@@ -247,13 +234,14 @@ class AccuracyCheck:
                     )
                     return CaseVerdict(Accuracy(None, None, reason))
                 found = test.verdict()
+        sizes = test.direction.sizes.values()
         accuracy = Accuracy(
             reference=None,
             passed=found.passed,
             unverified=found.unverified,
-            tensors=test.num_tensors,
+            tensors=len(sizes),
             unjudged=found.unjudged,
-            elements=test.num_elements,
+            elements=2 * STEPS * sum(size.elements for size in sizes),
         )
         worst = found.worst
         if worst is None:
@@ -265,35 +253,33 @@ class AccuracyCheck:
 
     def _take_eager_seeds(self, case: Case) -> SeedTest:
         """Take all eager steps of a test over seeds."""
-        eager, tolerance = self._judged.eager, self._tolerance()
+        eager, tolerance = self._judged.eager, self._tolerance
         steps = (self._capture(eager, case, self._next_seed()) for _ in range(DIRECTION_STEPS))
-        test = SeedTest(tolerance == "full", steps, self._place)
+        test = SeedTest(tolerance, steps, self._place)
         relative = rule.perturbation(self._judged.trial.precision, tolerance)
         test.add_rounding(self._capture(eager, case, self._seed_offset, relative))
-        self._take_seeds(eager, case, test, test.add_eager)
+        self._take_seeds(eager, case, test)
         return test
 
     def _take_reliable_seeds(self, case: Case, test: SeedTest) -> None:
         """Take eager steps in a format that rounds far less than eager does."""
-        judged, dtype = self._judged, RELIABLE[self._tolerance()]
-        for _ in range(STEPS - test.num_reliable):
+        judged, dtype = self._judged, RELIABLE[self._tolerance]
+        while len(test.steps["reliable"]) < STEPS:
             seed = judged.measure.seed + self._next_seed()
             self._states.restore(judged.optimizers, seed, case.state)
             step = run_reference(
                 judged.built, case.batch, judged.trial, seed, dtype, Keep(self._place)
             )
-            test.add_reliable(step.tensors.items())
+            test.add("reliable", step.tensors.items())
 
-    def _take_seeds(
-        self, arm: Arm, case: Case, test: SeedTest, add: Callable[[Named], None]
-    ) -> None:
+    def _take_seeds(self, arm: Arm, case: Case, test: SeedTest) -> None:
         """Take steps of an arm, each with another seed, and for slopes the losses with displaced
         parameters.
         """
         judged = self._judged
         for _ in range(STEPS):
             seed = self._next_seed()
-            add(self._run_or_retry_on_host(self._capture, arm, case, seed))
+            test.add(arm.name, self._run_or_retry_on_host(self._capture, arm, case, seed))
             if judged.trial.workload != "train" or not case.slopes:
                 continue
             self._states.restore(judged.optimizers, judged.measure.seed + seed, case.state)
@@ -306,19 +292,22 @@ class AccuracyCheck:
         self._seed_offset += 1
         return self._seed_offset
 
-    def _judge_timed_batches(self, judge: Judge) -> tuple[list[CaseVerdict], str, str | None]:
-        """Judge every timed batch in the second state; give also what became of it, and what that
-        leaves unknown.
+    def _judge_timed_batches(self, judge: Judge, before: list[CaseVerdict]) -> Accuracy:
+        """Judge every timed batch in the second state, or as built where that one says nothing;
+        the cases before count too.
         """
         reason: str | None = "the program has the weights in it as constants"
-        for share in () if holds_weights(self._judged.trial) else SHARES:
-            self._states.move(SHARES[share])
-            verdicts = self._judge_batches(MOVED, judge)
-            reason = verdicts[-1].accuracy.unverified
-            if reason is None:
-                return verdicts, share, None
+        if not holds_weights(self._judged.trial):
+            # of the way to the second state
+            for name, share in {"full": 1.0, "half": 0.5}.items():
+                self._states.move(share)
+                verdicts = before + self._judge_batches(MOVED, judge)
+                reason = verdicts[-1].accuracy.unverified
+                if reason is None:
+                    return replace(combine(verdicts), moved=name)
         unknown = f"where no branch is dead: {reason}" if self._states.is_dead else None
-        return self._judge_batches(BUILT, judge), str(reason), unknown
+        verdicts = before + self._judge_batches(BUILT, judge)
+        return replace(combine(verdicts, unknown), moved=str(reason))
 
     def _judge_batches(self, state: str, judge: Judge) -> list[CaseVerdict]:
         """Judge the timed batches in a state, until one does not pass."""
@@ -334,21 +323,21 @@ class AccuracyCheck:
                 break
         return verdicts
 
-    def _judge_case(self, case: Case, enter: Enter) -> CaseVerdict:
+    def _judge_case(self, case: Case) -> CaseVerdict:
         """Judge the compiled step in one case.
 
         Before it is called wrong, eager is asked again how far off it is, with its numbers moved by
         what rounding does.
         """
-        with enter("reference"):
+        with self._enter("reference"):
             reasons = self._take_reference(case)
         if self._reference is None:
             reason = f"no reference, {'; '.join(reasons)}"
             return _name_case(CaseVerdict(Accuracy(None, None, reason)), case)
-        with enter("checking"):
+        with self._enter("checking"):
             verdict = self._judge_step(case)
             if verdict.accuracy.passed is False:
-                self._look_closer(case)
+                self._try(self._look_closer, case)
                 verdict = self._judge_step(case)
         return _name_case(verdict, case)
 
@@ -359,7 +348,7 @@ class AccuracyCheck:
         reasons: list[str] = []
         best: Reference | None = None
         self._reference = None
-        for dtype in FORMATS:
+        for dtype in (torch.float64, torch.float32):  # the first that will do
             taken = self._try(self._compare_eager, case, dtype)
             if isinstance(taken, Missing):
                 number_format = str(dtype).removeprefix("torch.")
@@ -375,9 +364,9 @@ class AccuracyCheck:
 
     def _compare_eager(self, case: Case, dtype: torch.dtype) -> Reference:
         """Take the reference in a number format, and set bounds by eager's distance from it."""
-        judged, tolerance, seed = self._judged, self._tolerance(), self._judged.measure.seed
+        judged, tolerance, seed = self._judged, self._tolerance, self._judged.measure.seed
         self._states.restore(judged.optimizers, seed, case.state)
-        keep = Keep(self._place, torch.float32 if tolerance == "reduced" else torch.float64)
+        keep = Keep(self._place, RELIABLE[tolerance])
         reference = run_reference(judged.built, case.batch, judged.trial, seed, dtype, keep)
         if self._repeated is not None:
             first = rule.compare(self._capture(judged.eager, case), reference, self._stages)
@@ -393,23 +382,15 @@ class AccuracyCheck:
 
     def _look_closer(self, case: Case) -> None:
         """Set the bounds anew, by more eager steps."""
-        taken = self._try(self._perturb_eager, case)
-        if not isinstance(taken, Missing):
-            self._reference = taken
-
-    def _perturb_eager(self, case: Case) -> Reference:
         assert self._reference is not None
-        judged, reference, tolerance = self._judged, self._reference, self._tolerance()
+        judged, reference, tolerance = self._judged, self._reference.step, self._tolerance
         relative = rule.perturbation(judged.trial.precision, tolerance)
-        perturbed = [
-            rule.compare(
-                self._capture(judged.eager, case, index, relative), reference.step, self._stages
-            )
-            for index in range(1, 1 + rule.PERTURBED_STEPS)
-        ]
-        comparisons = (reference.comparisons[0], *perturbed)
-        bounds = rule.set_bounds(reference.step, comparisons, None, tolerance)
-        return Reference(reference.step, comparisons, bounds)
+        comparisons = [self._reference.comparisons[0]]
+        for index in range(1, 1 + rule.PERTURBED_STEPS):
+            step = self._capture(judged.eager, case, index, relative)
+            comparisons.append(rule.compare(step, reference, self._stages))
+        bounds = rule.set_bounds(reference, comparisons, None, tolerance)
+        self._reference = Reference(reference, comparisons, bounds)
 
     def _judge_step(self, case: Case) -> CaseVerdict:
         assert self._reference is not None
@@ -460,11 +441,13 @@ class AccuracyCheck:
         self._place = HOST
         self._states.place(HOST)
         if self._reference is not None:
-            self._reference = self._reference.move(HOST)
+            step = self._reference.step.move(HOST)
+            self._reference = self._reference._replace(step=step)
         if self._seeds is not None:
-            self._seeds.move(HOST)
+            self._seeds.direction.move(HOST)
         torch.cuda.empty_cache()
 
+    @property
     def _tolerance(self) -> str:
         return rule.choose_tolerance(self._judged.trial, self._judged.built.module)
 
@@ -474,13 +457,13 @@ class AccuracyCheck:
         """Run a step of an arm from the state of a case, moved by `perturbation`, on a copy of its
         batch.
         """
-        judged = self._judged
-        self._states.restore(judged.optimizers, judged.measure.seed + seed_offset, case.state)
+        judged, seed = self._judged, self._judged.measure.seed + seed_offset
+        self._states.restore(judged.optimizers, seed, case.state)
         batch, module = copy_batch(case.batch), judged.built.module
         if perturbation:
             batch = perturb(module, batch, perturbation)
             # what the step draws is what it draws without
-            seed_generators(judged.measure.seed + seed_offset)
+            seed_generators(seed)
         changes = Changes(module, batch, judged.compiled_optimizer(arm))
         given = capture_step(
             partial(judged.bench.run_on, arm, batch),
@@ -503,10 +486,10 @@ def list_hooked(module: torch.nn.Module) -> list[str]:
 
 
 def _name_case(verdict: CaseVerdict, case: Case) -> CaseVerdict:
-    return replace(verdict, accuracy=replace(verdict.accuracy, case=case.name, cases=(case.name,)))
+    return verdict._replace(accuracy=replace(verdict.accuracy, case=case.name, cases=(case.name,)))
 
 
-def combine(verdicts: list[CaseVerdict], unknown: str | None) -> Accuracy:
+def combine(verdicts: list[CaseVerdict], unknown: str | None = None) -> Accuracy:
     """The accuracy of a step by its verdicts in all cases; `unknown` is what else would have to be
     known.
     """
@@ -524,11 +507,3 @@ def combine(verdicts: list[CaseVerdict], unknown: str | None) -> Accuracy:
         elements=sum(verdict.accuracy.elements or 0 for verdict in verdicts),
         cases=tuple(name for verdict in verdicts for name in verdict.accuracy.cases),
     )
-
-
-def _fits_on_device(device: torch.device) -> bool:
-    if device.type != "cuda":
-        return False
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(device)
-    return free >= ROOMY * total

@@ -27,14 +27,12 @@ class GeneratorStates(NamedTuple):
 
 def read_states(device: torch.device) -> GeneratorStates:
     """Read the states, without a wait for the device; they do not move."""
-    accelerator = (
-        b""
-        if device.type == "cpu"
-        else _to_bytes(torch.get_device_module(device).get_rng_state(device))
-    )
-    return GeneratorStates(
-        _to_bytes(torch.get_rng_state()), accelerator, random.getstate(), _read_numpy()
-    )
+    accelerator, numpy = b"", None
+    if device.type != "cpu":
+        accelerator = _to_bytes(torch.get_device_module(device).get_rng_state(device))
+    if (module := sys.modules.get("numpy.random")) is not None:
+        numpy = _to_plain(module.get_state(legacy=False))
+    return GeneratorStates(_to_bytes(torch.get_rng_state()), accelerator, random.getstate(), numpy)
 
 
 def write_states(states: GeneratorStates, device: torch.device) -> None:
@@ -64,11 +62,6 @@ def _to_bytes(state: torch.Tensor) -> bytes:
 
 def _to_tensor(state: bytes) -> torch.Tensor:
     return torch.frombuffer(bytearray(state), dtype=torch.uint8)
-
-
-def _read_numpy() -> object:
-    module = sys.modules.get("numpy.random")
-    return None if module is None else _to_plain(module.get_state(legacy=False))
 
 
 def _to_plain(value: Any) -> object:

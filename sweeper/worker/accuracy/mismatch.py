@@ -15,7 +15,13 @@ def require_right(accuracy: Accuracy) -> None:
 def describe_mismatch(accuracy: Accuracy) -> str:
     """What is wrong with the worst tensor of a step that failed the check."""
     if accuracy.randomness is not None:
-        return _describe_over_seeds(accuracy)
+        found = accuracy.statistic
+        if found is None:
+            return f"{accuracy.worst} has NaN or infinity over seeds, and is finite in eager"
+        return (
+            f"the {accuracy.worst} over seeds is {found.compiled:.3g}, eager's is "
+            f"{found.eager:.3g}; chance and rounding do not explain the difference"
+        )
     if accuracy.too_small:
         return f"{accuracy.worst} has less than a third of the size that it has in eager"
     error = math.inf if accuracy.compiled_error is None else accuracy.compiled_error
@@ -31,14 +37,4 @@ def describe_mismatch(accuracy: Accuracy) -> str:
     return (
         f"{accuracy.worst} has {compiled:.3g} times the reference in it ({accuracy.reference}); "
         f"eager has {eager:.3g} times, and {allowed:.3g} more or less is allowed"
-    )
-
-
-def _describe_over_seeds(accuracy: Accuracy) -> str:
-    found = accuracy.statistic
-    if found is None:
-        return f"{accuracy.worst} has NaN or infinity over seeds, and is finite in eager"
-    return (
-        f"the {accuracy.worst} over seeds is {found.compiled:.3g}, eager's is {found.eager:.3g}; "
-        "chance and rounding do not explain the difference"
     )

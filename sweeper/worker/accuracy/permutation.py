@@ -16,8 +16,6 @@ from math import comb
 
 import torch
 
-MAX_SPLITS = 100_000
-TIE = 1e-9  # relative; statistics so near to each other differ by rounding
 LEAST_SHARE = 1e-12  # of all variation; the least that an arm counts as having
 
 
@@ -30,7 +28,7 @@ def list_splits(first: int, second: int) -> torch.Tensor:
     """
     mirrored = first == second
     count = comb(first + second, first) // (2 if mirrored else 1)
-    assert 0 < count <= MAX_SPLITS, f"{first} and {second} steps can be split in {count} ways"
+    assert 0 < count <= 100_000, f"{first} and {second} steps can be split in {count} ways"
     chosen = torch.tensor(list(islice(combinations(range(first + second), first), count)))
     return torch.zeros(count, first + second, dtype=torch.bool).scatter_(1, chosen, True)
 
@@ -88,7 +86,7 @@ def find_largest(statistics: torch.Tensor) -> torch.Tensor:
     return statistics.amax(1)
 
 
-def rank(statistics: torch.Tensor, largest: torch.Tensor) -> torch.Tensor:
+def rank(statistics: torch.Tensor) -> torch.Tensor:
     """The p-value of each test, corrected for the number of tests: [tests]."""
-    real = statistics[0] * (1 - TIE)
-    return (largest[:, None] >= real).double().mean(0)
+    real = statistics[0] * (1 - 1e-9)  # statistics so near to each other differ by rounding
+    return (find_largest(statistics)[:, None] >= real).double().mean(0)

@@ -69,7 +69,7 @@ MIN_PROJECTION = 0.5
 # relative; a well-conditioned model answers with an error of the size of the tolerance
 PERTURBATION = 1e-5
 PERTURBED_STEPS = 3
-BITS = {"bfloat16": 8, "float16": 11}  # of a significand; tf32 has those of float16
+
 ALL_GRADIENTS = "all gradients"
 STAGE = "gradients of "
 CHANGE_OF_BUFFER = f"{CHANGE}buffer "
@@ -233,12 +233,12 @@ def perturbation(precision: Precision, tolerance: str) -> float:
     """
     if tolerance == "full":
         return PERTURBATION
-    half = "bfloat16" if "bfloat16" in (precision.autocast, precision.parameters) else "float16"
-    return 0.5 * 2.0 ** -BITS[half]
+    # bits of a significand; tf32 has those of float16
+    bits = 8 if "bfloat16" in (precision.autocast, precision.parameters) else 11
+    return 0.5 * 2.0**-bits
 
 
-@dataclass(frozen=True)
-class Span:
+class Span(NamedTuple):
     """Where the projections of eager's steps lie, and how far beyond them the compiled one may
     be.
     """

@@ -33,8 +33,9 @@ finds.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -61,8 +62,7 @@ LOSS_RISE = {"full": 0.01, "reduced": 0.15}
 MAX_RESOLUTION = 0.5
 
 
-@dataclass(frozen=True)
-class Test:
+class Test(NamedTuple):
     """One statistic of one tensor in both arms."""
 
     tensor: str
@@ -80,8 +80,7 @@ class Test:
         return f"{self.statistic} of {self.tensor}"
 
 
-@dataclass(frozen=True)
-class SeedVerdict:
+class SeedVerdict(NamedTuple):
     """What the test over seeds found; `passed` is None where `unverified` says why there is no
     telling.
     """
@@ -103,13 +102,14 @@ class SeedTest:
     rounding step the last of them. A step's tensors may be overwritten when the next one is taken.
     """
 
-    def __init__(self, full: bool, steps: Iterable[Named], place: torch.device = HOST) -> None:
-        self._precision = "full" if full else "reduced"
+    def __init__(self, precision: str, steps: Iterable[Named], place: torch.device = HOST) -> None:
+        """`precision` is full or reduced."""
+        self._precision = precision
         self._last: dict[str, torch.Tensor] = {}
         self._changes: dict[str, StepDistance] = {}
-        self._eager: list[dict[str, Reduced]] = []
-        self._compiled: list[dict[str, Reduced]] = []
-        self._reliable: list[dict[str, Reduced]] = []
+        # by kind: eager, compiled, and reliable, which are eager ones in a reliable format
+        self.steps: defaultdict[str, list[dict[str, Reduced]]] = defaultdict(list)
+        self._newest: dict[str, Reduced]  # of all kinds
         self._slopes: list[float] = []
         self._displacement = 0.0
         means: dict[str, torch.Tensor] = {}
@@ -124,33 +124,22 @@ class SeedTest:
                 self._last[name] = tensor.to(place, copy=True)
         for mean in means.values():
             mean.div_(DIRECTION_STEPS)
-        self._direction = Direction(means)
+        self.direction = Direction(means)
 
     def add_rounding(self, step: Named) -> None:
         """Take an eager step with the seed of the last one, and with perturbed parameters and
         inputs.
         """
-        self._changes = self._direction.compare(step, self._last)
+        self._changes = self.direction.compare(step, self._last)
         self._last = {}
 
-    def add_eager(self, step: Named) -> None:
-        """Take an eager step with a seed of its own."""
-        self._eager.append(self._direction.reduce(step))
-
-    def add_compiled(self, step: Named) -> None:
-        """Take a compiled step with a seed of its own.
+    def add(self, kind: str, step: Named) -> None:
+        """Take a step of a kind (`steps`), with a seed of its own.
 
         Raises DifferentTensorsError when it did not give the tensors that the direction has.
         """
-        assert len(self._eager) == STEPS, "eager steps come first"
-        self._compiled.append(self._direction.reduce(step))
-
-    def add_reliable(self, step: Named) -> None:
-        """Take an eager step in a reliable format, with a seed of its own.
-
-        Raises DifferentTensorsError when it did not give the tensors that the direction has.
-        """
-        self._reliable.append(self._direction.reduce(step))
+        self._newest = self.direction.reduce(step)
+        self.steps[kind].append(self._newest)
 
     def displace(self, module: torch.nn.Module, factor: float = 1.0) -> bool:
         """Move parameters by what the last step's seed added to their gradients; False where that
@@ -160,7 +149,7 @@ class SeedTest:
         `factor`. Parameters in half precision are not moved either: they would be rounded to
         another direction.
         """
-        direction, last = self._direction, self._get_last()
+        direction, last = self.direction, self._newest
         length = math.sqrt(sum(size.square for size in direction.gradients.values()))
         distance = math.sqrt(sum(last[name].distance for name in direction.gradients))
         if not math.isfinite(distance * direction.loss):
@@ -172,7 +161,7 @@ class SeedTest:
 
     def add_displaced_loss(self, loss: torch.Tensor) -> None:
         """Take the loss of the arm and the seed of the last step, with displaced parameters."""
-        direction, last = self._direction, self._get_last()
+        direction, last = self.direction, self._newest
         before = float(last[LOSS].blocks.sum()) / direction.loss
         square = slope = 0.0
         for name, size in direction.gradients.items():
@@ -181,39 +170,17 @@ class SeedTest:
             slope += distance + float(last[name].blocks.sum()) - size.square
         self._slopes.append(((float(loss) - before) / self._displacement - slope) / square)
 
-    def _get_last(self) -> dict[str, Reduced]:
-        return (self._compiled or self._eager)[-1]
-
-    def move(self, place: torch.device) -> None:
-        """Hold the direction at another place from now on."""
-        self._direction.move(place)
-
-    @property
-    def num_reliable(self) -> int:
-        """Steps in a reliable format so far."""
-        return len(self._reliable)
-
-    @property
-    def num_tensors(self) -> int:
-        return len(self._direction.sizes)
-
-    @property
-    def num_elements(self) -> int:
-        """Of all steps together."""
-        steps = len(self._eager) + len(self._compiled)
-        return steps * sum(size.elements for size in self._direction.sizes.values())
-
     def verdict(self) -> SeedVerdict:
         """Judge the compiled steps by those of eager.
 
         A gradient of which eager itself is not finite is not judged. Reliable steps and slopes may
         be missing.
         """
-        eager, compiled = self._eager, self._compiled
+        eager, compiled = self.steps["eager"], self.steps["compiled"]
         assert len(eager) == len(compiled) == STEPS, f"an arm has to have {STEPS} steps"
         judged: dict[str, Size] = {}
         infinite = []
-        for name, size in self._direction.sizes.items():
+        for name, size in self.direction.sizes.items():
             if size.has_nan or not _are_finite(eager, name):
                 infinite.append(name)
             else:
@@ -226,8 +193,8 @@ class SeedTest:
                 return SeedVerdict(False, worst=worst, p=0.0)
         samples = _relate(judged, self._changes, [*eager, *compiled])
         references = {}
-        if self._reliable:
-            references = _relate(judged, self._changes, self._reliable)
+        if reliable := self.steps["reliable"]:
+            references = _relate(judged, self._changes, reliable)
         slopes = torch.tensor(self._slopes, dtype=torch.float64)
         if len(slopes) == 2 * STEPS and not infinite and bool(slopes.isfinite().all()):
             samples[ALL_GRADIENTS].values["slope"] = slopes
@@ -241,8 +208,7 @@ def _are_finite(steps: StepSums, name: str) -> bool:
     return all(step[name].finite for step in steps)
 
 
-@dataclass(frozen=True)
-class TensorSamples:
+class TensorSamples(NamedTuple):
     """One tensor in all steps, eager first, relative to its size."""
 
     # by statistic, [steps], of zeros their log odds, of a spread [steps, elements]
@@ -303,20 +269,20 @@ def _decide(
     precision: str,
     infinite: int,
 ) -> SeedVerdict:
-    means: list[Test] = []
-    spreads: list[Test] = []
+    tests: list[Test] = []
     unjudged = infinite
     for name, sample in samples.items():
-        means += _test_means(name, sample, precision)
-        spreads += _test_spread(name, sample, precision)
+        tests += _make_tests(name, sample, precision)
         if name != ALL_GRADIENTS:
             unjudged += MAX_TIMES * sample.change >= 1
+    means = [test for test in tests if test.statistic != "spread"]
+    spreads = [test for test in tests if test.statistic == "spread"]
     splits = list_splits(STEPS, STEPS)
     no_values = torch.zeros(2 * STEPS, 0, dtype=torch.float64)
     values = torch.column_stack([no_values, *(test.values for test in means)])
     correlations = correlate(values, splits)
     ratios = compare_spreads([test.values for test in spreads], splits)
-    shares = [rank(statistics, find_largest(statistics)) for statistics in (correlations, ratios)]
+    shares = [rank(correlations), rank(ratios)]
     p_values = (len(shares) * torch.cat(shares)).clamp(max=1.0).tolist()
     found = sorted(
         zip(p_values, [*means, *spreads], strict=True), key=lambda pair: (pair[0], -pair[1].excess)
@@ -335,9 +301,9 @@ def _decide(
     return SeedVerdict(passed, unverified, worst, p, unjudged, resolution)
 
 
-def _test_means(name: str, sample: TensorSamples, precision: str) -> Iterator[Test]:
-    """Tests of the means of both arms. No test where no two steps differ by more than the margin:
-    it cannot fail.
+def _make_tests(name: str, sample: TensorSamples, precision: str) -> Iterator[Test]:
+    """Tests of the means of both arms, and of the spread. No test where no two steps differ by more
+    than the margin, or than rounding explains: it cannot fail.
 
     The excess slope is -1 where gradients have nothing of the forward pass's masks. Rounding moves
     gradients by r, of which the loss knows nothing, so this slope is -|r|^2 / |x - m|^2.
@@ -357,6 +323,14 @@ def _test_means(name: str, sample: TensorSamples, precision: str) -> Iterator[Te
             excess = float((compiled.mean() - eager.mean()).abs()) / margin
             measured = _measure(statistic, eager), _measure(statistic, compiled)
             yield Test(name, statistic, values, *measured, excess)
+    vectors = sample.values["spread"]
+    if distance > explained and bool(vectors.var(0).sum() > 0):
+        first, second = _measure("spread", vectors[:STEPS]), _measure("spread", vectors[STEPS:])
+        least = LEAST_SHARE * (first + second) or LEAST_SHARE
+        first, second = max(first, least), max(second, least)
+        allowed = SPREAD_MARGIN + 2 * math.log1p(rounding / distance)
+        excess = 2 * abs(math.log(second / first)) / allowed
+        yield Test(name, "spread", vectors, first, second, excess)
 
 
 def _measure(statistic: str, values: torch.Tensor) -> float:
@@ -379,19 +353,6 @@ def _rounds_less(test: Test, references: Mapping[str, TensorSamples]) -> bool:
         reference = math.log(max(reference, LEAST_SHARE))
         eager, compiled = math.log(eager), math.log(compiled)
     return abs(compiled - reference) < abs(eager - reference)
-
-
-def _test_spread(name: str, sample: TensorSamples, precision: str) -> Iterator[Test]:
-    """The test of the spread, where steps differ by more than what rounding explains."""
-    vectors, distance = sample.values["spread"], float(sample.values["distance"].mean())
-    rounding = MAX_TIMES * sample.change
-    if distance > MARGIN[precision] + rounding and bool(vectors.var(0).sum() > 0):
-        eager, compiled = _measure("spread", vectors[:STEPS]), _measure("spread", vectors[STEPS:])
-        least = LEAST_SHARE * (eager + compiled) or LEAST_SHARE
-        eager, compiled = max(eager, least), max(compiled, least)
-        allowed = SPREAD_MARGIN + 2 * math.log1p(rounding / distance)
-        excess = 2 * abs(math.log(compiled / eager)) / allowed
-        yield Test(name, "spread", vectors, eager, compiled, excess)
 
 
 def _resolve(

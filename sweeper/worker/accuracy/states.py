@@ -13,8 +13,7 @@ they may lie on the device as well.
 import random
 import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -22,21 +21,42 @@ from sweeper.worker.models.batches import Batch, map_tensors
 
 BUILT, MOVED = "as built", "moved"
 SMALL = 0.1  # a constant parameter below this may hide its branch; LayerScale begins at 0.1 or less
-FACTOR_SPREAD = 0.1  # of factors around 1
-MATRIX_SIZE = 0.02  # as transformers are initialised
-BIAS_STEP = 0.02
-# of running means and of the logarithms of running variances, which stay positive
-STATISTICS_STEP = 0.1
 
 
-@dataclass(frozen=True)
-class _Held:
+class _Held(NamedTuple):
     """A parameter or buffer, and its values."""
 
     name: str  # in its module
     tensor: torch.Tensor
     values: dict[str, torch.Tensor]  # by state, on the host
     near: dict[str, torch.Tensor]  # the same ones where restoring takes no time
+
+    def move(self, share: float, generator: torch.Generator) -> torch.Tensor:
+        """The values as built, moved by `share` of the way to where they do something; most stay.
+
+        Factors go to N(1, 0.1), matrices to N(0, 0.02), as transformers are initialised; biases
+        move by N(0, 0.02), running means by N(0, 0.1), and running variances by 10 %.
+        """
+        value = self.values[BUILT]
+
+        def draw() -> torch.Tensor:
+            return torch.randn(value.shape, generator=generator).to(value.dtype)
+
+        if not value.is_floating_point():
+            return value
+        if not isinstance(self.tensor, torch.nn.Parameter):
+            if self.name == "running_mean":
+                return value + share * 0.1 * draw()
+            if self.name == "running_var":
+                return value * (share * 0.1 * draw()).exp()  # it stays positive
+            return value
+        if "bias" in self.name:
+            return value + share * 0.02 * draw()
+        if not is_small_constant(value):
+            return value
+        is_matrix = sum(size > 1 for size in value.shape) > 1
+        target = 0.02 * draw() if is_matrix else 1 + 0.1 * draw()
+        return value + share * (target - value)
 
 
 class States:
@@ -67,8 +87,7 @@ class States:
         """Make the second state, by a share of the way; the same each time."""
         generator = torch.Generator().manual_seed(self._seed)
         for held in self._held:
-            value = held.values[BUILT]
-            held.values[MOVED] = move_tensor(held.name, held.tensor, value, share, generator)
+            held.values[MOVED] = held.move(share, generator)
         self.place(self._place)
 
     def place(self, device: torch.device) -> None:
@@ -128,36 +147,6 @@ def is_small_constant(value: torch.Tensor) -> bool:
         return False
     first = value.flatten()[0]
     return bool(first.abs() < SMALL) and bool((value == first).all())
-
-
-def move_tensor(
-    name: str, tensor: torch.Tensor, value: torch.Tensor, share: float, generator: torch.Generator
-) -> torch.Tensor:
-    """Move a parameter or buffer from `value`, by `share` of the way to where it does something;
-    most stay.
-
-    `name` is its own in its module. Factors go to N(1, 0.1), matrices to N(0, 0.02); biases move by
-    N(0, 0.02), running means by N(0, 0.1), and running variances by 10 %.
-    """
-
-    def draw() -> torch.Tensor:
-        return torch.randn(value.shape, generator=generator).to(value.dtype)
-
-    if not value.is_floating_point():
-        return value
-    if not isinstance(tensor, torch.nn.Parameter):
-        if name == "running_mean":
-            return value + share * STATISTICS_STEP * draw()
-        if name == "running_var":
-            return value * (share * STATISTICS_STEP * draw()).exp()
-        return value
-    if "bias" in name:
-        return value + share * BIAS_STEP * draw()
-    if not is_small_constant(value):
-        return value
-    is_matrix = sum(size > 1 for size in value.shape) > 1
-    target = MATRIX_SIZE * draw() if is_matrix else 1 + FACTOR_SPREAD * draw()
-    return value + share * (target - value)
 
 
 def perturb(module: torch.nn.Module, batch: Batch, relative: float) -> Batch:

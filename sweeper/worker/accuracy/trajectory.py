@@ -22,8 +22,9 @@ rates.
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 
@@ -31,7 +32,7 @@ from sweeper.core.record import Trajectory
 from sweeper.core.trial import MIN_TRAJECTORY
 from sweeper.worker.measurement.capture import GRADIENT, OUTPUT
 
-from .rule import FLOOR, DifferentTensorsError, pair_up
+from .rule import FLOOR, pair_up
 
 EAGER, COMPILED, LONGER = "eager", "compiled", "longer"
 MOVED = ("moved 1", "moved 2")
@@ -50,23 +51,20 @@ LEAST = {
 }
 SURE = 5.0  # standard deviations by which a mean has to leave 0
 NEARER = 1.5  # times as far from the longer format as eager is near enough
-NamedTensors = Mapping[str, torch.Tensor]
 
 
-@dataclass(frozen=True)
 class _Pair:
     """The differences of two arms: a row per sample with a figure per tensor, and sums over
     samples.
     """
 
-    relative: list[torch.Tensor] = field(default_factory=list)
-    gains: list[torch.Tensor] = field(default_factory=list)
-    # of tensors that have one shape in all samples
-    totals: list[torch.Tensor] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.relative: list[torch.Tensor] = []
+        self.gains: list[torch.Tensor] = []
+        self.totals: list[torch.Tensor] = []  # of tensors that have one shape in all samples
 
 
-@dataclass(frozen=True)
-class _Figures:
+class _Figures(NamedTuple):
     """The figures of a pair, each a vector over tensors; `sure` says where drift and gain are no
     chance.
     """
@@ -83,9 +81,9 @@ class Differences:
         self.num_samples = 0
         self._tolerance = tolerance
         self._names: tuple[str, ...] = ()
-        self._pairs: dict[tuple[str, str], _Pair] = {}
+        self._pairs: defaultdict[tuple[str, str], _Pair] = defaultdict(_Pair)
 
-    def add(self, arms: Mapping[str, NamedTensors]) -> None:
+    def add(self, arms: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
         """Compare what the arms gave in one call. Raises DifferentTensorsError where they gave
         other tensors.
         """
@@ -93,17 +91,29 @@ class Differences:
         self._names = self._names or tuple(eager)
         for tensors in arms.values():
             list(pair_up(tensors.items(), eager, EAGER))
-        if tuple(eager) != self._names:
-            raise DifferentTensorsError("the module does not give the same tensors in each call")
-        place = next(iter(eager.values())).device
+        device = next(iter(eager.values())).device
         values = {}
         for arm, tensors in arms.items():
-            values[arm] = [tensors[name].detach().to(place, torch.float32) for name in self._names]
+            values[arm] = [tensors[name].detach().to(device, torch.float32) for name in self._names]
         sizes = self._sizes(values[EAGER])
         pairs = [(COMPILED, LONGER), (EAGER, LONGER)] if LONGER in arms else []
         pairs += [(arm, EAGER) for arm in arms if arm not in (EAGER, LONGER)]
+        usable, lasting = torch.isfinite(sizes), self._find_lasting()
         for pair in pairs:
-            self._add_pair(pair, values, sizes)
+            kept, reference = self._pairs[pair], values[pair[1]]
+            differences = torch._foreach_sub(values[pair[0]], reference)
+            relative = torch.stack(torch._foreach_norm(differences)) / sizes
+            relative = relative.nan_to_num(nan=torch.inf, posinf=torch.inf)
+            products = zip(differences, reference, strict=True)
+            along = torch.stack([torch.dot(a.flatten(), b.flatten()) for a, b in products])
+            gains = (along / sizes.square()).nan_to_num(0.0, 0.0, 0.0)
+            kept.relative.append(torch.where(usable, relative, torch.nan))
+            kept.gains.append(torch.where(usable, gains, torch.nan))
+            if not kept.totals:
+                kept.totals.extend(torch.zeros_like(differences[place]) for place in lasting)
+            for total, place in zip(kept.totals, lasting, strict=True):
+                share = (differences[place] / sizes[place]).nan_to_num(0.0, 0.0, 0.0)
+                total += torch.where(usable[place], share, 0.0)
         self.num_samples += 1
 
     def _find_lasting(self) -> list[int]:
@@ -125,27 +135,6 @@ class Differences:
             mean_square = torch.where(squares.isfinite(), squares, 0.0).sum() / counts[places].sum()
             floors[places] = FLOOR * (mean_square * counts[places]).sqrt()
         return torch.maximum(norms, floors).clamp_min(1e-30)
-
-    def _add_pair(
-        self, pair: tuple[str, str], values: Mapping[str, list[torch.Tensor]], sizes: torch.Tensor
-    ) -> None:
-        arm, reference = values[pair[0]], values[pair[1]]
-        kept = self._pairs.setdefault(pair, _Pair())
-        differences = torch._foreach_sub(arm, reference)
-        usable = torch.isfinite(sizes)
-        relative = torch.stack(torch._foreach_norm(differences)) / sizes
-        relative = relative.nan_to_num(nan=torch.inf, posinf=torch.inf)
-        pairs = zip(differences, reference, strict=True)
-        along = torch.stack([torch.dot(a.flatten(), b.flatten()) for a, b in pairs])
-        gains = (along / sizes.square()).nan_to_num(0.0, 0.0, 0.0)
-        kept.relative.append(torch.where(usable, relative, torch.nan))
-        kept.gains.append(torch.where(usable, gains, torch.nan))
-        lasting = self._find_lasting()
-        if not kept.totals:
-            kept.totals.extend(torch.zeros_like(differences[place]) for place in lasting)
-        for total, place in zip(kept.totals, lasting, strict=True):
-            share = (differences[place] / sizes[place]).nan_to_num(0.0, 0.0, 0.0)
-            total += torch.where(usable[place], share, 0.0)
 
     def judge(self) -> Trajectory:
         """Say whether compiled code trains the same, and which tensor's figure is the worst by its

@@ -1,12 +1,11 @@
 """Verdicts, and the one order of them."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sweeper.core.record import Accuracy
 
 
-@dataclass(frozen=True)
-class CaseVerdict:
+class CaseVerdict(NamedTuple):
     """What was found in a case, and the share of its bound that the worst tensor takes; above 1 it
     is wrong.
     """

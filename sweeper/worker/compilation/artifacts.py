@@ -16,21 +16,16 @@ from typing import Any
 
 from torch._dynamo.utils import compilation_time_metrics, counters
 
-DIGITS = 12
-# in a generated module
-KERNEL_DEFINITION = re.compile(r"^(\w+) = async_compile\.(\w+)\(", re.MULTILINE)
 # Keys of torch._dynamo.utils.compilation_time_metrics, seconds of each call. Dynamo's frames hold
 # the backend's time, AOTAutograd's that of Inductor, Inductor's the autotuning of templates; that
 # of kernels comes at their first launch.
-FRAMES, BACKEND, BACKWARD = (
-    "_compile.compile_inner",
-    "OutputGraph.call_user_compiler",
-    "backward._backward_impl",
-)
+FRAMES = "_compile.compile_inner"
+BACKEND = "OutputGraph.call_user_compiler"
+BACKWARD = "backward._backward_impl"
 INDUCTOR = "compile_fx_inner"
-TEMPLATES = "_template_autotuning"  # the end of a key, `mm_template_autotuning`
+
 KERNELS = ("CachingAutotuner.benchmark_all_configs", "CachingAutotuner.coordinate_descent_tuning")
-NOT_A_CHOICE = ("time_taken_ms", "triton_cache_hash")  # of a kernel's winner
+
 CACHE = {
     "hits": "fxgraph_cache_hit",
     "misses": "fxgraph_cache_miss",
@@ -56,7 +51,7 @@ def read_parts_s() -> dict[str, float]:
     templates = 0.0
     for name, times in compilation_time_metrics.items():
         spent[name] = sum(times)
-        if name.endswith(TEMPLATES):
+        if name.endswith("_template_autotuning"):  # e.g. mm_template_autotuning
             templates += spent[name]
     if not spent[FRAMES]:
         return {}
@@ -88,7 +83,7 @@ def count_kernels() -> int | None:
     source = "\n".join(_generated_sources())
     if not source or "CppWrapperCodeCache" in source:
         return None
-    return len(KERNEL_DEFINITION.findall(source))
+    return len(re.findall(r"^\w+ = async_compile\.\w+\(", source, re.MULTILINE))
 
 
 def _generated_sources() -> Iterator[str]:
@@ -110,7 +105,7 @@ def autotuning_fingerprint() -> str | None:
     choices = []
     for file in Path(folder).glob("**/*.best_config"):
         winner = json.loads(file.read_text())
-        for key in NOT_A_CHOICE:
+        for key in ("time_taken_ms", "triton_cache_hash"):  # they are no choices
             winner.pop(key, None)
         choices.append(json.dumps([file.stem, winner], sort_keys=True))
     return _digest(choices)
@@ -118,6 +113,4 @@ def autotuning_fingerprint() -> str | None:
 
 def _digest(parts: Iterable[str]) -> str | None:
     text = "\0".join(sorted(parts))
-    if not text:
-        return None
-    return hashlib.sha256(text.encode()).hexdigest()[:DIGITS]
+    return hashlib.sha256(text.encode()).hexdigest()[:12] if text else None

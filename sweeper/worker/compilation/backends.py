@@ -16,12 +16,10 @@ from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.backends.registry import lookup_backend
 from torch._functorch.compilers import ts_compile
 
-from sweeper.core.backends import GONE, NEEDS, WITHOUT_DYNAMO, Needs
+from sweeper.core.backends import GONE, NEEDS, WITHOUT_DYNAMO
 from sweeper.core.errors import nearest
 from sweeper.worker.failures import UnavailableError, describe_error
 
-Compiler = Callable[..., Any]
-FOR_DEBUGGING = ("_TESTING_ONLY", "_minifier_backend")
 OPTIONS = {  # with which a backend is called
     # Without AOTAutograd, OpenVINO leaves symbols in Dynamo's shapes, and torch 2.13 fails to make
     # guards of them.
@@ -33,21 +31,21 @@ OPTIONS = {  # with which a backend is called
 }
 OPENVINO_LOG = "openvino.frontend.pytorch.torchdynamo"
 MODE_SINCE = {"lite": "2.10"}  # https://github.com/pytorch/pytorch/pull/167115
-GAVE_UP = ("OpenVINO execution failed", "Failed in OpenVINO execution")  # at level DEBUG
 
 
 def list_known() -> list[str]:
     """Names of the backends that torch lists, without its own tools for debugging."""
-    return [name for name in torch._dynamo.list_backends(None) if not name.endswith(FOR_DEBUGGING)]
+    for_debugging = ("_TESTING_ONLY", "_minifier_backend")
+    return [name for name in torch._dynamo.list_backends(None) if not name.endswith(for_debugging)]
 
 
 def require(name: str, workload: str, device: str) -> None:
     """Raises UnavailableError when the backend is missing, or can do nothing with this workload or
     device.
     """
-    if name in NEEDS:
-        _require_needs(name, NEEDS[name], workload, device)
-    elif name not in (*WITHOUT_DYNAMO, *torch._dynamo.list_backends(None)):
+    if name not in NEEDS:
+        if name in (*WITHOUT_DYNAMO, *torch._dynamo.list_backends(None)):
+            return
         if name in GONE:
             raise UnavailableError(f"backend {name} is no more: {GONE[name]}")
         advice = (
@@ -55,16 +53,7 @@ def require(name: str, workload: str, device: str) -> None:
             f"{nearest(name, [*list_known(), *WITHOUT_DYNAMO, *NEEDS])}"
         )
         raise UnavailableError(f"backend {name} is not installed: {advice}")
-
-
-def require_mode(mode: str) -> None:
-    """Raises UnavailableError when this torch's Inductor has no such mode."""
-    if mode not in ("eager", *torch._inductor.list_mode_options()):
-        since = f", which torch {MODE_SINCE[mode]} and later have" if mode in MODE_SINCE else ""
-        raise UnavailableError(f"torch {torch.__version__} has no mode {mode}{since}")
-
-
-def _require_needs(name: str, needs: Needs, workload: str, device: str) -> None:
+    needs = NEEDS[name]
     if needs.device not in (None, device):
         raise UnavailableError(f"backend {name} needs device={needs.device}, this is {device}")
     if needs.workload not in (None, workload):
@@ -86,7 +75,14 @@ def _require_needs(name: str, needs: Needs, workload: str, device: str) -> None:
         ) from error
 
 
-def find_compiler(name: str) -> Compiler:
+def require_mode(mode: str) -> None:
+    """Raises UnavailableError when this torch's Inductor has no such mode."""
+    if mode not in ("eager", *torch._inductor.list_mode_options()):
+        since = f", which torch {MODE_SINCE[mode]} and later have" if mode in MODE_SINCE else ""
+        raise UnavailableError(f"torch {torch.__version__} has no mode {mode}{since}")
+
+
+def find_compiler(name: str) -> Callable[..., Any]:
     """Find the backend's function, called as Dynamo calls it; `require` has been asked before."""
     if name == "ts":
         return _script
@@ -137,5 +133,5 @@ class FallbackLog(logging.Handler):
         if record.levelno >= logging.WARNING and logging.lastResort is not None:
             logging.lastResort.handle(record)  # where it would have gone without this collector
         text = record.getMessage()
-        if text.startswith(GAVE_UP):
+        if text.startswith(("OpenVINO execution failed", "Failed in OpenVINO execution")):
             self.reasons.append(text.splitlines()[0])

@@ -174,7 +174,7 @@ class LegacyModule:
 
     def __init__(self, module: torch.nn.Module, backend: str) -> None:
         self._module, self._backend = module, backend
-        self._converted: Callable[..., Any] | None = None
+        self._converted: Function | None = None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self._converted is None:
@@ -191,9 +191,7 @@ class LegacyModule:
         return self._converted(*args, **kwargs)
 
 
-def _trace(
-    module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Callable[..., Any]:
+def _trace(module: torch.nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Function:
     """Trace a module. Torch does not check it, on the same inputs again: sweeper's own check takes
     others.
     """
@@ -208,7 +206,7 @@ def _trace(
     return run
 
 
-CONVERTERS: Mapping[str, Callable[..., Callable[..., Any]]] = {
+CONVERTERS: Mapping[str, Callable[..., Function]] = {
     "jit_trace": _trace,
     "jit_script": lambda module, _args, _kwargs: torch.jit.script(module),
     "fx": lambda module, _args, _kwargs: torch.fx.symbolic_trace(module),

@@ -3,8 +3,7 @@ were skipped.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from traceback import FrameSummary
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -44,7 +43,6 @@ class CompileCounters:
 
     def __init__(self, keep_compiled: bool = False) -> None:
         self._keeps_compiled = keep_compiled
-        self._compile_ids: set[str] = set()
         self._programs: set[str] = set()
         self._backend: WrappedBackend | None = None
         self._inductor = False
@@ -72,9 +70,7 @@ class CompileCounters:
         callback_handler.remove_start_callback(self._start_compilation)
 
     def _start_compilation(self, call: CallbackArgs) -> None:
-        # not a recording of CUDA graphs, nor a lazy backward
-        if call.callback_trigger is CallbackTrigger.DYNAMO:
-            self._compile_ids.add(str(call.compile_id))
+        # not a recording of CUDA graphs
         if call.callback_trigger in (CallbackTrigger.DYNAMO, CallbackTrigger.LAZY_BACKWARD):
             self._programs.add(f"{call.callback_trigger.name} {call.compile_id}")
 
@@ -97,14 +93,12 @@ class CompileCounters:
         return self._backend
 
     def reset_run_counts(self) -> None:
-        """Compiling is over: what the backend does with its graphs from now on is what is timed."""
+        """Compiling is over, also where a backend compiles in its first call: what it does with its
+        graphs from now on is what is timed.
+        """
         if self._backend:
-            self._backend.forget_runs()
-
-    @property
-    def graphs_run_eager(self) -> int:
-        """Graphs that the backend has run as they were given to it, since `reset_run_counts`."""
-        return len(self._backend.ran_as_given) if self._backend else 0
+            self._backend.called.clear()
+            self._backend.ran_as_given.clear()
 
     def explain_not_compiled(self) -> str | None:
         """Why the timed steps are not the compiled model, or None."""
@@ -118,11 +112,8 @@ class CompileCounters:
                 if item.where:
                     return f"{item.reason} ({item.where}), so {why}"
             return why
-        if (
-            self._backend
-            and self._backend.called
-            and self._backend.called <= self._backend.ran_as_given
-        ):
+        backend = self._backend
+        if backend and backend.called and backend.called <= backend.ran_as_given:
             return "the backend runs every graph as it was given: everything ran eager"
         if self._fallback_log and (reason := self._fallback_log.explain()):
             return reason
@@ -140,18 +131,26 @@ class CompileCounters:
         self, settings: Mapping[str, Json], parameters: Mapping[str, int] | None = None
     ) -> Diagnostics:
         # Compilations of a frame beyond its first here; an id is `frame/compilation`.
-        frames = {compile_id.rpartition("/")[0] for compile_id in self._compile_ids}
+        compiled = [name for name in self._programs if name.startswith("DYNAMO")]
+        frames = {name.rpartition("/")[0] for name in compiled}
+        num_run_eager = len(self._backend.ran_as_given) if self._backend else 0
         kernels = count_kernels() if self._inductor else None
         if kernels is not None:
             kernels -= self._kernels_before
+        found = {metrics.cudagraph_skip_reason for metrics in get_compilation_metrics()}
+        skips = sorted({str(reason)[:REASON_LENGTH] for reason in found if reason})
+        skipped = counters["inductor"]["cudagraph_skips"]
+        if skipped and not skips:
+            noun = "graph" if skipped == 1 else "graphs"
+            skips = [f"{skipped} {noun}, {NO_REASON}"]
         return Diagnostics(
             # that Dynamo captured and handed to the backend
             int(counters["stats"]["unique_graphs"]),
             tuple(_graph_breaks()),
-            len(self._compile_ids) - len(frames),
-            _cudagraph_skips(),
+            len(compiled) - len(frames),
+            tuple(skips),
             settings,
-            self.graphs_run_eager,
+            num_run_eager,
             parameters or {},
             kernels,
         )
@@ -163,10 +162,12 @@ def _graph_breaks() -> Iterator[GraphBreak]:
     Frames that Dynamo gave up as a whole, which run eager, come last: torch counts them among no
     graph breaks.
     """
-    placed = Counter(
-        (_first_line(item.reason), _innermost_place(item.user_stack))
-        for item in graph_break_reasons
-    )
+    placed: Counter[tuple[str, str | None]] = Counter()
+    for item in graph_break_reasons:
+        place = None
+        if item.user_stack:  # the innermost frame of the user's code
+            place = f"{item.user_stack[-1].filename}:{item.user_stack[-1].lineno}"
+        placed[_first_line(item.reason), place] += 1
     breaks = [GraphBreak(*at, count) for at, count in sorted(placed.items(), key=str)]
     if not breaks:
         unplaced = sorted(counters["graph_break"].items())
@@ -175,30 +176,10 @@ def _graph_breaks() -> Iterator[GraphBreak]:
     skipped = counters["frames"]["total"] - counters["frames"]["ok"]
     if skipped > 0:
         known = {item.reason for item in breaks}
-        reasons = [
-            line for line in map(_first_line, counters["unimplemented"]) if line not in known
-        ]
-        yield GraphBreak(
-            f"a whole frame runs eager: {'; '.join(reasons) or NO_REASON}", None, skipped
-        )
-
-
-def _innermost_place(stack: Sequence[FrameSummary]) -> str | None:
-    """`file:line` of the innermost frame of the user's code."""
-    if not stack:
-        return None
-    return f"{stack[-1].filename}:{stack[-1].lineno}"
+        lines = map(_first_line, counters["unimplemented"])
+        reasons = "; ".join(line for line in lines if line not in known)
+        yield GraphBreak(f"a whole frame runs eager: {reasons or NO_REASON}", None, skipped)
 
 
 def _first_line(text: str) -> str:
     return text.strip().splitlines()[0][:REASON_LENGTH]
-
-
-def _cudagraph_skips() -> tuple[str, ...]:
-    found = {metrics.cudagraph_skip_reason for metrics in get_compilation_metrics()}
-    reasons = {str(reason)[:REASON_LENGTH] for reason in found if reason}
-    skipped = counters["inductor"]["cudagraph_skips"]
-    if skipped and not reasons:
-        noun = "graph" if skipped == 1 else "graphs"
-        return (f"{skipped} {noun}, {NO_REASON}",)
-    return tuple(sorted(reasons))

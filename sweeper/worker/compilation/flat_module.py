@@ -2,7 +2,7 @@
 they came in.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -37,7 +37,7 @@ class Structure:
         self._leaves, self._spec = pytree.tree_flatten(value)
         self.tensors = tuple(leaf for leaf in self._leaves if isinstance(leaf, torch.Tensor))
 
-    def fill(self, tensors: tuple[torch.Tensor, ...]) -> Any:
+    def fill(self, tensors: Iterable[torch.Tensor]) -> Any:
         """The structure with other tensors in their places."""
         following = iter(tensors)
         leaves = [

@@ -7,7 +7,7 @@ those of eager, and the host launches two graphs a step. Loss and optimizer stay
 """
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -36,10 +36,20 @@ class GraphedModule:
         if self._used is None and torch.is_grad_enabled():
             return self._watch_gradients(args, kwargs)
         flat = OutputsOf(self._module, args, kwargs, self._used)
-        graphed = self._record(flat, tuple(map(_copy_input, flat.inputs.tensors)))
+        inputs = []
+        for tensor in flat.inputs.tensors:
+            # the graph's own, into which each call copies
+            inputs.append(tensor.detach().clone().requires_grad_(tensor.requires_grad))
+        graphed = self._record(flat, tuple(inputs))
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            return flat.restore_structure(graphed(*Structure((args, kwargs)).tensors))
+            given = iter(graphed(*Structure((args, kwargs)).tensors))
+            outputs = []
+            for index, recorded in enumerate(flat.output.tensors):
+                # each replay writes to the memory of the others
+                output = next(given) if flat.is_used(index) else recorded.detach()
+                outputs.append(output)
+            return flat.output.fill(outputs)
 
         self._run = run
         return run(*args, **kwargs)
@@ -85,24 +95,10 @@ class OutputsOf(FlatModule):
     def forward(self, *tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
         with self._autocast():
             outputs = super().forward(*tensors)
-        return tuple(output for index, output in enumerate(outputs) if self._is_used(index))
+        return tuple(output for index, output in enumerate(outputs) if self.is_used(index))
 
-    def _is_used(self, index: int) -> bool:
+    def is_used(self, index: int) -> bool:
         return self._used is None or index in self._used
-
-    def restore_structure(self, outputs: Sequence[torch.Tensor]) -> Any:
-        """The output of the module with `outputs` in their places; each replay writes to the memory
-        of the others.
-        """
-        given, last = iter(outputs), enumerate(self.output.tensors)
-        return self.output.fill(
-            tuple(next(given) if self._is_used(at) else tensor.detach() for at, tensor in last)
-        )
-
-
-def _copy_input(tensor: torch.Tensor) -> torch.Tensor:
-    """The graph's own input, into which each call copies."""
-    return tensor.detach().clone().requires_grad_(tensor.requires_grad)
 
 
 def record_graphs(module: OutputsOf, inputs: tuple[torch.Tensor, ...]) -> Callable[..., Any]:

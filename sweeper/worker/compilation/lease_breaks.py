@@ -36,10 +36,22 @@ class LeaseBreaks:
         self._after_compiling: str | None = None  # what was held when compiling began
 
     def begin(self) -> None:
-        """Begin, after `torch._dynamo.reset`."""
+        """Begin, after `torch._dynamo.reset`; Inductor then times every candidate on the GPU within
+        `_benchmark`.
+        """
         callback_handler.register_start_callback(self._start_compiling)
         callback_handler.register_end_callback(self._end_compiling)
-        _wrap_benchmarks(self._benchmark)
+        if hasattr(benchmarking, "set_gpu_benchmark_lock_context"):  # from torch 2.13 on
+            benchmarking.set_gpu_benchmark_lock_context(self._benchmark)
+            return
+        measure: Callable[..., Any] = benchmarking.benchmarker.benchmark_gpu
+
+        @functools.wraps(measure)
+        def within(*arguments: Any, **options: Any) -> Any:
+            with self._benchmark():
+                return measure(*arguments, **options)
+
+        setattr(benchmarking.benchmarker, "benchmark_gpu", within)  # noqa: B010  # a method, to mypy
 
     def _leave(self) -> None:
         """Let go of the device when it has nothing more to do, and of the memory that is kept for
@@ -91,20 +103,3 @@ class LeaseBreaks:
                 self._leave()
         finally:
             self._lease.lock.release()
-
-
-def _wrap_benchmarks(context: Callable[[], Any]) -> None:
-    """Have Inductor time every candidate on the GPU within `context`; torch has a hook for it from
-    2.13 on.
-    """
-    if hasattr(benchmarking, "set_gpu_benchmark_lock_context"):
-        benchmarking.set_gpu_benchmark_lock_context(context)
-        return
-    measure: Callable[..., Any] = benchmarking.benchmarker.benchmark_gpu
-
-    @functools.wraps(measure)
-    def within(*arguments: Any, **options: Any) -> Any:
-        with context():
-            return measure(*arguments, **options)
-
-    setattr(benchmarking.benchmarker, "benchmark_gpu", within)  # noqa: B010  # a method, to mypy

@@ -54,11 +54,6 @@ class WrappedBackend:
 
         return call
 
-    def forget_runs(self) -> None:
-        """Note runs from now on: a backend that compiles in its first call has done so."""
-        self.called.clear()
-        self.ran_as_given.clear()
-
     # Dynamo asks a backend for its name and for a way to reset it
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)

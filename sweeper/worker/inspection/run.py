@@ -19,9 +19,6 @@ from sweeper.worker.session import begin, build
 from . import trace
 from .summary import Inspected, write_summary
 
-REPORT = "tlparse"  # the folder of its report
-MAX_METRICS = 1000  # of compilations that torch keeps, instead of 64
-
 
 def make_inspection(folder: Path, timed_fingerprint: str | None) -> Task:
     """Return a function that runs the phases of an inspection and writes its files to `folder`."""
@@ -29,14 +26,15 @@ def make_inspection(folder: Path, timed_fingerprint: str | None) -> Task:
     def inspect(job: Job, log: ProcessLog) -> None:
         from torch._dynamo.utils import set_compilation_metrics_limit
 
-        traced = trace.take_folder(os.environ)
+        # torch is imported: processes that are started later write elsewhere
+        traced = Path(os.environ.pop("TORCH_TRACE"))
         begin(job, log)
         with log.enter("building"):
             subject = build(job, log)
         with log.enter("eager"):
             subject.bench.run(subject.eager, subject.bench.round_up(EAGER_STEPS))
         with log.enter("compiling"):
-            set_compilation_metrics_limit(MAX_METRICS)
+            set_compilation_metrics_limit(1000)  # of compilations that torch keeps, instead of 64
             failure: str | None = None
             try:
                 subject.compile(log)
@@ -61,26 +59,22 @@ def _write_files(
     timed_fingerprint: str | None,
     failure: str | None,
 ) -> None:
+    from torch._dynamo.utils import get_compilation_metrics
+
     assert log.counters is not None
+    metrics = [item for item in get_compilation_metrics() if item.recompile_reason]
     log.add(**artifacts.read_fingerprints())
     folder.mkdir(parents=True, exist_ok=True)
-    no_report = trace.write_report(traced, folder / REPORT)
+    no_report = trace.write_report(traced, folder / "tlparse")
     found = Inspected(
         trial=job.trial,
         versions=log.environment["versions"],
         diagnostics=log.counters.report({}),
         code_fingerprint=log.process.code_fingerprint,
         timed_fingerprint=timed_fingerprint,
-        recompilations=_list_recompilations(),
+        recompilations=[f"{item.compile_id} since {item.recompile_reason}" for item in metrics],
         not_compiled=None if failure else log.counters.explain_not_compiled(),
         failure=failure,
         no_report=no_report,
     )
     write_text(folder / "summary.md", write_summary(found))
-
-
-def _list_recompilations() -> list[str]:
-    from torch._dynamo.utils import get_compilation_metrics
-
-    metrics = [item for item in get_compilation_metrics() if item.recompile_reason]
-    return [f"{item.compile_id} since {item.recompile_reason}" for item in metrics]

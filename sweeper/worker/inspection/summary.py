@@ -11,11 +11,6 @@ from pathlib import Path
 from sweeper.core.record import Diagnostics, GraphBreak
 from sweeper.core.trial import Trial
 
-MAX_BREAKS = 30
-MAX_RECOMPILES = 10
-MAX_GUARD = 200  # characters of a guard
-INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
-
 
 @dataclass(frozen=True)
 class Inspected:
@@ -39,8 +34,8 @@ def write_summary(found: Inspected) -> str:
     sections = [
         f"# {found.trial.label}: what the compiler did",
         "\n".join(f"- {line}" for line in _facts(found)),
-        _list("Graph breaks", breaks, MAX_BREAKS),
-        _list("Recompilations", recompilations, MAX_RECOMPILES),
+        _list("Graph breaks", breaks, 30),
+        _list("Recompilations", recompilations, 10),
         _list("CUDA graphs that were not recorded", skips, len(skips)),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -103,11 +98,11 @@ def source_line(where: str | None) -> str | None:
 
 def _shorten_guard(reasons: str) -> str:
     """The first line of `reasons` without torch's hint, e.g. `0/0: self.calls == 3`."""
-    line = " ".join(reasons.split("\n", 1)[0].partition("(HINT")[0].split())
-    return line[:MAX_GUARD]
+    return " ".join(reasons.split("\n", 1)[0].partition("(HINT")[0].split())[:200]
 
 
 def _list(title: str, lines: Sequence[str], most: int) -> str:
+    """A section with at most so many lines."""
     if not lines:
         return ""
     shown = [f"- {line}" for line in lines[:most]]
@@ -118,7 +113,7 @@ def _list(title: str, lines: Sequence[str], most: int) -> str:
 
 def _shorten_place(place: str) -> str:
     """A place without the folders that packages are installed in, or that we are in."""
-    place = INSTALLED.sub("", place)
+    place = re.sub(r"^.*/(?:site|dist)-packages/", "", place)
     for root in (Path.cwd(), *sys.path):
         if str(root) and place.startswith(f"{root}{os.sep}"):
             return place.removeprefix(f"{root}{os.sep}")

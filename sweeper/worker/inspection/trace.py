@@ -32,13 +32,6 @@ def request_trace(environment: MutableMapping[str, str]) -> None:
     environment["INDUCTOR_PROVENANCE"] = "2"
 
 
-def take_folder(environment: MutableMapping[str, str]) -> Path:
-    """Return where torch writes; to be called once torch is imported, so that processes started
-    later write elsewhere.
-    """
-    return Path(environment.pop("TORCH_TRACE"))
-
-
 def write_report(trace: Path, report: Path) -> str | None:
     """Have tlparse write its report, and return why it wrote none."""
     program, files = find_tlparse(), sorted(trace.glob("*.log"))

@@ -19,9 +19,9 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 
@@ -85,12 +85,17 @@ class Arm:
         return torch.compiler.set_stance("force_eager" if forced else stance)  # type: ignore[no-any-return]
 
 
+Arms = tuple[Arm, Arm]  # eager and compiled, or the other way around
+
+
 class Bench(ABC):
     """Runs steps of an arm, and times them.
 
     `clock` gives seconds and stands still while this process waits for the device; `num_sizes`
     batches in a row differ in their shapes.
     """
+
+    cycle = 1  # steps that take turns from the first one on
 
     def __init__(
         self, device: torch.device, clock: Clock = time.perf_counter, num_sizes: int = 1
@@ -112,10 +117,29 @@ class Bench(ABC):
     def first_steps_s(
         self, arm: Arm, note: Callable[[list[float]], None] = lambda _: None
     ) -> Steps[list[float]]:
-        """Time the first steps of the compiled arm until they are steady; `note` hears the times so
-        far after each step.
+        """Time the first steps one by one until they are steady, each size once at least; the arm
+        compiles during them.
+
+        The time of `cycle` steps together has to become steady. `note` hears the times so far after
+        each step.
         """
-        return time_first_steps(self, arm, note)
+        self.rewind()
+        cycle = self.cycle
+        least = max(FIRST_STEPS[0] * cycle, self.num_sizes)
+        most = max(FIRST_STEPS[1] * cycle, 2 * self.num_sizes)
+        times: list[float] = []
+        cycles: list[float] = []
+        while len(times) < most and (
+            len(times) < least or spread(cycles[-3:]) > MAX_FIRST_STEPS_SPREAD
+        ):
+            for _ in range(cycle):
+                times.append((yield from self.block_s(arm, 1)))
+                note(times)
+            cycles.append(sum(times[-cycle:]))
+        return times
+
+    def rewind(self) -> None:  # noqa: B027  # a script's loader goes on
+        """Go back to the first batch."""
 
     def before_round(self, steps: int) -> Iterable[None]:  # noqa: ARG002  # nothing disturbs a model's steps
         """Run what would disturb a round of so many steps."""
@@ -200,7 +224,8 @@ class ModelBench(Bench):
         num_sizes: int = 1,
     ) -> None:
         super().__init__(device, clock, num_sizes)
-        self._all_batches, self._batches = batches, itertools.cycle(batches)
+        self._all_batches, self.cycle = batches, num_sizes
+        self.rewind()
 
     def run(self, arm: Arm, steps: int, stance: str = "default") -> tuple[()]:
         """Run steps at once, without waiting for the device; none are left for a loop."""
@@ -232,54 +257,23 @@ class ModelBench(Bench):
                 times.append(self.clock() - start)
         return times
 
-    def first_steps_s(
-        self, arm: Arm, note: Callable[[list[float]], None] = lambda _: None
-    ) -> Steps[list[float]]:
-        """Time the first steps until the time of going through all sizes is steady.
-
-        The first step gets the first batch, no matter how many eager steps ran before: a trace
-        records what its inputs did.
+    def rewind(self) -> None:
+        """Begin with the first batch, no matter how many eager steps ran before: a trace records
+        what its inputs did.
         """
         self._batches = itertools.cycle(self._all_batches)
-        return time_first_steps(self, arm, note, cycle=self.num_sizes)
 
 
-def time_first_steps(
-    bench: Bench, arm: Arm, note: Callable[[list[float]], None], cycle: int = 1
-) -> Steps[list[float]]:
-    """Time the first steps one by one until they are steady, each size once at least; the arm
-    compiles during them.
-
-    The time of `cycle` steps together has to become steady. `note` hears the times so far after
-    each step.
-    """
-    least, most = (
-        max(FIRST_STEPS[0] * cycle, bench.num_sizes),
-        max(FIRST_STEPS[1] * cycle, 2 * bench.num_sizes),
-    )
-    times: list[float] = []
-    cycles: list[float] = []
-    while len(times) < most and (
-        len(times) < least or spread(cycles[-3:]) > MAX_FIRST_STEPS_SPREAD
-    ):
-        for _ in range(cycle):
-            times.append((yield from bench.block_s(arm, 1)))
-            note(times)
-        cycles.append(sum(times[-cycle:]))
-    return times
-
-
-@dataclass(frozen=True)
-class Timed:
+class Timed(NamedTuple):
     """A round, and with `measure.clock=step` the wall seconds of each step by arm."""
 
     round: Round
-    steps_s: Mapping[str, list[float]] = field(default_factory=dict)
+    steps_s: Mapping[str, list[float]]
 
 
 def measure_rounds(
     bench: Bench,
-    arms: tuple[Arm, Arm],
+    arms: Arms,
     steps: int,
     measure: Measure,
     monitor: RoundMonitor,
@@ -315,7 +309,7 @@ def measure_rounds(
 
 def _measure_round(
     bench: Bench,
-    arms: tuple[Arm, Arm],
+    arms: Arms,
     steps: int,
     order: str,
     measure: Measure,
@@ -338,9 +332,8 @@ def _measure_round(
                 raise
             # let it compile what it wants, outside of a block
             yield from bench.run(arm, STEPS_BEFORE_BLOCK)
-            return Timed(
-                Round(order, sum(times["eager"]) if "eager" in times else None, None, "recompiled")
-            )
+            eager_s = sum(times["eager"]) if "eager" in times else None
+            return Timed(Round(order, eager_s, None, "recompiled"), {})
         monitor.read_after_block(arm.name)
     measured = Round(order, sum(times["eager"]), sum(times["compiled"]), monitor.explain_void())
     return Timed(measured, times if by_step else {})

@@ -102,7 +102,7 @@ class Changes:
         self._module, self._batch, self._optimizer = module, batch, optimizer
         self._before = {name: tensor.detach().clone() for name, tensor in self._name_tensors()}
 
-    def name(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def name(self) -> Named:
         """Name what has changed by how much, and the state of the optimizer, which begins at
         zero.
         """
@@ -116,10 +116,16 @@ class Changes:
                     yield f"{key} of {name}", to_reals(value)
 
     def sizes(self) -> dict[str, float]:
-        """Root mean squares of what may change, before the step."""
-        return {f"{CHANGE}{name}": _size(tensor) for name, tensor in self._before.items()}
+        """Root mean squares of what may change, before the step, of the numbers that are finite."""
+        sizes = {}
+        for name, tensor in self._before.items():
+            values = to_reals(tensor).double()
+            values = values[torch.isfinite(values)]
+            size = float(values.square().mean().sqrt()) if values.numel() else 0.0
+            sizes[f"{CHANGE}{name}"] = size
+        return sizes
 
-    def _name_tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
+    def _name_tensors(self) -> Named:
         for name, tensor in self._module.named_buffers():
             yield f"buffer {name}", tensor
         inputs = find_tensors([self._batch.args, self._batch.kwargs, self._batch.target])
@@ -139,13 +145,6 @@ def _subtract(after: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
     before = before.to(after.device, after.dtype)
     # infinity less infinity is nothing here
     return torch.where(after == before, 0.0, after - before)
-
-
-def _size(tensor: torch.Tensor) -> float:
-    """The root mean square of the numbers that are finite."""
-    values = to_reals(tensor).double()
-    values = values[torch.isfinite(values)]
-    return float(values.square().mean().sqrt()) if values.numel() else 0.0
 
 
 def run_reference(
@@ -190,7 +189,7 @@ def cast_in_place(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[None]
     They stay the same tensors, so what is attached to them (hooks) goes on working, and get their
     memory back afterwards, whose addresses recorded CUDA graphs hold.
     """
-    tensors = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}.values()
+    tensors = dict.fromkeys((*module.parameters(), *module.buffers()))  # each one once
     kept = [(tensor, tensor.data, tensor.grad) for tensor in tensors]
     try:
         for tensor, data, _ in kept:
@@ -222,7 +221,7 @@ def capture_step(
     module: torch.nn.Module,
     trial: Trial,
     factor: float = 1.0,
-) -> list[tuple[str, torch.Tensor]]:
+) -> Named:
     """Run one step and name what it gives, which stays on the device; gradients are divided by
     `factor`.
     """
@@ -234,7 +233,7 @@ def capture_step(
         # a step that fails leaves nothing on the device
         output, capture.output = capture.output, []
     if trial.workload != "train":
-        return list(_name_outputs(returned))
+        return _name_outputs(returned)
     assert isinstance(returned, torch.Tensor)
     named = [(LOSS, returned), *output]
     for name, tensor in _name_gradients(module):
@@ -242,7 +241,7 @@ def capture_step(
     return named
 
 
-def _name_outputs(output: object) -> Iterator[tuple[str, torch.Tensor]]:
+def _name_outputs(output: object) -> Named:
     judged = [
         tensor
         for tensor in find_tensors(output)
@@ -252,7 +251,7 @@ def _name_outputs(output: object) -> Iterator[tuple[str, torch.Tensor]]:
         yield f"{OUTPUT} {index}" if len(judged) > 1 else OUTPUT, to_reals(tensor.detach())
 
 
-def _name_gradients(module: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+def _name_gradients(module: torch.nn.Module) -> Named:
     for name, parameter in module.named_parameters():
         if parameter.grad is not None:
             yield f"{GRADIENT}{name}", to_reals(parameter.grad.detach())

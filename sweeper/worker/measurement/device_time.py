@@ -11,14 +11,13 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from statistics import median, quantiles
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
-from .bench import Arm, Bench, Steps
+from .bench import Arms, Bench, Steps
 
 STEPS = 5  # of a pass
 STEPS_BEFORE, BEFORE_S = 2, 0.3  # a pass starts at the clocks that its arm keeps, as a block does
@@ -35,8 +34,7 @@ SPIN_CYCLES = 30_000_000
 ATTENTION = {"sdpa": "cudnn", "flash": "flash", "fmha": "memory_efficient"}
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """A kernel, copy or memset on the device; `launched_ns` is when the call that launched it had
     returned.
 
@@ -48,21 +46,15 @@ class Work:
     end_ns: int
     launched_ns: int | None = None
 
-    @property
-    def was_queued(self) -> bool:
-        return self.launched_ns is not None and self.start_ns - self.launched_ns > QUEUED_NS
 
-
-@dataclass(frozen=True)
-class Gap:
+class Gap(NamedTuple):
     """The time in which the device does nothing, and whether the work after it had been queued."""
 
     length_s: float
     queued: bool
 
 
-@dataclass(frozen=True)
-class Pass:
+class Pass(NamedTuple):
     """What was seen on the device in the steps of one pass; `kernels` counts copies and memsets as
     well.
     """
@@ -73,8 +65,7 @@ class Pass:
     attention: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class Busy:
+class Busy(NamedTuple):
     """Per step: seconds in which the device worked, kernels, copies and memsets, and kinds of
     attention among them.
     """
@@ -84,8 +75,7 @@ class Busy:
     attention: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class StepTime:
+class StepTime(NamedTuple):
     """Seconds per step of the device; gaps up to `gap_s` are its own, a length that `source`
     gave.
     """
@@ -100,23 +90,26 @@ class UnknownError(Exception):
 
 
 def profile_arms(
-    bench: Bench, arms: tuple[Arm, Arm], step_s: Mapping[str, float]
+    bench: Bench, arms: Arms, step_s: Mapping[str, float]
 ) -> Steps[dict[str, list[Pass]]]:
     """Profile both arms in turn, AB, BA, ...; each pass has `STEPS` steps, or a few more.
 
     `step_s` holds each arm's undisturbed wall seconds per step.
     """
     passes: dict[str, list[Pass]] = {arm.name: [] for arm in arms}
-    for index in range(_count_passes(step_s)):
-        for arm in arms if index % 2 == 0 else arms[::-1]:
-            yield from bench.run(arm, max(STEPS_BEFORE, math.ceil(BEFORE_S / step_s[arm.name])))
-            passes[arm.name].append((yield from _profile_pass(bench, arm)))
-    return passes
-
-
-def _count_passes(step_s: Mapping[str, float]) -> int:
     once_s = sum(step_s.values()) * STEPS + len(step_s) * BEFORE_S
-    return min(max(1, int(PASSES_S / once_s)), MAX_PASSES)
+    in_turn = arms
+    for _ in range(min(max(1, int(PASSES_S / once_s)), MAX_PASSES)):
+        for arm in in_turn:
+            yield from bench.run(arm, max(STEPS_BEFORE, math.ceil(BEFORE_S / step_s[arm.name])))
+            with recording() as read:
+                yield from bench.run(arm, bench.round_up(STEPS))
+            work, names = read_work(read())
+            attention = frozenset(kind for name in names if (kind := attention_kind(name)))
+            busy_s, gaps = find_gaps(work)
+            passes[arm.name].append(Pass(busy_s, len(work), gaps, attention))
+        in_turn = in_turn[::-1]
+    return passes
 
 
 def busy_per_step(passes: Sequence[Pass], step_s: float, num_sizes: int = 1) -> Busy:
@@ -206,7 +199,9 @@ def find_gaps(work: Iterable[Work]) -> tuple[float, list[Gap]]:
     covered_ns, reached_ns = 0, -1
     for item in sorted(work, key=lambda item: item.start_ns):
         if 0 <= reached_ns < item.start_ns:
-            gaps.append(Gap((item.start_ns - reached_ns) * 1e-9, item.was_queued))
+            launched_ns = item.launched_ns
+            queued = launched_ns is not None and item.start_ns - launched_ns > QUEUED_NS
+            gaps.append(Gap((item.start_ns - reached_ns) * 1e-9, queued))
         covered_ns += max(0, item.end_ns - max(item.start_ns, reached_ns))
         reached_ns = max(reached_ns, item.end_ns)
     return covered_ns * 1e-9, gaps
@@ -215,16 +210,6 @@ def find_gaps(work: Iterable[Work]) -> tuple[float, list[Gap]]:
 def _count_steps(num_sizes: int) -> int:
     """Count the steps of a pass, in which each size comes equally often."""
     return math.ceil(STEPS / num_sizes) * num_sizes
-
-
-def _profile_pass(bench: Bench, arm: Arm) -> Steps[Pass]:
-    """Profile steps one after the other, as in a block; times and counts are of all of them."""
-    with recording() as read:
-        yield from bench.run(arm, bench.round_up(STEPS))
-    work, names = read_work(read())
-    attention = frozenset(kind for name in names if (kind := attention_kind(name)))
-    busy_s, gaps = find_gaps(work)
-    return Pass(busy_s, len(work), gaps, attention)
 
 
 @contextmanager

@@ -6,38 +6,35 @@ are the host's own seconds as long as no call in the step waits for the device: 
 synchronises, and the queue of launches never fills. Otherwise the host time is unknown.
 """
 
+import math
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
+from typing import NamedTuple
 
 import torch
 
 from sweeper.worker.failures import Missing
 
-from .bench import STEPS_BEFORE_BLOCK, Arm, Bench, Steps, without_collector
+from .bench import STEPS_BEFORE_BLOCK, Arm, Arms, Bench, Steps, without_collector
 from .device_time import recording, select_work
 
 TIMED_S = 1.0  # of steps per arm, within these numbers of steps of each size
 MIN_STEPS, MAX_STEPS = 5, 20
 # launches: the queue of a stream holds 1,024, and a launch that finds it full waits
 MAX_QUEUED = 1000
-WAITS = "called a synchronizing CUDA operation"  # torch's warning, in c10/cuda/CUDAFunctions.cpp
 
 
-@dataclass(frozen=True)
-class ProfiledArm:
+class ProfiledArm(NamedTuple):
     """What the profiler says of an arm, per step: device seconds, kernels, copies and memsets."""
 
     device_s: float | None
     kernels: float | None
 
 
-def time_arms(
-    bench: Bench, arms: tuple[Arm, Arm], wall_s: Mapping[str, float]
-) -> Steps[dict[str, float]]:
+def time_arms(bench: Bench, arms: Arms, wall_s: Mapping[str, float]) -> Steps[dict[str, float]]:
     """Time the calls of both arms in the order AB, BA, under the rules of a block; `wall_s` and the
     result are by arm.
 
@@ -47,22 +44,19 @@ def time_arms(
     """
     times_s: dict[str, list[float]] = {arm.name: [] for arm in arms}
     for arm in (*arms, *reversed(arms)):
-        steps = _count_steps(wall_s[arm.name], bench.num_sizes)
+        # of both readings together and each size, which comes equally often in either
+        steps = round(TIMED_S / wall_s[arm.name] / bench.num_sizes)
+        steps = min(max(MIN_STEPS, steps), MAX_STEPS)
         with without_collector():
             yield from bench.run(arm, bench.round_up(STEPS_BEFORE_BLOCK), "fail_on_recompile")
-            times_s[arm.name] += yield from bench.steps_s(arm, steps, until_idle=False)
+            half = math.ceil(steps / 2) * bench.num_sizes
+            times_s[arm.name] += yield from bench.steps_s(arm, half, until_idle=False)
     return {arm: host_per_step(times, bench.num_sizes) for arm, times in times_s.items()}
-
-
-def _count_steps(wall_s: float, num_sizes: int) -> int:
-    """Count the steps of one of an arm's two readings, in which each size comes equally often."""
-    steps = min(max(MIN_STEPS, round(TIMED_S / wall_s / num_sizes)), MAX_STEPS)
-    return -(-steps // 2) * num_sizes
 
 
 def leave_out_unknown(
     bench: Bench,
-    arms: tuple[Arm, Arm],
+    arms: Arms,
     host_s: Mapping[str, float],
     known: Mapping[str, ProfiledArm],
 ) -> Steps[dict[str, float | Missing]]:
@@ -125,7 +119,8 @@ def noting_waits() -> Iterator[list[str]]:
             waits += [
                 f"{Path(item.filename).name}:{item.lineno}"
                 for item in caught
-                if WAITS in str(item.message)
+                # c10/cuda/CUDAFunctions.cpp
+                if "called a synchronizing CUDA operation" in str(item.message)
             ]
 
 

@@ -15,17 +15,14 @@ On a CPU there is no figure: a process that holds the compiler says little about
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 STEPS = 3
-ORDINARY_POOL = (0, 0)  # the id of the pool that is no graph's: c10/cuda/CUDACachingAllocator.h
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(NamedTuple):
     """Bytes; None on a CPU."""
 
     in_use_bytes: float | None = None
@@ -93,7 +90,8 @@ def sum_graph_pools(segments: list[dict[str, Any]]) -> tuple[int, int]:
     """Bytes that the pools of CUDA graphs have reserved, and those of them that are allocated
     now.
     """
-    pools = [item for item in segments if tuple(item["segment_pool_id"]) != ORDINARY_POOL]
+    # the pool (0, 0) is no graph's: c10/cuda/CUDACachingAllocator.h
+    pools = [item for item in segments if tuple(item["segment_pool_id"]) != (0, 0)]
     return sum(item["total_size"] for item in pools), sum(item["allocated_size"] for item in pools)
 
 

@@ -10,9 +10,8 @@ from sweeper.worker.monitoring.gpu_monitor import GpuMonitor
 from sweeper.worker.process_log import ProcessLog
 
 from . import device_time, energy, host_time, memory
-from .bench import Arm, Bench, Steps
+from .bench import Arms, Bench, Steps
 
-Arms = tuple[Arm, Arm]  # eager and compiled
 SHARED_GPU_REASON = (
     # why a figure of the whole device cannot be attributed to this process
     "other processes on the GPU"
@@ -28,13 +27,18 @@ def note_memory(
     if isinstance(reading, Missing):
         log.add(memory_missing=f"{arm}: {reading.reason}")
         return
-    peaks = log.process.allocator_peak_bytes or PerArm()
-    log.add(allocator_peak_bytes=replace(peaks, **{arm: reading.allocator_peak_bytes}))
+    _note_arm(log, arm, allocator_peak_bytes=reading.allocator_peak_bytes)
     if is_shared:
         log.add(memory_bytes=None, memory_missing=SHARED_GPU_REASON)
         return
-    in_use = log.process.memory_bytes or PerArm()
-    log.add(memory_bytes=replace(in_use, **{arm: reading.in_use_bytes}))
+    _note_arm(log, arm, memory_bytes=reading.in_use_bytes)
+
+
+def _note_arm(log: ProcessLog, arm: str, **figures: float | None) -> None:
+    """Note figures of one arm, by the field of the process."""
+    for name, figure in figures.items():
+        known = getattr(log.process, name) or PerArm()
+        log.add(**{name: replace(known, **{arm: figure})})
 
 
 def measure_energy(bench: Bench, arms: Arms, gpu: GpuMonitor, log: ProcessLog) -> Steps[None]:
@@ -72,25 +76,20 @@ def _measure_device_time(
     if isinstance(profiled, Missing):
         log.add(device_time_missing=profiled.reason)
         return
-    busy: dict[str, device_time.Busy] = {}
-    own: dict[str, device_time.StepTime] = {}
-    missing = []
+    for name in ("device_time_s", "device_kernels", "device_step_s", "device_gap_s"):
+        log.add(**{name: PerArm()})
+    sources, missing = {}, []
     for arm, passes in profiled.items():
         try:
-            busy[arm] = device_time.busy_per_step(passes, step_s[arm], bench.num_sizes)
-            own[arm] = device_time.step_time(passes, step_s[arm], bench.num_sizes, _calibrate_gap_s)
+            busy = device_time.busy_per_step(passes, step_s[arm], bench.num_sizes)
+            _note_arm(log, arm, device_time_s=busy.busy_s, device_kernels=busy.kernels)
+            log.settings[f"attention_ran_{arm}"] = " and ".join(sorted(busy.attention))
+            own = device_time.step_time(passes, step_s[arm], bench.num_sizes, _calibrate_gap_s)
+            _note_arm(log, arm, device_step_s=own.step_s, device_gap_s=own.gap_s)
+            sources[arm] = own.source
         except device_time.UnknownError as error:
             missing.append(f"{arm}: {error}")
-    log.add(
-        device_time_s=PerArm(**{arm: item.busy_s for arm, item in busy.items()}),
-        device_kernels=PerArm(**{arm: item.kernels for arm, item in busy.items()}),
-        device_step_s=PerArm(**{arm: item.step_s for arm, item in own.items()}),
-        device_gap_s=PerArm(**{arm: item.gap_s for arm, item in own.items()}),
-        device_gap_source={arm: item.source for arm, item in own.items()},
-        device_time_missing="; ".join(missing) or None,
-    )
-    for arm, item in busy.items():
-        log.settings[f"attention_ran_{arm}"] = " and ".join(sorted(item.attention))
+    log.add(device_gap_source=sources, device_time_missing="; ".join(missing) or None)
 
 
 def _calibrate_gap_s() -> float:
@@ -121,10 +120,11 @@ def _note_host_time(
     if isinstance(found, Missing):
         log.add(host_time_missing=found.reason)
         return
-    missing, known_s = [], dict[str, float]()
+    log.add(host_step_s=PerArm())
+    missing = []
     for arm, item in found.items():
         if isinstance(item, Missing):
             missing.append(f"{arm}: {item.reason}")
         else:
-            known_s[arm] = item
-    log.add(host_step_s=PerArm(**known_s), host_time_missing="; ".join(missing) or None)
+            _note_arm(log, arm, host_step_s=item)
+    log.add(host_time_missing="; ".join(missing) or None)

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim.optimizer import Optimizer, _default_to_fused_or_foreach
@@ -25,8 +24,7 @@ Module = Callable[..., object]  # the built module, or its compiled form
 Context = Callable[[], AbstractContextManager[object]]
 
 
-@dataclass(frozen=True)
-class Numerics:
+class Numerics(NamedTuple):
     """Number formats of a trial on its device."""
 
     device: torch.device

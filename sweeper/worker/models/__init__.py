@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import Protocol
 
@@ -19,6 +20,7 @@ from sweeper.core.trial import Model, Trial
 
 from .batches import (
     Batch,
+    Change,
     Loss,
     are_equal,
     cast_tensor,
@@ -31,12 +33,7 @@ from .batches import (
 )
 from .decoding import CachedDecoder
 from .dropout import silence_dropout
-from .formats import (
-    cast_module,
-    convert_to_float8,
-    require_float8,
-    require_format,
-)
+from .formats import convert_to_float8, require_float8, require_format
 from .texts import count_tokens
 
 # What constructors and forwards raise for settings that they cannot have.
@@ -74,7 +71,7 @@ class Built:
         if isinstance(self.module, CachedDecoder):
             self.module.set_back()
 
-    def map_batches(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Built:
+    def map_batches(self, change: Change) -> Built:
         """The same model with `change` made to every tensor of its batches."""
         batches = tuple(map_tensors(batch, change) for batch in self.batches)
         return replace(self, batches=batches, unseen=map_tensors(self.unseen, change))
@@ -141,8 +138,9 @@ def build(trial: Trial, seed: int, device: torch.device) -> Built:
         built = use_channels_last(built)
     dtype = getattr(torch, trial.precision.parameters)
     if trial.model.cast or dtype != torch.float32:
-        cast_module(module, dtype)
-        built = built.map_batches(lambda tensor: cast_tensor(tensor, dtype))
+        cast = partial(cast_tensor, dtype=dtype)
+        module._apply(cast)  # type: ignore[no-untyped-call]  # parameters and buffers, in place
+        built = built.map_batches(cast)
     require_format(module, dtype)
     if trial.precision.float8:
         return replace(built, module=convert_to_float8(module))
@@ -153,12 +151,12 @@ def use_channels_last(built: Built) -> Built:
     """Put the channels of images and of weights of convolutions innermost. Raises ValueError where
     there are none.
     """
-    built.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    layout = torch.channels_last
+    built.module.to(memory_format=layout)  # type: ignore[call-overload]
     if read_memory_format(built.module) != "channels_last":
         raise ValueError(
             "model.memory_format=channels_last: the model has no convolution of images"
         )
-    layout = torch.channels_last
     return built.map_batches(
         lambda tensor: tensor.contiguous(memory_format=layout) if tensor.dim() == 4 else tensor
     )

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-MIXED = 0.1  # the next sample's share in a derived batch
 Loss = Callable[[Any, "Batch"], torch.Tensor]
 Change = Callable[[torch.Tensor], torch.Tensor]
 OWN, OUTPUT_LOSS, MEAN = "the factory's loss_fn", "output.loss", "mean of outputs"
@@ -21,6 +20,11 @@ class Batch:
     args: tuple[Any, ...] = ()
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     target: torch.Tensor | None = None
+
+    @property
+    def inputs(self) -> list[torch.Tensor]:
+        """Every tensor that the module is called with, in order."""
+        return find_tensors([self.args, self.kwargs])
 
 
 def cross_entropy(output: Any, batch: Batch) -> torch.Tensor:
@@ -62,17 +66,12 @@ def _weigh(values: torch.Tensor) -> torch.Tensor:
     if values.dim() == 0:
         return values
     for dim in {0, values.dim() - 1}:
-        weights = _make_weights(values.shape[dim]).to(values)
+        count = values.shape[dim]
+        # they follow no short pattern, and there are about as many of each
+        signs = torch.where((2.4 * torch.arange(count)).cos() > 0, 1.0, -1.0)
+        weights = (torch.linspace(0.5, 1.5, count) * signs).to(values)
         values = (values.movedim(dim, -1) * weights).movedim(-1, dim)
     return values
-
-
-def _make_weights(count: int) -> torch.Tensor:
-    """Sizes that rise from 0.5 to 1.5, with signs that follow no short pattern, about as many of
-    each.
-    """
-    signs = torch.where((2.4 * torch.arange(count)).cos() > 0, 1.0, -1.0)
-    return torch.linspace(0.5, 1.5, count) * signs
 
 
 def find_loss(output: Any) -> torch.Tensor | None:
@@ -133,9 +132,7 @@ def put_on_device(batch: Batch, device: torch.device) -> Batch:
     """Move a batch that lies elsewhere; one with a tensor there stays, as its lengths may belong on
     the host.
     """
-    if any(
-        tensor.device.type == device.type for tensor in find_tensors([batch.args, batch.kwargs])
-    ):
+    if any(tensor.device.type == device.type for tensor in batch.inputs):
         return batch
     return map_tensors(batch, lambda tensor: tensor.to(device))
 
@@ -174,7 +171,7 @@ def mix_samples(tensor: torch.Tensor) -> torch.Tensor:
 
     def mix(values: torch.Tensor) -> torch.Tensor:
         moved = values.roll((1, 1), (0, -1)) if values.shape[0] == 1 else values.roll(1, 0)
-        return torch.lerp(values, moved, MIXED)
+        return torch.lerp(values, moved, 0.1)  # the next sample's share
 
     return _change_values(tensor, mix)
 
@@ -208,9 +205,7 @@ def copy_tensor(tensor: torch.Tensor) -> torch.Tensor:
 
 def are_equal(one: Batch, other: Batch) -> bool:
     """Whether every plain tensor of a batch is the same in the other."""
-    pairs = zip(
-        find_tensors([one.args, one.kwargs]), find_tensors([other.args, other.kwargs]), strict=True
-    )
+    pairs = zip(one.inputs, other.inputs, strict=True)
     return all(a is b or torch.equal(a, b) for a, b in pairs if is_plain(a))
 
 
@@ -219,13 +214,13 @@ def describe_tensors(batch: Batch) -> dict[str, str]:
     batch.
     """
     places, _ = torch.utils._pytree.tree_flatten_with_path([batch.args, dict(batch.kwargs)])
-    return {torch.utils._pytree.keystr(path[1:]): _describe_leaf(leaf) for path, leaf in places}
-
-
-def _describe_leaf(leaf: Any) -> str:
-    if not isinstance(leaf, torch.Tensor):
-        return type(leaf).__name__
-    return f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
+    described = {}
+    for path, leaf in places:
+        text = type(leaf).__name__
+        if isinstance(leaf, torch.Tensor):
+            text = f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
+        described[torch.utils._pytree.keystr(path[1:])] = text
+    return described
 
 
 def make_batch(inputs: Any) -> Batch | None:
@@ -261,10 +256,6 @@ def map_tensors(batch: Batch, change: Change) -> Batch:
     return Batch(*torch.utils._pytree.tree_map_only(torch.Tensor, change, parts))
 
 
-# the dimensions of [batch, ...], tokens [batch, sequence], images [batch, channels, height, width]
-CUT_DIMS = {"batch_size": (0,), "sequence_length": (1,), "image_size": (-2, -1)}
-
-
 def _cut(tensor: torch.Tensor, dims: tuple[int, ...], full: int, size: int) -> torch.Tensor:
     """Cut dimensions to a size; a tensor that lacks them, or has another size there, stays."""
     for dim in dims:
@@ -279,14 +270,15 @@ def cut_batches(batches: Iterable[Batch], kind: str, sizes: Sequence[int]) -> tu
     """Cut batches of each size in turn out of those of the largest. Raises ValueError where nothing
     has that size.
     """
-    dims, full = CUT_DIMS[kind], max(sizes)
+    # of [batch, ...], tokens [batch, sequence], images [batch, channels, height, width]
+    dims = {"batch_size": (0,), "sequence_length": (1,), "image_size": (-2, -1)}[kind]
+    full = max(sizes)
     found, shapes = [], set()
     for batch in batches:
         for size in sizes:
             cut = map_tensors(batch, partial(_cut, dims=dims, full=full, size=size))
             found.append(cut)
-            tensors = find_tensors([cut.args, cut.kwargs])
-            shapes.add(tuple(tensor.shape for tensor in tensors))
+            shapes.add(tuple(tensor.shape for tensor in cut.inputs))
     if len(shapes) < len(set(sizes)):
         raise ValueError(
             f"vary.{kind}: the inputs of this model have no {kind.replace('_', ' ')} of {full} "

@@ -34,8 +34,6 @@ from .batches import (
     name_loss,
 )
 
-# arguments with which a model of transformers computes its loss
-LABELS = {"labels", "start_positions", "return_loss"}
 SHAPE = (
     "(module, inputs) or (module, inputs, loss_fn), inputs a tensor, a tuple or a dict of tensors, "
     "or a list of such tuples or dicts"
@@ -63,22 +61,20 @@ def examine(trial: Trial) -> Examined:
             return Examined(
                 [f"model.factory={name}: calling it failed: {describe_in_script(error)}"]
             )
-        loss = _describe_loss(*take_apart(returned, name))
+        module, batches, loss = take_apart(returned, name)
     except ValueError as error:
         return Examined([str(error)])
     # factories of sweeper are those of conf/
     if trial.workload != "train" or name.startswith("sweeper."):
         return Examined()
-    return Examined(loss=loss)
-
-
-def _describe_loss(module: torch.nn.Module, batches: list[Batch], loss: Loss) -> str:
-    if (name := name_loss(loss)) is not None:
-        return name
+    if (known := name_loss(loss)) is not None:
+        return Examined(loss=known)
     transformers = sys.modules.get("transformers")
     if transformers is None or not isinstance(module, transformers.PreTrainedModel):
-        return f"{OUTPUT_LOSS} if the model gives one, else {MEAN}"
-    return OUTPUT_LOSS if LABELS & batches[0].kwargs.keys() else MEAN
+        return Examined(loss=f"{OUTPUT_LOSS} if the model gives one, else {MEAN}")
+    # with one of these arguments a model of transformers computes its loss
+    computes_loss = {"labels", "start_positions", "return_loss"} & batches[0].kwargs.keys()
+    return Examined(loss=OUTPUT_LOSS if computes_loss else MEAN)
 
 
 def load(model: Model) -> None:
@@ -125,8 +121,15 @@ def take_apart(returned: Any, name: str) -> tuple[torch.nn.Module, list[Batch], 
     ):
         raise ValueError(f"{demand}; it returned {_describe(returned)}")
     module, inputs, *rest = returned
-    batches = []
-    for item in inputs if _are_batches(inputs) else [inputs]:
+    given, batches = [inputs], []
+    # a list with a tensor in it is one batch
+    if (
+        isinstance(inputs, list)
+        and inputs
+        and all(isinstance(item, (tuple, Mapping)) for item in inputs)
+    ):
+        given = inputs
+    for item in given:
         if (batch := make_batch(item)) is None:
             raise ValueError(f"{demand}; its inputs are {_describe(item)}")
         batches.append(batch)
@@ -137,15 +140,6 @@ def take_apart(returned: Any, name: str) -> tuple[torch.nn.Module, list[Batch], 
     if not callable(loss_fn):
         raise ValueError(f"{demand}; its loss_fn is {_describe(loss_fn)}")
     return module, batches, lambda output, _batch: loss_fn(output)
-
-
-def _are_batches(inputs: Any) -> bool:
-    """Whether it is a list of batches; a list with a tensor in it is one batch."""
-    return (
-        isinstance(inputs, list)
-        and bool(inputs)
-        and all(isinstance(item, (tuple, Mapping)) for item in inputs)
-    )
 
 
 def _require_equal_shapes(batches: list[Batch], name: str) -> None:

@@ -22,10 +22,7 @@ from . import WHILE_BUILDING, Built, Examined
 from .batches import Batch, noise_error
 
 KINDS = ("UNet", "Transformer", "DiT")  # the name of each network has one of them
-# The settings of a class that give the number of labels, and the width of the texts that it reads.
-CLASSES = ("num_class_embeds", "num_embeds_ada_norm")
-TEXT_WIDTHS = ("cross_attention_dim", "joint_attention_dim", "caption_channels")
-TEXT_TOKENS = 77  # of CLIP, whose texts Stable Diffusion reads: https://arxiv.org/abs/2112.10752
+CLASSES = ("num_class_embeds", "num_embeds_ada_norm")  # settings that give the number of labels
 
 
 def names() -> list[str] | None:
@@ -61,19 +58,9 @@ def load(model: Model) -> None:  # noqa: ARG001  # the same shape in every build
 
 
 def build(trial: Trial, device: torch.device) -> Built:
-    with torch.device(device):
-        module = _make_module(trial.model)
-    first, second, unseen = (_make_batch(module, trial.batch_size, device) for _ in range(3))
-    return Built(module.to(device), (first, second), unseen, noise_error)
-
-
-def _is_installed() -> bool:
-    return importlib.util.find_spec("diffusers") is not None
-
-
-def _make_module(model: Model) -> Any:
     import diffusers
 
+    model = trial.model
     model_class = getattr(diffusers, model.name)
     arguments: dict[str, Any] = dict(model.arguments)
     if model.image_size:
@@ -82,12 +69,18 @@ def _make_module(model: Model) -> Any:
         known = inspect.signature(model_class.__init__).parameters
         setting = next((name for name in CLASSES if name in known), "num_classes")
         arguments[setting] = model.num_classes
-    module = model_class(**arguments)
+    with torch.device(device):
+        module = model_class(**arguments)
     if module.config.get("sample_size") is None:
         raise ValueError(
             f"{model.name} has no image size of its own: give model.image_size, e.g. 32"
         )
-    return module
+    first, second, unseen = (_make_batch(module, trial.batch_size, device) for _ in range(3))
+    return Built(module.to(device), (first, second), unseen, noise_error)
+
+
+def _is_installed() -> bool:
+    return importlib.util.find_spec("diffusers") is not None
 
 
 def _make_batch(module: Any, batch_size: int, device: torch.device) -> Batch:
@@ -108,9 +101,12 @@ def _make_batch(module: Any, batch_size: int, device: torch.device) -> Batch:
     classes = _find_setting(config, CLASSES)
     if classes and "class_labels" in reads:
         inputs["class_labels"] = torch.randint(classes, (batch_size,), device=device)
-    width = _find_setting(config, TEXT_WIDTHS)
+    width = _find_setting(
+        config, ("cross_attention_dim", "joint_attention_dim", "caption_channels")
+    )
     if width and "encoder_hidden_states" in reads:
-        inputs["encoder_hidden_states"] = torch.randn(batch_size, TEXT_TOKENS, width, device=device)
+        # CLIP's texts, which Stable Diffusion reads, have 77 tokens: https://arxiv.org/abs/2112.10752
+        inputs["encoder_hidden_states"] = torch.randn(batch_size, 77, width, device=device)
     return Batch(kwargs=inputs, target=noise)
 
 

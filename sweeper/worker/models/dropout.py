@@ -9,9 +9,6 @@ from collections.abc import Iterable
 import torch
 from torch.nn.modules.dropout import _DropoutNd
 
-RATES = ("p", "prob", "rate")  # of a dropout module, beside every name with "drop" in it
-DROPOUT_CLASSES = ("drop", "stochasticdepth")  # parts of the names of classes, in lower case
-
 
 def silence_dropout(module: torch.nn.Module) -> None:
     """Set every rate of dropout, drop-path, layer-drop and stochastic depth in the module tree to
@@ -22,8 +19,9 @@ def silence_dropout(module: torch.nn.Module) -> None:
     """
     seen: set[int] = set()
     for child in module.modules():
-        if _is_dropout(child):
-            _silence(child, RATES)
+        name = type(child).__name__.lower()
+        if isinstance(child, _DropoutNd) or "drop" in name or "stochasticdepth" in name:
+            _silence(child, ("p", "prob", "rate"))  # beside every name with "drop" in it
         silence_rates(child, seen)
 
 
@@ -31,11 +29,6 @@ def has_dropout(module: torch.nn.Module) -> bool:
     """Whether a module has a rate of dropout above 0, its parts left out."""
     rates = [name for name in vars(module) if name == "p" or _names_dropout(name)]
     return any(_is_rate(getattr(module, name)) for name in rates)
-
-
-def _is_dropout(module: torch.nn.Module) -> bool:
-    name = type(module).__name__.lower()
-    return isinstance(module, _DropoutNd) or any(part in name for part in DROPOUT_CLASSES)
 
 
 def silence_rates(holder: object, seen: set[int]) -> None:

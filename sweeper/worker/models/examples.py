@@ -12,7 +12,7 @@ from torch import nn
 # of a vector; 256 of them are 64 MiB, enough to keep a GPU busy beyond the launch of a kernel
 LENGTH = 1 << 16
 WIDTH = 256
-FAR = -20.0  # times a number between 0 and 1
+
 # channels of the CIFAR ResNets, https://arxiv.org/abs/1512.03385, section 4.2
 STAGES = (16, 32, 64)
 CLASSES, IMAGE_SIZE = 10, 32  # of CIFAR-10
@@ -69,7 +69,7 @@ def control_flow(batch_size: int, device: torch.device) -> tuple[nn.Module, tupl
             "control_flow needs two samples for its two branches: batch_size=2 or more"
         )
     x = torch.rand(batch_size, WIDTH, device=device)
-    x[-1] *= FAR
+    x[-1] *= -20.0
     return ControlFlow().to(device), (x,)
 
 

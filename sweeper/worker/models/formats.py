@@ -1,5 +1,5 @@
-"""The number formats of a model's parameters: which there are, whether they are the precision's,
-and casting them.
+"""The number formats of a model's parameters: which there are, and whether they are the
+precision's.
 """
 
 import importlib.util
@@ -13,24 +13,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sweeper.core.trial import Precision
 from sweeper.worker.failures import EagerError, UnavailableError
 
-from .batches import cast_tensor, find_tensors
+from .batches import find_tensors
 
-SHORT = ("bfloat16", "float16")
-FLOAT8_CAPABILITY = (8, 9)  # compute capability of the first GPUs whose matrix products take float8
 FLOAT8_MULTIPLE = 16  # of both sizes of a weight, which the products in float8 ask for
 
 
 def count_parameters(module: torch.nn.Module) -> dict[str, int]:
     """How many numbers of each format the parameters hold, e.g. `{"float32": 25557032}`."""
-    counts: Counter[torch.dtype] = Counter()
+    counts: Counter[str] = Counter()
     for parameter in module.parameters():
-        counts[parameter.dtype] += parameter.numel()
-    return {_name(dtype): count for dtype, count in counts.items()}
-
-
-def cast_module(module: torch.nn.Module, dtype: torch.dtype) -> None:
-    """Cast floating-point and complex parameters and buffers in place."""
-    module._apply(lambda tensor: cast_tensor(tensor, dtype))  # type: ignore[no-untyped-call]
+        counts[_name(parameter.dtype)] += parameter.numel()
+    return dict(counts)
 
 
 class FormatWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -69,7 +62,7 @@ def find_precision(
 
 def _find_short(tensors: Iterable[torch.Tensor]) -> str | None:
     formats = {_name(tensor.dtype) for tensor in tensors}
-    return next((name for name in SHORT if name in formats), None)
+    return next((name for name in ("bfloat16", "float16") if name in formats), None)
 
 
 def require_float8(device: torch.device) -> None:
@@ -82,10 +75,10 @@ def require_float8(device: torch.device) -> None:
         )
     if device.type != "cuda":
         return
-    needed, found = FLOAT8_CAPABILITY, torch.cuda.get_device_capability(device)
-    if found < needed:
+    found = torch.cuda.get_device_capability(device)
+    if found < (8, 9):  # the first GPUs whose matrix products take float8
         raise UnavailableError(
-            f"precision.float8=true needs compute capability {needed[0]}.{needed[1]}; "
+            "precision.float8=true needs compute capability 8.9; "
             f"this GPU has {found[0]}.{found[1]}"
         )
 

@@ -15,13 +15,11 @@ import torch
 from sweeper.core.trial import Trial
 
 SEQUENCE_LENGTH = 128
-# of the sequence length: drawn lengths are uniform between this share of it and all of it
-SHORTEST = 0.5
-CAUSAL = ("CausalLM", "LMHeadModel")  # ends of the names of classes that predict the next token
+
+
 MASKED_FORMS = ("padded", "full", "words")
 WORDS = Path(__file__).with_name("words.txt")
 MAX_WORD_TOKENS = 1024  # the vocabulary of the tokenizer that is trained on these words
-TextBatch = dict[str, torch.Tensor]
 
 
 def choose_form(trial: Trial, module: torch.nn.Module) -> str:
@@ -48,7 +46,8 @@ def choose_form(trial: Trial, module: torch.nn.Module) -> str:
 def may_be_packed(trial: Trial, model_class: type) -> bool:
     """Whether a class gets packed texts, as far as its name says."""
     if trial.text.form == "auto":
-        return trial.workload == "train" and model_class.__name__.endswith(CAUSAL)
+        is_causal = model_class.__name__.endswith(("CausalLM", "LMHeadModel"))
+        return trial.workload == "train" and is_causal
     return trial.text.form == "packed"
 
 
@@ -75,7 +74,7 @@ class TextMaker:
             return "packed without position_ids"
         return self._form
 
-    def make(self) -> TextBatch:
+    def make(self) -> dict[str, torch.Tensor]:
         """int64 [batch, length] each: `input_ids`, and `attention_mask` or `position_ids` where the
         form has them.
         """
@@ -90,8 +89,11 @@ class TextMaker:
             return {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
         lengths = self._draw_lengths()
         mask = (torch.arange(self.length) < lengths[:, None]).to(self._device)
-        if form == "words":
-            tokens = self._read_words(lengths).to(self._device)
+        if form == "words":  # the text from places at random
+            text = tokenize_words(min(self._vocabulary, MAX_WORD_TOKENS))
+            starts = torch.randint(len(text), (len(lengths),), generator=self._generator)
+            places = starts[:, None] + torch.arange(self.length)
+            tokens = text[places % len(text)].to(self._device)
         else:  # tokenizers give the token of padding to nothing else
             tokens = tokens.where(tokens != pad_token, (pad_token + 1) % self._vocabulary)
         return {"input_ids": tokens.where(mask, pad_token), "attention_mask": mask.long()}
@@ -116,30 +118,23 @@ class TextMaker:
         return lengths
 
     def _draw(self, most: int, count: int) -> torch.Tensor:
-        return torch.randint(
-            max(int(SHORTEST * most), 1), most + 1, (count,), generator=self._generator
-        )
+        """Lengths that are uniform between half of the most and all of it."""
+        return torch.randint(max(most // 2, 1), most + 1, (count,), generator=self._generator)
 
     def _number_documents(self) -> torch.Tensor:
         """Positions of tokens in their documents, int64 [batch, length]; a row has several, the
         last one is cut.
         """
-        return torch.stack([self._number_row() for _ in range(self.batch_size)])
-
-    def _number_row(self) -> torch.Tensor:
-        numbers: list[int] = []
-        while len(numbers) < self.length:
-            if self._given is None:
-                numbers += range(int(self._draw(max(self.length - 1, 1), 1)))
-            else:
-                numbers += range(next(self._given))
-        return torch.tensor(numbers[: self.length])
-
-    def _read_words(self, lengths: torch.Tensor) -> torch.Tensor:
-        """Tokens of the text from places at random, int64 [batch, length]."""
-        tokens = tokenize_words(min(self._vocabulary, MAX_WORD_TOKENS))
-        starts = torch.randint(len(tokens), (len(lengths),), generator=self._generator)
-        return tokens[(starts[:, None] + torch.arange(self.length)) % len(tokens)]
+        rows = []
+        for _ in range(self.batch_size):
+            numbers: list[int] = []
+            while len(numbers) < self.length:
+                if self._given is None:
+                    numbers += range(int(self._draw(max(self.length - 1, 1), 1)))
+                else:
+                    numbers += range(next(self._given))
+            rows.append(numbers[: self.length])
+        return torch.tensor(rows)
 
 
 @cache

@@ -22,8 +22,11 @@ def names() -> list[str]:
 
 def examine(trial: Trial) -> Examined:
     model = trial.model
-    if model.pretrained and not _has_weights(model):
-        return Examined([f"model.pretrained=true: timm has no weights of {model.name}"])
+    if model.pretrained:
+        config = timm.models.get_pretrained_cfg(_current(model.name), allow_unregistered=False)
+        # somewhere to fetch them from; or the user says where
+        if not (config.has_weights or "pretrained_cfg_overlay" in model.arguments):
+            return Examined([f"model.pretrained=true: timm has no weights of {model.name}"])
     return try_classifier(_make_module, trial)
 
 
@@ -50,14 +53,6 @@ def _make_module(model: Model) -> Any:
         arguments["img_size"] = model.image_size
     with report_unreachable_hub(model):
         return timm.create_model(model.name, pretrained=model.pretrained, **arguments)
-
-
-def _has_weights(model: Model) -> bool:
-    """Whether there is somewhere to fetch them from, or the user said where
-    (`pretrained_cfg_overlay`).
-    """
-    config = timm.models.get_pretrained_cfg(_current(model.name), allow_unregistered=False)
-    return config.has_weights or "pretrained_cfg_overlay" in model.arguments
 
 
 def _current(name: str) -> str:

@@ -59,9 +59,11 @@ def build(trial: Trial, device: torch.device) -> Built:
         )
         module, inputs = made.get_module()
     except NotImplementedError as error:
-        raise UnavailableError(
-            f"TorchBench's {name}: {error}{_hint_batch_size(model_class, trial)}"
-        ) from error
+        hint = ""
+        if not getattr(model_class, "ALLOW_CUSTOMIZE_BSIZE", True):  # it has one batch size
+            setting = f"DEFAULT_{TESTS[trial.workload].upper()}_BSIZE"
+            hint = f" (take batch_size={getattr(model_class, setting, None)})"
+        raise UnavailableError(f"TorchBench's {name}: {error}{hint}") from error
     finally:
         torch.manual_seed = seed
     if (batch := make_batch(inputs)) is None:
@@ -93,11 +95,3 @@ def _import_model_class(name: str) -> Any:
         raise UnavailableError(
             f"TorchBench's {name} needs more: {error}; {INSTALL.format(name=name)}"
         ) from error
-
-
-def _hint_batch_size(model_class: Any, trial: Trial) -> str:
-    """A hint for models with one batch size."""
-    if getattr(model_class, "ALLOW_CUSTOMIZE_BSIZE", True):
-        return ""
-    name = f"DEFAULT_{TESTS[trial.workload].upper()}_BSIZE"
-    return f" (take batch_size={getattr(model_class, name, None)})"

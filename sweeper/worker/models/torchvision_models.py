@@ -10,10 +10,7 @@ from sweeper.core.trial import Model, Trial
 from . import Built, Examined, build_classifier, try_classifier
 from .pretrained import report_unreachable_hub
 
-IMAGE_SIZES = {"inception_v3": 299}
-IMAGE_SIZE = 224
 CLASSES = 1000  # of ImageNet, which every set of weights was trained on
-WITH_HELPERS = ("googlenet", "inception_v3")  # two more classifiers along the way
 
 
 def names() -> list[str]:
@@ -23,11 +20,9 @@ def names() -> list[str]:
 def examine(trial: Trial) -> Examined:
     model = trial.model
     if model.pretrained and model.num_classes not in (None, CLASSES):
-        problem = (
-            f"model.num_classes={model.num_classes}: torchvision's weights have {CLASSES}; "
-            "timm's take others"
-        )
-        return Examined([problem])
+        given = f"model.num_classes={model.num_classes}"
+        reason = f"torchvision's weights have {CLASSES}; timm's take others"
+        return Examined([f"{given}: {reason}"])
     if model.pretrained and model.image_size and _has_positions(model.name):
         weights = f"torchvision's weights of {model.name}"
         return Examined(
@@ -45,7 +40,7 @@ def build(trial: Trial, device: torch.device) -> Built:
     model = trial.model
     with torch.device(device):
         module = _make_module(model)
-    size = IMAGE_SIZES.get(model.name, IMAGE_SIZE)
+    size = 299 if model.name == "inception_v3" else 224
     return build_classifier(module, trial, size, model.num_classes or CLASSES, device)
 
 
@@ -55,7 +50,7 @@ def _make_module(model: Model) -> Any:
         arguments["weights"] = "DEFAULT"
     else:
         arguments["num_classes"] = model.num_classes or CLASSES
-        if model.name in WITH_HELPERS:
+        if model.name in ("googlenet", "inception_v3"):  # with two more classifiers along the way
             arguments |= {"aux_logits": False, "init_weights": True}
     if model.image_size and _has_positions(model.name):
         arguments["image_size"] = model.image_size

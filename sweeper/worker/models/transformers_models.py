@@ -7,7 +7,6 @@ images with texts both.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -26,17 +25,11 @@ from .dropout import silence_rates
 from .pretrained import report_unreachable_hub
 from .texts import SEQUENCE_LENGTH, TextMaker, may_be_packed
 
-# Of Whisper's spectrogram: its second convolution halves them, https://arxiv.org/abs/2212.04356
-FRAMES_PER_POSITION = 2
-BEFORE_5 = (
-    "removed in transformers 5.0 (https://github.com/huggingface/transformers/pull/42235); "
-    "transformers 4 has it"
-)
-REMOVED = {"Speech2Text2ForCausalLM": BEFORE_5}  # classes that earlier releases had
+REMOVED = {  # classes that earlier releases had
+    "Speech2Text2ForCausalLM": "removed in transformers 5.0 "
+    "(https://github.com/huggingface/transformers/pull/42235); transformers 4 has it"
+}
 FLASH = "flash_attention_2"
-TOKEN_LABELS = ("MaskedLM", "CausalLM", "ConditionalGeneration", "LMHeadModel")
-IGNORED = -100  # the label of a place that the loss leaves out
-CLASS_LABELS = ("SequenceClassification", "ImageClassification", "AudioClassification")
 
 
 def names() -> list[str]:
@@ -89,7 +82,17 @@ def load(model: Model) -> None:
         )
     model_class = getattr(transformers, model.name)
     if model.attention == FLASH:
-        _require_flash_attention(model_class)
+        # where flash-attn's kernel cannot be had, transformers would fetch one from its hub
+        allowed = getattr(model_class, "_compatible_flash_implementations", None) or [FLASH]
+        if FLASH not in allowed:
+            raise UnavailableError(
+                f"model.attention={FLASH}: {model_class.__name__} takes {', '.join(allowed)} "
+                "instead"
+            )
+        if not transformers.utils.is_flash_attn_2_available():
+            raise UnavailableError(
+                f"model.attention={FLASH} needs a GPU and flash-attn: pip install flash-attn"
+            )
     if model.pretrained:
         _make_module(model)
 
@@ -99,20 +102,16 @@ def build(trial: Trial, device: torch.device) -> Built:
         module = _make_module(trial.model)
     module = module.to(device)
     if trial.workload in CACHED:
-        return _build_decoder(trial, module, device)
+        length = trial.model.sequence_length or SEQUENCE_LENGTH
+        make_cache = partial(transformers.StaticCache, config=module.config, max_cache_len=length)
+        decoder = CachedDecoder(module, make_cache, trial, device)
+        timed = 1 if trial.workload == "decode" else length
+        first, second, unseen = (decoder.draw_tokens(timed) for _ in range(3))
+        return Built(decoder, (first, second), unseen, mean_of_floats)
     texts = TextMaker(trial, module, device)
     first, second, unseen = (_make_batch(trial, module, texts, device) for _ in range(3))
     text = texts.describe() if "input_ids" in first.kwargs else None
     return Built(module, (first, second), unseen, OwnLossOrMean(), text=text)
-
-
-def _build_decoder(trial: Trial, module: Any, device: torch.device) -> Built:
-    length = trial.model.sequence_length or SEQUENCE_LENGTH
-    make_cache = partial(transformers.StaticCache, config=module.config, max_cache_len=length)
-    decoder = CachedDecoder(module, make_cache, trial, device)
-    timed = 1 if trial.workload == "decode" else length
-    first, second, unseen = (decoder.draw_tokens(timed) for _ in range(3))
-    return Built(decoder, (first, second), unseen, mean_of_floats)
 
 
 def _is_removed(name: str) -> bool:
@@ -139,21 +138,6 @@ def _make_config(model: Model) -> Any:
         # as T5's checkpoints have it; labels are shifted with it
         config.decoder_start_token_id = config.pad_token_id
     return config
-
-
-def _require_flash_attention(model_class: Any) -> None:
-    """Raise UnavailableError where transformers would fetch a kernel from its hub in place of
-    flash-attn's.
-    """
-    allowed = getattr(model_class, "_compatible_flash_implementations", None) or [FLASH]
-    if FLASH not in allowed:
-        raise UnavailableError(
-            f"model.attention={FLASH}: {model_class.__name__} takes {', '.join(allowed)} instead"
-        )
-    if not transformers.utils.is_flash_attn_2_available():
-        raise UnavailableError(
-            f"model.attention={FLASH} needs a GPU and flash-attn: pip install flash-attn"
-        )
 
 
 def _make_module(model: Model) -> Any:
@@ -190,22 +174,19 @@ def _construct(model: Model, config: Any) -> Any:
         )
 
 
-READS: Mapping[str, Callable[[Any], bool]] = {  # configurations by the main input of their models
-    "input_ids": lambda config: hasattr(config.get_text_config(), "vocab_size"),
-    # ViTForImageClassification
-    "pixel_values": lambda config: isinstance(getattr(config, "image_size", None), int),
-    "input_features": lambda config: bool(config.model_type == "whisper"),
-}
-
-
 def _main_input(model_class: Any, config: Any) -> str | None:
     """What a model reads: tokens, images of one size or Whisper's spectrograms; None for everything
     else.
     """
     name: str = model_class.main_input_name
-    if name in READS and READS[name](config):
-        return name
-    return None
+    match name:
+        case "input_ids":
+            is_known = hasattr(config.get_text_config(), "vocab_size")
+        case "pixel_values":  # ViTForImageClassification
+            is_known = isinstance(getattr(config, "image_size", None), int)
+        case _:
+            is_known = name == "input_features" and config.model_type == "whisper"
+    return name if is_known else None
 
 
 def _make_batch(trial: Trial, module: Any, texts: TextMaker, device: torch.device) -> Batch:
@@ -216,10 +197,9 @@ def _make_batch(trial: Trial, module: Any, texts: TextMaker, device: torch.devic
     takes = inspect.signature(type(module).forward).parameters
     has_labels = trial.workload == "train" or trial.text.labels
     if main_input == "input_features":
-        frames = FRAMES_PER_POSITION * config.max_source_positions
-        inputs["input_features"] = torch.randn(
-            trial.batch_size, config.num_mel_bins, frames, device=device
-        )
+        # its second convolution halves the frames, https://arxiv.org/abs/2212.04356
+        shape = (trial.batch_size, config.num_mel_bins, 2 * config.max_source_positions)
+        inputs["input_features"] = torch.randn(shape, device=device)
     elif main_input == "pixel_values":
         inputs["pixel_values"] = _make_pixels(config, trial.batch_size, device)
     else:
@@ -243,7 +223,7 @@ def _make_labels(
     """
     name, config = type(module).__name__, module.config
     batch_size, length = texts.batch_size, texts.length
-    if name.endswith(CLASS_LABELS):
+    if name.endswith(("SequenceClassification", "ImageClassification", "AudioClassification")):
         return {"labels": torch.randint(config.num_labels, (batch_size,), device=device)}
     if name.endswith("QuestionAnswering"):
         answers = {}
@@ -253,13 +233,13 @@ def _make_labels(
         return answers
     if name.endswith("TokenClassification"):
         classes = config.num_labels
-    elif name.endswith(TOKEN_LABELS):
+    elif name.endswith(("MaskedLM", "CausalLM", "ConditionalGeneration", "LMHeadModel")):
         classes = config.get_text_config().vocab_size
     else:
         return {}
     labels = torch.randint(classes, (batch_size, length), device=device)
     if mask is not None:
-        labels = labels.where(mask.bool(), IGNORED)
+        labels = labels.where(mask.bool(), -100)  # the loss leaves such places out
     return {"labels": labels}
 
 

@@ -16,10 +16,6 @@ from sweeper.core.system.gpus import GpuReading, read_handle
 
 from .host_monitor import own_processes
 
-# Reasons that slow a step down; the other ones are those of an idle GPU and of clocks that somebody
-# chose.
-SLOWDOWNS = ("power_cap", "hardware", "thermal", "hardware_thermal", "power_brake")
-
 
 class GpuMonitor:
     """Reads one GPU. Without NVML, or on a CPU, every reading is None.
@@ -43,11 +39,19 @@ class GpuMonitor:
         """Take a reading right after a block of an arm: NVML's clock is that of the last tenth of a
         second.
         """
-        if self._handle is not None:
-            reading = read_handle(self._nvml, self._handle)
-            self._readings[arm].append(reading)
-            if (others := _count_others(reading, self._neighbours())) is not None:
-                self._most_others = max(others, self._most_others or 0)
+        if self._handle is None:
+            return
+        reading = read_handle(self._nvml, self._handle)
+        self._readings[arm].append(reading)
+        if reading.pids is None:
+            return
+        neighbours = self._neighbours()
+        own = own_processes(neighbours)
+        if reading.pids & own:
+            others = len(reading.pids - own)
+        else:  # in a container our own number may be another one, or hidden
+            others = max(len(reading.pids) - 1 - len(neighbours), 0)
+        self._most_others = max(others, self._most_others or 0)
 
     def state(self) -> GpuState | None:
         """What was read so far."""
@@ -78,7 +82,9 @@ class GpuMonitor:
                 if reading.lowered_clocks is not None:
                     known = True
                     found.update(reading.lowered_clocks)
-        return tuple(sorted(found.intersection(SLOWDOWNS))) if known else None
+        # the other reasons are those of an idle GPU, and of clocks that somebody chose
+        found &= {"power_cap", "hardware", "thermal", "hardware_thermal", "power_brake"}
+        return tuple(sorted(found)) if known else None
 
     def is_shared(self) -> bool:
         """Whether others were seen on the GPU so far."""
@@ -123,18 +129,6 @@ class GpuMonitor:
             return getattr(self._nvml, function)(self._handle, *arguments)
         except self._nvml.NVMLError:
             return None
-
-
-def _count_others(reading: GpuReading, neighbours: frozenset[int]) -> int | None:
-    """Count compute processes of others. In a container our own number may be another one, or
-    hidden.
-    """
-    if reading.pids is None:
-        return None
-    own = own_processes(neighbours)
-    if reading.pids & own:
-        return len(reading.pids - own)
-    return max(len(reading.pids) - 1 - len(neighbours), 0)
 
 
 def open_nvml(device: torch.device) -> tuple[Any, Any]:

@@ -4,7 +4,6 @@ import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,8 +45,7 @@ class HostMonitor:
         return None if waited_s is None or self._waited_s is None else waited_s - self._waited_s
 
 
-@dataclass(frozen=True)
-class Spent:
+class Spent(NamedTuple):
     """Processor seconds of a process so far, those of ended children that it has collected
     included.
     """
@@ -95,12 +93,11 @@ def _find_processes(sessions: set[int]) -> Iterator[tuple[int, list[str]]]:
     """Processes of these sessions with the fields of their /proc/<pid>/stat that follow the
     name.
     """
-    names = set(map(str, sessions))
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with suppress(OSError):  # it has just ended
                 fields = (folder / "stat").read_text().rpartition(")")[2].split()
-                if fields[3] in names:
+                if int(fields[3]) in sessions:
                     yield int(folder.name), fields
 
 

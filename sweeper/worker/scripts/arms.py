@@ -44,14 +44,14 @@ class SwitchableModule:
     def __init__(
         self,
         module: torch.nn.Module,
+        caller: torch.nn.Module,
         compiled: Function,
         eager: Function,
-        caller: torch.nn.Module | None = None,
     ) -> None:
-        self.module, self.compiled, self._eager = module, compiled, eager
-        self.caller = module if caller is None else caller
+        self.module, self.caller = module, caller
+        self.compiled, self._eager = compiled, eager
         self.chosen: Function = eager
-        self.shapes: Counter[tuple[object, ...]] = Counter()
+        self.shapes: Counter[tuple[torch.Size, ...]] = Counter()
 
     @staticmethod
     def compile(
@@ -63,18 +63,8 @@ class SwitchableModule:
         def forward(*arguments: Any, **options: Any) -> Any:
             return call_eager(module, *arguments, **options)
 
-        return SwitchableModule(
-            module, compile_function(forward, trial, counters), module._call_impl
-        )
-
-    @staticmethod
-    def of_script(module: torch.nn.Module, result: object) -> SwitchableModule:
-        """Make the form of a module of which `torch.compile` gave the script `result`; the stance
-        turns it off.
-        """
-        caller = result if isinstance(result, torch.nn.Module) else module
-        called: Function = caller.__dict__.get(CALLED_FIRST) or caller._call_impl
-        return SwitchableModule(module, called, called, caller)
+        compiled = compile_function(forward, trial, counters)
+        return SwitchableModule(module, module, compiled, module._call_impl)
 
     def choose(self, arm: str) -> None:
         self.chosen = self.compiled if arm == "compiled" else self._eager
@@ -111,7 +101,12 @@ class CompileOnFirstCall:
         def stand_in(module: torch.nn.Module, /, *arguments: Any, **options: Any) -> Any:
             self._step_aside()
             try:
-                self._note(module, find_script_line())
+                name = name_call(name_class(module), find_script_line())
+                is_new = name in self._missing and module not in self._seen
+                if is_new and is_called_to_train(module):
+                    self._missing.remove(name)
+                    self._seen.add(module)
+                    self._hear(module)
                 return call(module, *arguments, **options)
             finally:
                 self.begin()
@@ -127,13 +122,6 @@ class CompileOnFirstCall:
     def _step_aside(self) -> None:
         if self._patch:
             self._patches.undo(self._patch)
-
-    def _note(self, module: torch.nn.Module, line: str) -> None:
-        name = name_call(name_class(module), line)
-        if name in self._missing and module not in self._seen and is_called_to_train(module):
-            self._missing.remove(name)
-            self._seen.add(module)
-            self._hear(module)
 
 
 class Arms:
@@ -154,11 +142,6 @@ class Arms:
         self._patches.own("callback of Dynamo", self.counters.end)
         torch.compiler.set_stance("force_eager")
 
-    @property
-    def is_own(self) -> bool:
-        """Whether the script's own compiled code is the compiled arm."""
-        return bool(self._calls.own)
-
     def prepare(self, modules: Iterable[torch.nn.Module]) -> None:
         """Make the compiled arm. Raises NotCompiledError without modules, or where one has not
         come.
@@ -167,12 +150,12 @@ class Arms:
             raise NotCompiledError(
                 f"not called for training as in the script's first run: {', '.join(missing)}"
             )
-        if self.is_own:
-            last = {
-                item.module: item.result for item in self._calls.compiled if item.module is not None
-            }
-            for pair in last.items():
-                self._put(SwitchableModule.of_script(*pair))
+        if self._calls.own:
+            for module, result in dict(self._calls.compiled).items():  # the last of each module
+                caller = result if isinstance(result, torch.nn.Module) else module
+                called: Function = caller.__dict__.get(CALLED_FIRST) or caller._call_impl
+                # the stance turns it off
+                self._put(SwitchableModule(module, caller, called, called))
             return
         for module in modules:
             self._put(SwitchableModule.compile(module, self._trial, self.counters))
@@ -217,9 +200,9 @@ class Arms:
         """Each module with its compiled form; of what the script compiles by itself, modules
         alone.
         """
-        if not self.is_own:
-            return [(form.module, form.compiled) for form in self.forms]
-        return [(item.module, item) for item in self._calls.compiled if item.module is not None]
+        if self._calls.own:
+            return self._calls.compiled
+        return [(form.module, form.compiled) for form in self.forms]
 
     def require_compiled(self) -> None:
         """Raise NotCompiledError where the compiled arm has run nothing compiled."""
@@ -227,7 +210,7 @@ class Arms:
             return
         if (reason := self.counters.explain_not_compiled()) is None:
             return
-        if not self.is_own:
+        if not self._calls.own:
             raise NotCompiledError(reason)
         where = ", ".join(call.where for call in self._calls.own)
         if torch._dynamo.config.disable or os.environ.get("TORCHDYNAMO_DISABLE") == "1":

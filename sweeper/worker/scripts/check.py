@@ -5,10 +5,10 @@ A module is judged by itself: its outputs, and the gradients of its own loss whe
 else of a weighted mean of its outputs. The script's loss and its optimizer are eager in both arms.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -32,8 +32,7 @@ from .watch.patches import Patches
 MAX_BATCHES = 2  # that are judged, of each module
 
 
-@dataclass(frozen=True)
-class ModuleCall:
+class ModuleCall(NamedTuple):
     """What a module was called with, and the format of autocast at the time."""
 
     batch: Batch
@@ -53,31 +52,28 @@ class JudgedModule(Judged):
     ):
         self.measure, self.device = job.measure, device
         self.capture, autocast = OutputCapture(), calls[0].autocast
-        self._context = Numerics(device, autocast, scaler=False).context
+        context = Numerics(device, autocast, scaler=False).context
         batches = tuple(call.batch for call in calls)
         loss = self.capture.wrap(OwnLossOrMean(weighted_mean_of_floats))
         self.built = Built(module, batches[:MAX_BATCHES], batches[-1], loss, unseen_origin="given")
         self.bench = ModelBench(self.built.batches, device)
-        self.eager = Arm("eager", self._make_step(partial(call_eager, module)), eager=True)
-        self.compiled = Arm("compiled", self._make_step(compiled), eager=False)
+        make_step = partial(
+            make_training_step, self.built, optimizer=None, scaler=None, context=context
+        )
+        self.eager = Arm("eager", make_step(partial(call_eager, module)), eager=True)
+        self.compiled = Arm("compiled", make_step(compiled), eager=False)
         self.optimizers = []
+        given = copy_batch(batches[0])
+        # in which short format an eager call computes, whoever asks for it
+        with torch.no_grad(), context(), FormatWatch() as watch:  # type: ignore[no-untyped-call]
+            call_eager(module, *given.args, **given.kwargs)
         self.trial = replace(
             job.trial,
             workload="train",
-            precision=find_precision(module, autocast, self._find_format(calls[0].batch)),
+            precision=find_precision(module, autocast, watch.found),
             device=device.type,
             model=replace(job.trial.model, dropout=True),  # as the script has it
         )
-
-    def _make_step(self, function: Function) -> Callable[[Batch], torch.Tensor]:
-        return make_training_step(self.built, function, None, None, self._context)
-
-    def _find_format(self, batch: Batch) -> str:
-        """Find the short format that an eager call computes in, whoever asks for it."""
-        given = copy_batch(batch)
-        with torch.no_grad(), self._context(), FormatWatch() as watch:  # type: ignore[no-untyped-call]
-            call_eager(self.built.module, *given.args, **given.kwargs)
-        return str(watch.found)
 
 
 def check_modules(
@@ -92,9 +88,16 @@ def check_modules(
     Raises MismatchError for one that is wrong.
     """
     recorded: dict[torch.nn.Module, list[ModuleCall]] = {module: [] for module, _ in pairs}
+
+    def record(
+        module: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
+    ) -> None:
+        calls = recorded[module]
+        if torch.is_grad_enabled() and len(calls) < MAX_BATCHES + 1:
+            calls.append(ModuleCall(copy_batch(Batch(arguments, options)), read_autocast(device)))
+
     hooks = []
-    for module, calls in recorded.items():
-        record = _make_recorder(calls, device)
+    for module in recorded:
         handle = module.register_forward_pre_hook(record, with_kwargs=True)
         hooks.append(patches.own("hook before the forward of a module", handle.remove))
     yield
@@ -114,13 +117,3 @@ def check_modules(
     worst = max(found, key=lambda one: severity(one.passed))
     log.add(accuracy=worst)
     require_right(worst)
-
-
-def _make_recorder(calls: list[ModuleCall], device: torch.device) -> Callable[..., None]:
-    def record(
-        _module: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
-    ) -> None:
-        if torch.is_grad_enabled() and len(calls) < MAX_BATCHES + 1:
-            calls.append(ModuleCall(copy_batch(Batch(arguments, options)), read_autocast(device)))
-
-    return record

@@ -13,8 +13,7 @@ from sweeper.worker.source_lines import name_call, name_class
 from .subject import ScriptSubject
 from .watch.loop import Loop
 
-MAX_SHAPES = 12  # that a record keeps
-MAX_SIZES = 500  # the same, of the dimension that varies
+MAX_SIZES = 500  # of the dimension that varies, that a record keeps
 
 
 def describe(subject: ScriptSubject, sha256: str | None) -> ScriptRun:
@@ -22,7 +21,7 @@ def describe(subject: ScriptSubject, sha256: str | None) -> ScriptRun:
     loop = subject.loop
     # Of the module that gets the most different ones: shapes of several modules have nothing to do
     # with each other.
-    shapes: Counter[tuple[object, ...]] = max(
+    shapes: Counter[tuple[torch.Size, ...]] = max(
         (form.shapes for form in subject.forms.forms), key=len, default=Counter()
     )
     sizes = count_sizes(shapes)
@@ -37,8 +36,8 @@ def describe(subject: ScriptSubject, sha256: str | None) -> ScriptRun:
         recorded=loop.loader.num_replayed,
         compile_calls=tuple(subject.calls.calls),
         shapes=tuple(
-            Shapes(", ".join(map(_show, key)), count)
-            for key, count in shapes.most_common(MAX_SHAPES)
+            Shapes(", ".join(map(str, map(list, key))), count)
+            for key, count in shapes.most_common(12)
         ),
         num_shapes=len(shapes),
         sizes=group_sizes(sizes),
@@ -57,12 +56,10 @@ def name_module(loop: Loop, module: torch.nn.Module) -> str:
     return name_call(name_class(module), loop.modules.modules.get(module, ""))
 
 
-def count_sizes(shapes: Counter[tuple[object, ...]]) -> Counter[int]:
+def count_sizes(shapes: Counter[tuple[torch.Size, ...]]) -> Counter[int]:
     """The sizes of the dimension that varies, where one of the first tensor does; else empty."""
     found: Counter[int] = Counter()
-    first = [
-        (key[0], count) for key, count in shapes.items() if key and isinstance(key[0], torch.Size)
-    ]
+    first = [(key[0], count) for key, count in shapes.items() if key]
     if len({len(shape) for shape, _ in first}) != 1:
         return found
     varying = [
@@ -89,7 +86,3 @@ def choose_sizes(counts: Counter[int]) -> tuple[int, ...]:
         return ()
     shares = (0.25, 0.5, 0.75, 1.0)
     return tuple(sorted({sizes[math.ceil(share * len(sizes)) - 1] for share in shares}))
-
-
-def _show(shape: object) -> str:
-    return str(list(shape)) if isinstance(shape, tuple) else str(shape)

@@ -9,8 +9,8 @@ many of each kind. Where a whole period would take too long, both are timed with
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import NamedTuple
 
 from sweeper.core.record import LoopRun
 from sweeper.worker.measurement.bench import Steps
@@ -45,7 +45,7 @@ def time_loop(subject: ScriptSubject, arm: str, known: LoopFacts = NOTHING) -> S
 
 
 class _Event(IntEnum):
-    """What came before the end of a step, the one that is usually rarest last."""
+    """What came before the end of a step, the one that is usually rarest last; NONE is false."""
 
     NONE = 0
     EPOCH = 1  # the loader began anew
@@ -58,8 +58,7 @@ KINDS = (_Event.EVALUATION, _Event.SAVE, _Event.EPOCH)
 MAX_DIFFERENCES = (0.25, 1, 1)
 
 
-@dataclass(frozen=True)
-class _Window:
+class _Window(NamedTuple):
     """A time in which a loop is measured: from an idle device to the end of a step."""
 
     before: Counts
@@ -75,11 +74,7 @@ class _Window:
         return _Window(before, len(subject.forms.counters.programs), now, now, before)
 
     def extend(self, subject: ScriptSubject) -> _Window:
-        return replace(self, end=time.perf_counter(), seen=subject.loop.count())
-
-    def finish(self, subject: ScriptSubject) -> _Window:
-        subject.bench.synchronize()
-        return self.extend(subject)
+        return self._replace(end=time.perf_counter(), seen=subject.loop.count())
 
     @property
     def length_s(self) -> float:
@@ -155,7 +150,7 @@ class _Timing:
                 bool(ours) != bool(eagers) or abs(ours / periods - eagers) > most
                 for ours, eagers, most in found
             )
-        return self._period is not _Event.NONE and not window.events[KINDS.index(self._period)]
+        return bool(self._period) and not window.events[KINDS.index(self._period)]
 
     def choose(self) -> _Window:
         """Choose the window that counts."""
@@ -164,7 +159,7 @@ class _Timing:
         longest = self._longest_without(self._window)
         if longest.steps >= MIN_STEPS:
             return longest
-        return replace(self._first, end=self._window.end, seen=self._window.seen)
+        return self._first._replace(end=self._window.end, seen=self._window.seen)
 
     def _begin_after(self, last: _Window) -> None:
         """Begin anew after an event, before which the window was `last`."""
@@ -177,6 +172,11 @@ class _Timing:
             return window
         return self._without
 
+    def _finish(self) -> None:
+        """End the window when the device is idle."""
+        self._subject.bench.synchronize()
+        self._window = self._window.extend(self._subject)
+
     def _is_long(self) -> bool:
         return self._window.steps >= MIN_STEPS and self._window.length_s >= self._limit_s
 
@@ -185,39 +185,36 @@ class _Timing:
             self._period, self._whole = event, None
             self._begin_after(last)
             return False
-        if event is not _Event.NONE and event is self._period:
+        if event and event is self._period:
             if self._is_long():
-                self._window = self._window.finish(self._subject)
+                self._finish()
             self._whole = self._window
             return self._is_long()
         window, interval = self._window, self._known.interval
         is_near = interval * window.length_s / window.steps <= self._patience_s
-        waits = self._period is not _Event.NONE or (is_near and window.steps <= interval)
+        waits = bool(self._period) or (is_near and window.steps <= interval)
         is_late = (
             window.length_s >= self._patience_s or window.end - self._start >= 2 * self._patience_s
         )
         if (self._is_long() and not waits) or (is_late and window.steps >= MIN_STEPS):
-            self._window = window.finish(self._subject)
+            self._finish()
             return True
         return False
 
     def _follow_eager(self, event: _Event, last: _Window) -> bool:
         known = self._known
-        if (
-            event is not _Event.NONE
-            and not known.events[KINDS.index(event)]
-            and self._restarts < MAX_STARTS
-        ):
+        if event and not known.events[KINDS.index(event)] and self._restarts < MAX_STARTS:
             self._restarts += 1
             self._begin_after(last)
             return False
         if self._window.steps % known.steps == 0:
-            self._whole = self._window = self._window.finish(self._subject)
+            self._finish()
+            self._whole = self._window
             return not any(known.events) or self._window.length_s >= self._limit_s
         if (
             self._window.length_s >= max(2 * known.seconds, self._patience_s)
             and self._window.steps >= MIN_STEPS
         ):
-            self._window = self._window.finish(self._subject)
+            self._finish()
             return True
         return False

@@ -68,12 +68,12 @@ def test_formats_of_parameters_are_recorded(trial: Trial, parameters: dict[str, 
 
 
 def test_cast_reaches_buffers_and_inputs_and_leaves_whole_numbers_alone() -> None:
-    module = torch.nn.BatchNorm1d(16).double()
-    assert module.running_mean is not None
-    models.formats.cast_module(module, torch.float32)
-    assert (module.weight.dtype, module.running_mean.dtype) == (torch.float32, torch.float32)
-    assert module.num_batches_tracked is not None
-    assert module.num_batches_tracked.dtype == torch.int64
+    built = models.build(cast("noisy_cnn", precision=BF16), 0, torch.device("cpu"))
+    norm = next(item for item in built.module.modules() if isinstance(item, torch.nn.BatchNorm2d))
+    assert norm.running_mean is not None
+    assert (norm.weight.dtype, norm.running_mean.dtype) == (torch.bfloat16, torch.bfloat16)
+    assert norm.num_batches_tracked is not None
+    assert norm.num_batches_tracked.dtype == torch.int64
     built = models.build(cast("in_float64"), 0, torch.device("cpu"))
     assert {batch.args[0].dtype for batch in (*built.batches, built.unseen)} == {torch.float32}
 

@@ -8,7 +8,6 @@ import gc
 import itertools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +22,7 @@ from sweeper.worker import session
 from sweeper.worker.failures import UnsteadyError
 from sweeper.worker.lease import Lease
 from sweeper.worker.measurement import device_time, host_time, memory
-from sweeper.worker.measurement.bench import Arm, Steps, time_first_steps
+from sweeper.worker.measurement.bench import Arm, Steps
 from sweeper.worker.measurement.device_time import Work
 from sweeper.worker.measurement.energy import measure_energy
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
@@ -141,8 +140,8 @@ def test_first_steps_end_when_they_are_steady_or_have_seen_each_batch_twice(
     def note(times_s: list[float]) -> None:
         noted.append(len(times_s))
 
-    assert machine.run(time_first_steps(bench, COMPILED, note)) == [pytest.approx(0.025)] * least
-    assert len(machine.run(time_first_steps(bench, COMPILED, note), hold_up)) == most
+    assert machine.run(bench.first_steps_s(COMPILED, note)) == [pytest.approx(0.025)] * least
+    assert len(machine.run(bench.first_steps_s(COMPILED, note), hold_up)) == most
     assert noted == [*range(1, least + 1), *range(1, most + 1)]
 
 
@@ -227,7 +226,7 @@ def test_a_round_is_void_where_a_block_does_more_than_train(
 
     def happen(number: int) -> None:
         if number in (0, 12 + 4):  # in untimed steps, and in the first block of the second round
-            watched.counts = replace(watched.counts, **dict.fromkeys(VOID[reason], number + 1))
+            watched.counts = watched.counts._replace(**dict.fromkeys(VOID[reason], number + 1))
             watched.programs |= set() if VOID[reason] else {f"{number}"}
 
     machine.run(setup.time_rounds(notes), happen)
@@ -246,7 +245,7 @@ def test_a_script_that_saves_in_each_round_is_unsteady_and_its_memory_is_not_kno
     steps = setup.time_rounds(make_notes(Process(0, 0, True, steps_per_block=4)))
 
     def save(number: int) -> None:
-        watched.counts = replace(watched.counts, saved=number)
+        watched.counts = watched.counts._replace(saved=number)
 
     with pytest.raises(UnsteadyError, match="3 of 3 rounds were void: the script saved a file"):
         machine.run(steps, save)

@@ -108,7 +108,13 @@ class StepReplayer:
         """Call the compiled module, and note the call where its gradients will be asked for."""
         if not torch.is_grad_enabled() or self.is_comparing or self.unknown or not self._has_room():
             return self._compiled(*arguments, **options)
-        call = self._note(Batch(arguments, options))
+        parameters = list(self._module.parameters())
+        versions = [(id(item), item._version) for item in parameters]
+        if versions != self._versions:
+            self._weights, self._versions = _copy_values(parameters), versions
+        state = State(self._module, self._weights | _copy_values(self._module.buffers()))
+        batch, autocast = copy_batch(Batch(arguments, options)), read_autocast(self._device)
+        call = RecordedCall(batch, state, autocast, read_states(self._device))
         output = self._compiled(*arguments, **options)
         # a CUDA graph writes to its outputs again when the call is repeated
         if self._device.type == "cuda":
@@ -136,15 +142,6 @@ class StepReplayer:
         for hook in call.hooks:
             hook.remove()
 
-    def _note(self, batch: Batch) -> RecordedCall:
-        parameters = list(self._module.parameters())
-        versions = [(id(item), item._version) for item in parameters]
-        if versions != self._versions:
-            self._weights, self._versions = _copy_values(parameters), versions
-        values = self._weights | _copy_values(self._module.buffers())
-        state, autocast = State(self._module, values), read_autocast(self._device)
-        return RecordedCall(copy_batch(batch), state, autocast, read_states(self._device))
-
     def compare(self) -> None:
         """Run the calls of the step that has ended in every arm, and compare what they give."""
         calls = [call for call in self._calls if call.gradients]
@@ -152,7 +149,8 @@ class StepReplayer:
             self._forget(self._calls[0])
         if calls and not self.unknown:
             failed = try_reading(partial(self._compare_all, calls))
-            self.unknown = failed.reason if isinstance(failed, Missing) else self.unknown
+            if isinstance(failed, Missing):
+                self.unknown = failed.reason
         self._weights, self._versions = {}, []
 
     def _compare_all(self, calls: Sequence[RecordedCall]) -> None:
@@ -196,9 +194,9 @@ class StepReplayer:
         if call.autocast is not None and self._longer is not False:
             longer = self._run(call, LONGER)
             self._longer = self._longer or not is_random or _are_near(longer, eager)
-            arms |= {LONGER: longer} if self._longer else {}
-        names = tuple(eager)
-        self._differences.setdefault(names, Differences(tolerance)).add(arms)
+            if self._longer:
+                arms[LONGER] = longer
+        self._differences.setdefault(tuple(eager), Differences(tolerance)).add(arms)
 
     def judge(self) -> Trajectory:
         """Say whether the compiled module trains as eager does, by the calls so far."""
@@ -222,7 +220,9 @@ class StepReplayer:
         if relative:
             torch.manual_seed(self._num_noises)  # another noise in each arm of each call
             self._num_noises += 1
-            leaves = _keep_gradients(perturb(self._module, leaves, relative), leaves)
+            unmoved, leaves = leaves, perturb(self._module, leaves, relative)
+            for tensor, other in zip(leaves.inputs, unmoved.inputs, strict=True):
+                tensor.requires_grad_(other.requires_grad)
         write_states(call.generators, self._device)
         function: Function = self._call_eager
         if arm == COMPILED:
@@ -255,9 +255,7 @@ class StepReplayer:
         """Go back as the script did: `torch.autograd.grad` would leave out what reentrant
         checkpoints hold.
         """
-        inputs = [
-            tensor for tensor in find_tensors([leaves.args, leaves.kwargs]) if tensor.requires_grad
-        ]
+        inputs = [tensor for tensor in leaves.inputs if tensor.requires_grad]
         trained = {
             name: item for name, item in self._module.named_parameters() if item.requires_grad
         }
@@ -321,14 +319,3 @@ def _copy_values(tensors: Iterable[torch.Tensor]) -> dict[int, torch.Tensor]:
     to.
     """
     return {id(tensor): tensor.detach().clone() for tensor in tensors if not is_expanded(tensor)}
-
-
-def _keep_gradients(moved: Batch, batch: Batch) -> Batch:
-    pairs = zip(
-        find_tensors([moved.args, moved.kwargs]),
-        find_tensors([batch.args, batch.kwargs]),
-        strict=True,
-    )
-    for tensor, other in pairs:
-        tensor.requires_grad_(other.requires_grad)
-    return moved

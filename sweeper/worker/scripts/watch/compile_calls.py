@@ -4,7 +4,6 @@ import functools
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from traceback import walk_stack
 from typing import Any
@@ -17,30 +16,13 @@ from sweeper.worker.source_lines import LIBRARIES, OWN, TORCH, name_place
 from .patches import Patch, Patches
 
 
-@dataclass(frozen=True)
-class Compiled:
-    """Something that was given to `torch.compile`, and what came back."""
-
-    target: Any
-    result: Any
-
-    @property
-    def module(self) -> torch.nn.Module | None:
-        """The module whose forward this is; None where a function was compiled."""
-        # `Module.compile` compiles a method of the module
-        owner = getattr(self.target, "__self__", self.target)
-        return owner if isinstance(owner, torch.nn.Module) else None
-
-    def __call__(self, *arguments: Any, **options: Any) -> Any:
-        return self.result(*arguments, **options)
-
-
 class CompileCalls:
     """Notes each call of `torch.compile`, and lets it happen."""
 
     def __init__(self) -> None:
         self.calls: list[CompileCall] = []
-        self.compiled: list[Compiled] = []  # what is the compiled arm
+        # modules that were given to it, and what came back
+        self.compiled: list[tuple[torch.nn.Module, Any]] = []
         self._compile: Callable[..., Any] = torch.compile
 
     def begin(self, patches: Patches) -> Patch:
@@ -58,22 +40,22 @@ class CompileCalls:
         where, by_library = caller
         if model is None:  # @torch.compile(mode=...)
             return functools.partial(self._note, **options)
-        result = Compiled(model, self._compile(model, **options))
-        target = getattr(model, "__name__", "")
-        if result.module is not None:
-            target = type(result.module).__name__
+        result = self._compile(model, **options)
+        target, is_arm = getattr(model, "__name__", ""), not by_library
+        # `Module.compile` compiles a method of the module
+        owner = getattr(model, "__self__", model)
+        if isinstance(owner, torch.nn.Module):
+            target, is_arm = type(owner).__name__, True
+            self.compiled.append((owner, result))
         shown = {
             key: value
             for key, value in options.items()
             if isinstance(value, (str, bool, int, float))
         }
-        is_arm = not by_library or result.module is not None
         call = CompileCall(where, by_library, target, is_arm, json.dumps(shown) if shown else "")
         if call not in self.calls:
             self.calls.append(call)
-        if is_arm:
-            self.compiled.append(result)
-        return result.result
+        return result
 
 
 def _find_caller() -> tuple[str, bool] | None:

@@ -5,8 +5,6 @@ it saves.
 from collections import deque
 from statistics import median_low
 
-MAX_INTERVALS = 9  # that are kept
-
 
 class Interruptions:
     """Counts steps since the last interruption, and from one to the next. A round that has one in
@@ -14,7 +12,7 @@ class Interruptions:
     """
 
     def __init__(self) -> None:
-        self._intervals: deque[int] = deque(maxlen=MAX_INTERVALS)
+        self._intervals: deque[int] = deque(maxlen=9)
         self._since: int | None = None  # steps that have ended since the last one was noticed
         self._seen = 0
 

@@ -1,7 +1,5 @@
 """What the loaders of a script give, and how long it takes."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 import sys
@@ -84,12 +82,9 @@ class LoaderWatch:
         if self._training is None:
             self._pulled[key] += 1
             workers = iterator._num_workers
-            self.seen.add(
-                f"{workers} workers" if workers > 1 else "1 worker" if workers else "no workers"
-            )
-            self.queued = max(
-                self.queued, workers * (getattr(iterator, "_prefetch_factor", None) or 0)
-            )
+            self.seen.add({0: "no workers", 1: "1 worker"}.get(workers, f"{workers} workers"))
+            per_worker = getattr(iterator, "_prefetch_factor", None) or 0
+            self.queued = max(self.queued, workers * per_worker)
         else:
             self.num_epochs += iterator in self._fresh
         self._fresh.discard(iterator)
@@ -134,15 +129,14 @@ class RecordedBatch:
 
     def __init__(self, batch: Any) -> None:
         self._batch = batch
-        self._tensors = list(_find_tensors(batch))
-        self._values = [tensor.detach().clone() for tensor in self._tensors]
-        self._versions = [tensor._version for tensor in self._tensors]
+        self._values = {tensor: tensor.detach().clone() for tensor in _find_tensors(batch)}
+        self._versions = {tensor: tensor._version for tensor in self._values}
 
     def take(self) -> Any:
-        for index, (tensor, value) in enumerate(zip(self._tensors, self._values, strict=True)):
-            if tensor._version != self._versions[index]:
+        for tensor, value in self._values.items():
+            if tensor._version != self._versions[tensor]:
                 tensor.detach().copy_(value)
-                self._versions[index] = tensor._version
+                self._versions[tensor] = tensor._version
         return copy_structure(self._batch)
 
 

@@ -9,14 +9,14 @@ and the outermost modules that it calls are noted.
 from __future__ import annotations
 
 import itertools
+import operator
 import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import astuple, dataclass
 from traceback import walk_stack
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.optim.optimizer import (
@@ -50,12 +50,12 @@ class Loop:
         # steps before which other loaders gave batches, and these batches
         self.num_evaluations = self._others = 0
         self.num_skipped = 0  # optimizer steps that a gradient scaler left out
-        self.optimizers: dict[int, Optimizer] = {}
+        self.optimizers: list[Optimizer] = []  # in the order of their first steps
         self.loader = LoaderWatch(patches)
         self.modules = ModuleWatch(patches)
         self.interruptions = Interruptions()
-        self._order: list[int] = []
-        self._last: int | None = None  # the optimizer whose step ends a step of the loop
+        self._order: list[Optimizer] = []
+        self._last: Optimizer | None = None  # whose step ends a step of the loop
         self._num_before = 0  # steps that ended before that was known
         self._since_last = 0  # steps of others
         self._running: list[FrameType] = []  # of steps that have begun, from the outermost
@@ -89,7 +89,7 @@ class Loop:
         ) -> Any:
             before = (len(self._order), self.num_steps)
             returned = step(scaler, optimizer, *rest, **options)
-            if before == (len(self._order), self.num_steps) and id(optimizer) == self._last:
+            if before == (len(self._order), self.num_steps) and optimizer is self._last:
                 self.num_skipped += 1
             return returned
 
@@ -112,8 +112,7 @@ class Loop:
 
     def find_device(self) -> torch.device:
         """The device of the parameters that the optimizers train."""
-        optimizer = next(iter(self.optimizers.values()))
-        for group in optimizer.param_groups:
+        for group in self.optimizers[0].param_groups:
             for item in group["params"]:
                 device: torch.device = item.device
                 return device
@@ -122,7 +121,7 @@ class Loop:
     @property
     def order(self) -> list[str]:
         """The optimizers by name, in the order of their first steps."""
-        return [type(optimizer).__name__ for optimizer in self.optimizers.values()]
+        return [type(optimizer).__name__ for optimizer in self.optimizers]
 
     def count(self) -> Counts:
         loader = self.loader
@@ -181,13 +180,12 @@ class Loop:
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         if threading.get_ident() != self._thread:
             return
-        key = id(optimizer)
         self._running.remove(sys._getframe(1))
         if self._running:
             return
         if self._last is None:
-            self._watch(key, optimizer)
-        elif key == self._last:
+            self._watch(optimizer)
+        elif optimizer is self._last:
             self.num_steps += 1
             self._since_last = 0
             self._go_on()
@@ -197,21 +195,22 @@ class Loop:
                 self._last, self._since_last = None, 0
                 self._order.clear()
 
-    def _watch(self, key: int, optimizer: Optimizer) -> None:
-        self.optimizers[key] = optimizer
-        self._order.append(key)
+    def _watch(self, optimizer: Optimizer) -> None:
+        if optimizer not in self.optimizers:
+            self.optimizers.append(optimizer)
+        self._order.append(optimizer)
         self.num_watched += 1
         recent = self._order[-MIN_WATCHED:]
         counts = Counter(recent)
         if len(recent) < MIN_WATCHED or counts[recent[0]] < 2:
             return
         least = min(counts.values())
-        within_one = {key for key, count in counts.items() if count <= least + (least > 1)}
-        self._last = [key for key in dict.fromkeys(recent) if key in within_one][-1]
+        within_one = {item for item, count in counts.items() if count <= least + (least > 1)}
+        self._last = [item for item in dict.fromkeys(recent) if item in within_one][-1]
         self._num_before += self._order.count(self._last)
         self.modules.stop()
         self.loader.decide()
-        if key == self._last:
+        if optimizer is self._last:
             self._go_on()
 
     def _go_on(self) -> None:
@@ -233,8 +232,7 @@ class Loop:
         raise EndOfScript
 
 
-@dataclass(frozen=True)
-class Counts:
+class Counts(NamedTuple):
     """What has happened in a loop since its end of a step is known."""
 
     steps: int
@@ -247,9 +245,7 @@ class Counts:
     epochs: int = 0  # times that the training loader began anew
 
     def since(self, before: Counts) -> Counts:
-        return Counts(
-            *(now - then for now, then in zip(astuple(self), astuple(before), strict=True))
-        )
+        return Counts(*map(operator.sub, self, before))
 
 
 class ScriptOverError(Failure):

@@ -20,19 +20,18 @@ def refuse_several(patches: Patches, refuse: Refuse) -> None:
     for name in ("spawn", "start_processes"):
         start = partial(_start_one, name, getattr(torch.multiprocessing, name), refuse)
         patches.replace(torch.multiprocessing, name, start)
-    if torch.distributed.is_available():
-        join = partial(_join_alone, torch.distributed.init_process_group, refuse)
-        patches.replace(torch.distributed, "init_process_group", join)
+    if not torch.distributed.is_available():
+        return
+    join = torch.distributed.init_process_group
 
+    def join_alone(*arguments: Any, **options: Any) -> Any:
+        given = options.get("world_size", arguments[3] if len(arguments) > 3 else -1)
+        size = given if given and given > 0 else int(os.environ.get("WORLD_SIZE", "1"))
+        if size > 1:
+            refuse(f"the script trains in {size} processes (torch.distributed.init_process_group)")
+        return join(*arguments, **options)
 
-def _join_alone(
-    join: Callable[..., Any], refuse: Refuse, /, *arguments: Any, **options: Any
-) -> Any:
-    given = options.get("world_size", arguments[3] if len(arguments) > 3 else -1)
-    size = given if given and given > 0 else int(os.environ.get("WORLD_SIZE", "1"))
-    if size > 1:
-        refuse(f"the script trains in {size} processes (torch.distributed.init_process_group)")
-    return join(*arguments, **options)
+    patches.replace(torch.distributed, "init_process_group", join_alone)
 
 
 def _start_one(
