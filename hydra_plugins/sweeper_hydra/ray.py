@@ -49,8 +49,7 @@ class RayLauncher(Launcher):
             task = launch_job_on_ray(self._context, remote, config, self._task_function, state)
             tasks.append(task)
         ray.wait(tasks, num_returns=len(tasks))
-        results: list[JobReturn] = ray.get(tasks)
-        return results
+        return ray.get(tasks)
 
     def prepare(self) -> None:
         """Join the cluster of the arguments, or start a Ray for this sweep.

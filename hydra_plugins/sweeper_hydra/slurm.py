@@ -79,7 +79,6 @@ class SlurmLauncher(Launcher):
 
         executor, submitit.AutoExecutor = submitit.AutoExecutor, WaitingExecutor
         try:
-            results: Sequence[JobReturn] = self._launcher.launch(job_overrides, initial_job_idx)
+            return self._launcher.launch(job_overrides, initial_job_idx)
         finally:
             submitit.AutoExecutor = executor
-        return results

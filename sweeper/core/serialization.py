@@ -178,31 +178,23 @@ def _reader(name: str, hint: Any) -> Reader:
         option, *others = [option for option in arguments if option is not type(None)]
         if others:  # `Json`
             return functools.partial(_check_json, name)
-        return functools.partial(_read_optional, _reader(name, option))
+        read = _reader(name, option)
+        return lambda value: None if value is None else read(value)
     if is_dataclass(hint):
         return _reader_of(typing.cast(type, hint))
     if origin in (tuple, Sequence):
-        make = tuple if origin is tuple else list
-        return functools.partial(_read_sequence, name, make, _reader(name, arguments[0]))
+        make, read = origin, _reader(name, arguments[0])
+        if origin is Sequence:
+            make = list
+        return lambda value: make(map(read, _checked(name, list, value)))
     if origin in (dict, Mapping):
-        return functools.partial(_read_mapping, name, _reader(name, arguments[1]))
+        read = _reader(name, arguments[1])
+        return lambda value: {
+            key: read(item) for key, item in _checked(name, dict, value).items()
+        }
     if hint in LIMITS:
         return _reader_within(name, hint, LIMITS[hint])
     return functools.partial(_checked, name, hint)
-
-
-def _read_optional(read_some: Reader, value: Any) -> Any:
-    if value is None:
-        return None
-    return read_some(value)
-
-
-def _read_sequence(name: str, make: type, read_item: Reader, value: Any) -> Any:
-    return make(map(read_item, _checked(name, list, value)))
-
-
-def _read_mapping(name: str, read_item: Reader, value: Any) -> Any:
-    return {key: read_item(item) for key, item in _checked(name, dict, value).items()}
 
 
 def _reader_within(name: str, hint: Any, limits: Between) -> Reader:

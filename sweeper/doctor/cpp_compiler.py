@@ -12,11 +12,14 @@ def find_cpp_compiler() -> Package:
     """Find the compiler that Inductor takes, `CXX` or the platform's own, and ask for its
     version.
     """
-    named = os.environ.get("CXX")
-    name = named or ("clang++" if sys.platform == "darwin" else "g++")
+    name = asked = "g++"
+    if sys.platform == "darwin":
+        name = asked = "clang++"
+    origin = ""
+    if named := os.environ.get("CXX"):
+        name, asked, origin = named, f"CXX={named}", " (from CXX)"
     path = shutil.which(name)
     if path is None:
-        asked = f"CXX={named}" if named else name
         hint = "install g++, e.g. apt-get install g++"
         if other := next(filter(shutil.which, ("g++", "clang++")), None):
             hint = f"set CXX={other}, which is here"
@@ -27,5 +30,5 @@ def find_cpp_compiler() -> Package:
         ).stdout
     except (OSError, subprocess.SubprocessError) as error:
         return Package("C++ compiler", None, f"{path} does not work: {error}")
-    version = said.splitlines()[0] if said else "of no version"
-    return Package("C++ compiler", f"{version} (from CXX)" if named else version)
+    version = (said.splitlines() or ["of no version"])[0]
+    return Package("C++ compiler", f"{version}{origin}")

@@ -43,7 +43,9 @@ class Noise:
 def run_noise_sweep(device: Device, processes: int) -> tuple[str, int]:
     """Run the sweep as a user would, its output shown as it comes; its name and exit code."""
     name = time.strftime("noise-%Y%m%d-%H%M%S")
-    where = "cpu" if device.gpu is None else f"cuda:{visible_gpus().index(device.gpu)}"
+    where = ["device=cpu", f"batch_size={CPU_BATCH_SIZE}"]
+    if device.gpu:
+        where = [f"device=cuda:{visible_gpus().index(device.gpu)}"]
     command = [
         sys.executable,
         "-m",
@@ -54,10 +56,8 @@ def run_noise_sweep(device: Device, processes: int) -> tuple[str, int]:
         f"sweep={name}",
         f"measure.processes={processes}",
         "tracking=none",
-        f"device={where}",
+        *where,
     ]
-    if device.gpu is None:
-        command.append(f"batch_size={CPU_BATCH_SIZE}")
     with subprocess.Popen(command, stdin=subprocess.DEVNULL) as sweep:
         try:
             return name, sweep.wait()
@@ -83,7 +83,9 @@ def compute_noise(record: Record) -> Noise:
             logs.append(math.log(eager_s / compiled_s))
         arms = [process.blocks_s(arm) for arm in ARMS]
         spreads += [stdev(blocks_s) / fmean(blocks_s) for blocks_s in arms if len(blocks_s) > 1]
-    between = needed = None
+    within = between = needed = None
+    if spreads:
+        within = median(spreads)
     if len(logs) > 1:
         between = stdev(logs)
         needed = count_processes_needed(between)
@@ -94,7 +96,7 @@ def compute_noise(record: Record) -> Noise:
         result.speedup,
         result.speedup_low,
         result.speedup_high,
-        median(spreads) if spreads else None,
+        within,
         between,
         needed,
     )
@@ -115,26 +117,27 @@ def count_processes_needed(spread: float) -> int | None:
 
 def make_card(noises: Sequence[Noise]) -> list[list[str]]:
     """Make the noise card: a heading and one row per model."""
-    heading = [
-        "model",
-        "A/A speedup",
-        "95 % interval",
-        "within a process",
-        "between processes",
-        "processes for ±1 %",
+    rows = [
+        [
+            "model",
+            "A/A speedup",
+            "95 % interval",
+            "within a process",
+            "between processes",
+            "processes for ±1 %",
+        ]
     ]
-    return [heading, *map(_make_row, noises)]
-
-
-def _make_row(noise: Noise) -> list[str]:
-    if noise.status != "ok" or noise.speedup is None:
-        return [noise.model, noise.status, "", "", "", ""]
-    interval = within = between = needed = ""
-    if noise.speedup_low is not None and noise.speedup_high is not None:
-        interval = f"{noise.speedup_low:.4f} to {noise.speedup_high:.4f}"
-    if noise.spread_within is not None:
-        within = f"{100 * noise.spread_within:.2f} %"
-    if noise.spread_between is not None:
-        between = f"{100 * noise.spread_between:.2f} %"
-        needed = str(noise.processes_needed or f"more than {MAX_PROCESSES}")
-    return [noise.model, f"{noise.speedup:.4f}", interval, within, between, needed]
+    for noise in noises:
+        speedup = noise.status
+        interval = within = between = needed = ""
+        if noise.status == "ok" and noise.speedup is not None:
+            speedup = f"{noise.speedup:.4f}"
+            if noise.speedup_low is not None and noise.speedup_high is not None:
+                interval = f"{noise.speedup_low:.4f} to {noise.speedup_high:.4f}"
+            if noise.spread_within is not None:
+                within = f"{100 * noise.spread_within:.2f} %"
+            if noise.spread_between is not None:
+                between = f"{100 * noise.spread_between:.2f} %"
+                needed = str(noise.processes_needed or f"more than {MAX_PROCESSES}")
+        rows.append([noise.model, speedup, interval, within, between, needed])
+    return rows

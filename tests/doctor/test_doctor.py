@@ -159,7 +159,7 @@ def test_what_a_gpu_does_not_tell_is_left_out() -> None:
         lowered_clocks=("idle", "hardware_thermal"),
     )
     described = dict(
-        __main__.describe_gpu(Device("cuda", gpus.Gpu("0", "GPU-aaa", "A GPU")), reading)
+        __main__.describe_gpu(gpus.Gpu("0", "GPU-aaa", "A GPU"), reading)
     )
     assert described == {
         "GPU": "A GPU, GPU-aaa",
