@@ -189,9 +189,7 @@ def _reader(name: str, hint: Any) -> Reader:
         return lambda value: make(map(read, _checked(name, list, value)))
     if origin in (dict, Mapping):
         read = _reader(name, arguments[1])
-        return lambda value: {
-            key: read(item) for key, item in _checked(name, dict, value).items()
-        }
+        return lambda value: {key: read(item) for key, item in _checked(name, dict, value).items()}
     if hint in LIMITS:
         return _reader_within(name, hint, LIMITS[hint])
     return functools.partial(_checked, name, hint)

@@ -31,7 +31,7 @@ from sweeper.core.system.exit_codes import BAD_INPUT, INTERRUPTED, NOT_OK, OK
 from sweeper.core.system.gpus import Device, Gpu, GpuReading
 from sweeper.core.system.host import Host
 from sweeper.core.system.pipes import run_until_closed
-from sweeper.execution.disturbances import UNRELIABLE, discount_past_load, find_disturbances
+from sweeper.execution.disturbances import UNRELIABLE, find_on_gpu, find_on_host
 
 from . import noise
 from .cpp_compiler import find_cpp_compiler
@@ -137,12 +137,13 @@ def decide_exit_code(findings: Examination) -> int:
 def examine(device: Device, options: argparse.Namespace, console: Console) -> Examination:
     """Find everything out and print it as it comes."""
     machine = host.read()  # before anything of ours runs
-    gpu, driver, rows = None, [], list(describe_host(machine))
+    gpu, driver = None, []
+    rows, warnings = list(describe_host(machine)), list(find_on_host(machine))
     if device.gpu:
         gpu = gpus.read(device.gpu)
         driver = [Package("NVIDIA driver", gpu.driver)]
         rows = [*describe_gpu(device.gpu, gpu), *rows]
-    warnings = tuple(find_disturbances(discount_past_load(machine), gpu))
+        warnings += find_on_gpu(gpu)
     _print_section("device", rows, console)
     for warning in warnings:
         console.print(f"  [bold yellow]{UNRELIABLE}[/] {escape(warning)}")
@@ -158,7 +159,7 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Ex
     measured = None
     if options.noise:
         measured = measure_noise(device, int(options.processes), console)
-    return Examination(device, machine, gpu, software, cpp_compiler, warnings, measured)
+    return Examination(device, machine, gpu, software, cpp_compiler, tuple(warnings), measured)
 
 
 def describe_gpu(gpu: Gpu, now: GpuReading) -> Iterator[tuple[str, str]]:

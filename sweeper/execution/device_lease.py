@@ -81,10 +81,10 @@ class DeviceLease:
         """
         with self._lock:
             tenant.wants = wants
-            if self._holder is tenant and wants == ALONE:
-                self._grant(tenant)
-                return
             if self._holder is tenant:
+                if wants == ALONE:
+                    self._grant(tenant)
+                    return
                 self._release()
             if wants != NOTHING:
                 tenant.waits_since = time.monotonic()
@@ -125,24 +125,20 @@ class DeviceLease:
         if self._alone:
             self._alone = False
             for tenant in self._tenants:
-                _continue(tenant)
+                if tenant.stopped_since is None:
+                    continue
+                if tenant.waits_since is None:  # else these seconds count as waiting
+                    stopped_s = time.monotonic() - tenant.stopped_since
+                    tenant.stopped_s += stopped_s
+                    tenant.idle_s += stopped_s
+                tenant.stopped_since = None
+                _signal(tenant, signal.SIGCONT)
         self._grant_next()
 
 
 def _stop(tenant: Tenant) -> None:
     tenant.stopped_since = time.monotonic()
     _signal(tenant, signal.SIGSTOP)
-
-
-def _continue(tenant: Tenant) -> None:
-    if tenant.stopped_since is None:
-        return
-    if tenant.waits_since is None:  # else these seconds count as waiting
-        stopped_s = time.monotonic() - tenant.stopped_since
-        tenant.stopped_s += stopped_s
-        tenant.idle_s += stopped_s
-    tenant.stopped_since = None
-    _signal(tenant, signal.SIGCONT)
 
 
 def _signal(tenant: Tenant, number: signal.Signals) -> None:

@@ -85,7 +85,7 @@ def _run_and_write(
     """
     run = TrialRun(trial, settings, slot, on_phase, stop)
     with _contain(run):
-        folder = SweepPaths.of(settings.sweep).folder
+        folder = run.paths.folder.parent
         folder.mkdir(parents=True, exist_ok=True)
         free_bytes = shutil.disk_usage(folder).free
         needed_bytes = slot.concurrency * MIN_FREE_BYTES

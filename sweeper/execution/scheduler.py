@@ -43,7 +43,7 @@ class Finished:
 
 
 Event = Started | PhaseBegan | Finished
-OnPhase = Callable[[str, int], None]  # phase, index of the process
+OnPhase = Callable[[PhaseBegan], None]
 RunTrial = Callable[[Trial, DeviceSlot, OnPhase, threading.Event], Finished]
 Events = queue.SimpleQueue[Event | Exception | None]  # an exception or None: a thread has ended
 
@@ -110,11 +110,7 @@ def _run_until_empty(
             except IndexError:
                 break
             events.put(Started(trial))
-
-            def on_phase(phase: str, process: int, trial: Trial = trial) -> None:
-                events.put(PhaseBegan(trial, phase, process))
-
-            events.put(run_trial(trial, slot, on_phase, stop))
+            events.put(run_trial(trial, slot, events.put, stop))
         events.put(None)
     except Exception as error:  # noqa: BLE001  # raised again in the caller's thread
         events.put(error)

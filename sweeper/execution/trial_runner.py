@@ -29,7 +29,7 @@ from .device_lease import Tenant
 from .draft import Draft
 from .memory_budget import WHOLE_DEVICE, Reservation
 from .placement import DeviceSlot
-from .scheduler import OnPhase
+from .scheduler import OnPhase, PhaseBegan
 from .worker_channel import WorkerChannel, send_grant
 
 INSPECTED = ("ok", "accuracy_mismatch", "not_compiled", "compile_error")  # the compiler was reached
@@ -245,7 +245,9 @@ def _listen(
     lease = run.slot.lease
 
     def announce(phase: str) -> None:
-        run.on_phase(f"inspection, {phase}" if call.draw is None else phase, call.index)
+        if call.draw is None:
+            phase = f"inspection, {phase}"
+        run.on_phase(PhaseBegan(run.trial, phase, call.index))
 
     channel = WorkerChannel(pipe, run.settings.measure, lease, tenant, announce)
     try:

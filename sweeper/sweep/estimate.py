@@ -119,8 +119,9 @@ def describe_estimate(plan: Plan, placement: Placement, measure: Measure) -> str
     history = read_history(placement, measure)
     known = list(filter(None, map(history.expect, plan.trials)))
     if not known:
-        has_script = any(trial.workload == SCRIPT for trial in plan.trials)
-        return "no estimate yet" + (": the first run of a script tells" if has_script else "")
+        if any(trial.workload == SCRIPT for trial in plan.trials):
+            return "no estimate yet: the first run of a script tells"
+        return "no estimate yet"
     num_devices = len(placement.devices)
     concurrency = placement.concurrency // num_devices
     whole_s = sum(times.whole_s for times in known)

@@ -158,9 +158,7 @@ def test_what_a_gpu_does_not_tell_is_left_out() -> None:
         power_w=71.5,
         lowered_clocks=("idle", "hardware_thermal"),
     )
-    described = dict(
-        __main__.describe_gpu(gpus.Gpu("0", "GPU-aaa", "A GPU"), reading)
-    )
+    described = dict(__main__.describe_gpu(gpus.Gpu("0", "GPU-aaa", "A GPU"), reading))
     assert described == {
         "GPU": "A GPU, GPU-aaa",
         "memory": "1.0 of 128.0 GiB in use",
