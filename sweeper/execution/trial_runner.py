@@ -111,8 +111,14 @@ class TrialRun(Draft):
         record, log = self.record, None
         if outcome.status != "ok":
             log = self.paths.log(self.num_processes).name
-        if outcome.process:
-            self.add(processes=(*record.processes, self._copy_verdict(outcome.process)))
+        if process := outcome.process:
+            # one that was not checked gets the verdict on the same code
+            if process.rounds and not process.accuracy:
+                verified = self._find_verified(process.draw)
+                if verified and verified.accuracy and verified.artifact == process.artifact:
+                    accuracy = replace(verified.accuracy, of_process=verified.index)
+                    process = replace(process, accuracy=accuracy)
+            self.add(processes=(*record.processes, process))
         self.add(
             status=outcome.status,
             phase=outcome.phase,
@@ -129,15 +135,6 @@ class TrialRun(Draft):
             if process.draw == draw and process.accuracy and process.accuracy.passed:
                 return process
         return None
-
-    def _copy_verdict(self, process: Process) -> Process:
-        """Give a process that was not checked the verdict on the same code."""
-        verified = self._find_verified(process.draw)
-        if process.accuracy or not process.rounds or not verified or not verified.accuracy:
-            return process
-        if process.artifact != verified.artifact:
-            return process
-        return replace(process, accuracy=replace(verified.accuracy, of_process=verified.index))
 
 
 def run_trial(run: TrialRun) -> None:
@@ -179,18 +176,21 @@ def _inspect(run: TrialRun) -> Inspection:
     """
     paths, record = run.paths, run.record
     arguments = ["--inspect", str(paths.inspection)]
-    timed = next(filter(None, (process.code_fingerprint for process in record.processes)), None)
-    if timed:
-        arguments += ["--timed", timed]
+    for process in record.processes:
+        if process.code_fingerprint:
+            arguments += ["--timed", process.code_fingerprint]
+            break
     index = run.settings.measure.process_limit
     call = WorkerCall(arguments, index, paths.cache("inspect"), paths.log("inspect"))
     with run.reserve(run.slot.peak_memory.look_up(run.trial, record.batch_size)):
         outcome = run_worker(run, call)
-    folder = paths.inspection.name if (paths.inspection / "summary.md").exists() else None
-    seen = outcome.process.code_fingerprint if outcome.process else None
-    missing = None
+    folder = missing = seen = None
+    if (paths.inspection / "summary.md").exists():
+        folder = paths.inspection.name
     if outcome.status != "ok":
         missing = f"{outcome.status} while {outcome.phase}: {outcome.message}"
+    if outcome.process:
+        seen = outcome.process.code_fingerprint
     return Inspection(folder, missing, seen)
 
 

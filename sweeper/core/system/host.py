@@ -81,9 +81,8 @@ def watch(machine: Host, seconds: float) -> Host:
     passed_s, spent_s = time.monotonic() - start, busy_s(cores) - before_s
     if not before_s:
         return machine
-    busy = {}
-    for name, total_s in _read_programs_s().items():
-        busy[name] = (total_s - programs_s.get(name, 0.0)) / passed_s
+    now_s = _read_programs_s()
+    busy = {name: (now_s[name] - programs_s.get(name, 0.0)) / passed_s for name in now_s}
     most = heapq.nlargest(MAX_PROGRAMS, busy, busy.__getitem__)
     shown = tuple(f"{name} {busy[name]:.1f}" for name in most if busy[name] > 0.1)
     return replace(machine, load=min(machine.load or 0.0, spent_s / passed_s), busy_with=shown)
