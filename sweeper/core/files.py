@@ -29,7 +29,7 @@ def write_text(path: Path, text: str) -> None:
     replaced, too.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{make_prefix(f'.{path.name}')}{secrets.token_hex(8)}")
+    temporary = path.with_name(make_prefix(f".{path.name}") + secrets.token_hex(8))
     try:
         with temporary.open("x", encoding="utf-8") as file:  # with the rights that the umask leaves
             file.write(text)

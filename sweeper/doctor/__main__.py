@@ -54,7 +54,8 @@ class Examination:
     noise: tuple[Noise, ...] | None = None
 
 
-def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Examine this machine, print and write the findings; the exit code."""
     parser = argparse.ArgumentParser(
         "python -m sweeper.doctor",
         description="Say what this machine can do: versions, state of GPU and host, noise, and how "
@@ -88,7 +89,16 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--json", type=_check_file, metavar="FILE", help="write everything there too"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    try:
+        device = gpus.resolve(options.device, gpus.visible_gpus())[0]
+        findings = examine(device, options, Console(highlight=False, soft_wrap=True))
+    except ConfigError as error:
+        print(f"sweeper.doctor: {error}", file=sys.stderr)
+        return BAD_INPUT
+    if options.json:
+        write_text(options.json, json.dumps(to_json(findings), indent=1) + "\n")
+    return decide_exit_code(findings)
 
 
 def _match(pattern: str, hint: str) -> Callable[[str], str]:
@@ -107,20 +117,6 @@ def _check_file(text: str) -> Path:
     if path.is_dir() or not path.parent.is_dir() or not os.access(path.parent, os.W_OK):
         raise argparse.ArgumentTypeError(f"{text}: no file can be written there")
     return path
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Examine this machine, print and write the findings; the exit code."""
-    options = parse_arguments(arguments)
-    try:
-        device = gpus.resolve(options.device, gpus.visible_gpus())[0]
-        findings = examine(device, options, Console(highlight=False, soft_wrap=True))
-    except ConfigError as error:
-        print(f"sweeper.doctor: {error}", file=sys.stderr)
-        return BAD_INPUT
-    if options.json:
-        write_text(options.json, json.dumps(to_json(findings), indent=1) + "\n")
-    return decide_exit_code(findings)
 
 
 def decide_exit_code(findings: Examination) -> int:

@@ -31,4 +31,4 @@ def find_cpp_compiler() -> Package:
     except (OSError, subprocess.SubprocessError) as error:
         return Package("C++ compiler", None, f"{path} does not work: {error}")
     version = (said.splitlines() or ["of no version"])[0]
-    return Package("C++ compiler", f"{version}{origin}")
+    return Package("C++ compiler", version + origin)

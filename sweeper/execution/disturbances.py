@@ -57,5 +57,5 @@ def read_disturbances(devices: Sequence[Device]) -> list[str]:
     for device in devices:
         if device.gpu:
             name = f"GPU {device.gpu.selector}: " if len(devices) > 1 else ""
-            lines += [f"{name}{line}" for line in find_on_gpu(gpus.read(device.gpu))]
+            lines += [name + line for line in find_on_gpu(gpus.read(device.gpu))]
     return lines

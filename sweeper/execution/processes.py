@@ -56,7 +56,7 @@ def expose_package(python: str | None) -> Iterator[Mapping[str, str]]:
         (folder / PACKAGE.name).symlink_to(PACKAGE)
         path = str(folder)
         if inherited := os.environ.get("PYTHONPATH"):
-            path += f"{os.pathsep}{inherited}"
+            path += os.pathsep + inherited
         yield {"PYTHONPATH": path}
 
 

@@ -33,7 +33,7 @@ def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> 
         own = [trial for trial in trials if trial.python == python]
         prefix = f"worker.python={python}: " if python else ""
         if inspect and find_tlparse(python) is None:
-            raise ConfigError(f"{prefix}{explain_missing(python)}")
+            raise ConfigError(prefix + explain_missing(python))
         try:
             found = _ask(own, python, device, prefix)
         except OSError as error:
@@ -41,7 +41,7 @@ def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> 
                 f"{prefix}the models cannot be checked: {processes.describe_failed_start(error)}. "
                 "Nothing was started"
             ) from error
-        problems += [f"{prefix}{problem}" for problem in found.problems]
+        problems += [prefix + problem for problem in found.problems]
         notes += found.notes
     if problems:
         raise ConfigError("\n".join(problems[:10]))

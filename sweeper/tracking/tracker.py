@@ -127,8 +127,7 @@ class Tracker:
             remove_temporary()
             self._find_runs()
             key, page = runs.build_page(self._paths.folder.name)
-            tag = f"{runs.SHARED_VIEW}{key}"
-            self._client.set_experiment_tag(self._experiment_id, tag, page)
+            self._client.set_experiment_tag(self._experiment_id, runs.SHARED_VIEW + key, page)
         self.page = f"/#/experiments/{self._experiment_id}/runs?viewStateShareKey={key}"
 
     def _ensure_experiment(self, client: MlflowClient) -> Experiment:
