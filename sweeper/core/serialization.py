@@ -126,27 +126,10 @@ def _reader_of(cls: type) -> Reader:
     than reading.
     """
     hints = typing.get_type_hints(cls, include_extras=True)
-    known: dict[str, tuple[Reader, Any]] = {}
-    for name, hint in hints.items():
-        set_field = getattr(getattr(cls, name, None), "__set__", None)
-        known[name] = _reader(name, hint), set_field
+    known = {name: _reader(name, hint) for name, hint in hints.items()}
     retired = frozenset(getattr(cls, "RETIRED", ()))
-
-    def build(data: Any) -> Any:
-        return cls(**{name: known[name][0](value) for name, value in data.items()})
-
-    def set_fields(data: Any) -> Any:
-        built: Any = object.__new__(cls)
-        for name, value in data.items():
-            convert, set_field = known[name]
-            set_field(built, convert(value))
-        return built
-
-    # Reading a record would spend half of its time in the `__init__` of frozen classes. Classes
-    # with slots and without `__post_init__` can do without it: their fields are set one by one.
-    build_whole = build
-    if not hasattr(cls, "__post_init__") and all(set_field for _, set_field in known.values()):
-        build_whole = set_fields
+    needs_init = hasattr(cls, "__post_init__")
+    set_field = object.__setattr__
 
     def read(data: Any) -> Any:
         if type(data) is not dict:
@@ -159,9 +142,13 @@ def _reader_of(cls: type) -> Reader:
                 )
             data = {name: value for name, value in data.items() if name in known}
         try:
-            if len(data) < len(known):
-                return build(data)
-            return build_whole(data)
+            if needs_init or len(data) < len(known):
+                return cls(**{name: known[name](value) for name, value in data.items()})
+            # reading a record would spend half of its time in the `__init__` of frozen classes
+            built = object.__new__(cls)
+            for name, value in data.items():
+                set_field(built, name, known[name](value))
+            return built
         except TypeError as error:  # a required field is missing, or a value has the wrong type
             raise ValueError(f"{cls.__name__}: {error}") from error
 
