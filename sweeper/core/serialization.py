@@ -145,7 +145,7 @@ def _reader_of(cls: type) -> Reader:
             if needs_init or len(data) < len(known):
                 return cls(**{name: known[name](value) for name, value in data.items()})
             # reading a record would spend half of its time in the `__init__` of frozen classes
-            built = object.__new__(cls)
+            built: Any = object.__new__(cls)
             for name, value in data.items():
                 set_field(built, name, known[name](value))
             return built

@@ -34,9 +34,8 @@ from sweeper.core.system.pipes import run_until_closed
 from sweeper.execution.disturbances import UNRELIABLE, find_on_gpu, find_on_host
 
 from . import noise
-from .cpp_compiler import find_cpp_compiler
 from .noise import Noise
-from .software import ask_software
+from .software import ask_software, find_cpp_compiler
 
 GIB = 2**30
 

@@ -9,9 +9,6 @@ from sweeper.core.system.gpus import Device, GpuReading
 from sweeper.core.system.host import Host
 
 UNRELIABLE = "measurements taken now would be unreliable:"  # begins the line of a disturbance
-MAX_LOAD_PER_CORE = 0.25
-SAMPLE_S = 0.5  # of a host that was busy in the last minute
-MAX_MEMORY_UNEXPLAINED_BYTES = 2**30  # an idle GPU has some hundred MiB in use
 
 
 def find_on_host(machine: Host) -> Iterator[str]:
@@ -19,7 +16,7 @@ def find_on_host(machine: Host) -> Iterator[str]:
     busy is watched: its load is an average over a minute, and the last sweep may have ended.
     """
     if _is_busy(machine):
-        machine = host.watch(machine, SAMPLE_S)
+        machine = host.watch(machine, 0.5)
     if _is_busy(machine):
         by = f" ({', '.join(machine.busy_with)})" if machine.busy_with else ""
         yield (
@@ -35,7 +32,7 @@ def find_on_gpu(gpu: GpuReading) -> Iterator[str]:
         names = [*filter(None, map(host.name_on_gpu, sorted(gpu.pids)))][: host.MAX_PROGRAMS]
         shown = f": {', '.join(names)}" if names else ""
         yield f"{len(gpu.pids)} other {processes} on the GPU{shown}; stop them, or take another"
-    elif (gpu.memory_used_bytes or 0) > MAX_MEMORY_UNEXPLAINED_BYTES:
+    elif (gpu.memory_used_bytes or 0) > 2**30:  # an idle GPU has some hundred MiB in use
         yield "memory of the GPU is in use by processes that cannot be seen from here; take another"
     reasons = gpu.lowered_clocks or ()
     slow = [reason for reason in reasons if "thermal" in reason or "hardware" in reason]
@@ -44,7 +41,7 @@ def find_on_gpu(gpu: GpuReading) -> Iterator[str]:
 
 
 def _is_busy(machine: Host) -> bool:
-    return machine.load is not None and machine.load / machine.cores > MAX_LOAD_PER_CORE
+    return machine.load is not None and machine.load / machine.cores > 0.25
 
 
 def read_disturbances(devices: Sequence[Device]) -> list[str]:

@@ -15,7 +15,6 @@ from sweeper.core.record import Record
 from sweeper.core.trial import Trial
 
 WHOLE_DEVICE = math.inf  # bytes: no other process has memory of the device
-USABLE_SHARE = 0.9  # of the device's memory; contexts and libraries of each process take the rest
 POLL_S = 0.5
 
 
@@ -52,8 +51,9 @@ class MemoryBudget:
     """
 
     def __init__(self, total_bytes: float | None = None) -> None:
-        # without a total: less than the whole device, more than anything else
-        self._total_bytes = USABLE_SHARE * (total_bytes or sys.float_info.max)
+        # Contexts and libraries of each process take a tenth. Without a total: less than the whole
+        # device, more than anything else.
+        self._total_bytes = 0.9 * (total_bytes or sys.float_info.max)
         self._changed = threading.Condition()
         self._waiting: list[Reservation] = []
         self._granted: list[Reservation] = []

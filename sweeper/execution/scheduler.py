@@ -47,10 +47,6 @@ OnPhase = Callable[[PhaseBegan], None]
 RunTrial = Callable[[Trial, DeviceSlot, OnPhase, threading.Event], Finished]
 Events = queue.SimpleQueue[Event | Exception | None]  # an exception or None: a thread has ended
 
-# A signal that comes just before the wait for an event begins does not end it, and is handled when
-# the wait is over.
-WAKE_S = 1.0
-
 
 def run_all(
     trials: Sequence[Trial], slots: Sequence[DeviceSlot], run_trial: RunTrial
@@ -76,7 +72,9 @@ def run_all(
     try:
         while num_running:
             try:
-                event = events.get(timeout=WAKE_S)
+                # A signal that comes just before the wait begins does not end it, and is handled
+                # when the wait is over.
+                event = events.get(timeout=1.0)
             except queue.Empty:
                 continue
             except KeyboardInterrupt:

@@ -33,7 +33,6 @@ from .scheduler import OnPhase, PhaseBegan
 from .worker_channel import WorkerChannel, send_grant
 
 INSPECTED = ("ok", "accuracy_mismatch", "not_compiled", "compile_error")  # the compiler was reached
-GRACE_S = 1.0  # for a busy worker to write its stack to the log before it is killed
 
 
 @dataclass(frozen=True)
@@ -265,9 +264,9 @@ def _listen(
     if (run.stop.is_set() or exceeded is not None) and process.poll() is None:
         # while another worker is alone on the device, this one is stopped
         process.send_signal(signal.SIGCONT)
-        # the worker's fault handler writes every thread's stack to the log
+        # the worker's fault handler writes every thread's stack to the log, a busy one a bit later
         process.send_signal(signal.SIGUSR1)
-        time.sleep(GRACE_S)
+        time.sleep(1.0)
     if run.stop.is_set():
         return _interrupted(channel.phase)
     if exceeded is not None:

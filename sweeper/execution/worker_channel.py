@@ -26,7 +26,7 @@ from sweeper.core.settings import Measure
 
 from .device_lease import DeviceLease, Tenant
 
-POLL_S, END_POLL_S = 0.5, 0.05
+POLL_S = 0.5
 CLOSED_S = 5.0  # for a worker to end after it has closed its pipe
 # Of everything that a worker says; a usual answer has some ten thousand. The record of a worker,
 # whose lines are indented by up to 24 spaces, stays below `files.MAX_JSON_BYTES`.
@@ -85,7 +85,7 @@ class WorkerChannel:
     def _await_end(self, process: subprocess.Popen[bytes], stop: threading.Event) -> None:
         """Wait for the end of a worker that has closed its pipe, at most until `stop` is set."""
         deadline_s = self._now_s() + CLOSED_S
-        while process.poll() is None and not stop.wait(END_POLL_S):
+        while process.poll() is None and not stop.wait(0.05):
             if self._now_s() > deadline_s:
                 raise ProtocolError(f"the worker closed its pipe and went on for {CLOSED_S:g} s")
 
