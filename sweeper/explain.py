@@ -19,8 +19,6 @@ from sweeper.core.system.exit_codes import BAD_INPUT, OK
 from sweeper.core.system.pipes import run_until_closed
 from sweeper.report.columns.formats import join, prefix, sentence
 
-WIDTH = 100  # characters of a line
-
 
 def list_groups() -> dict[str, Mapping[str, Meaning]]:
     """List what every word means, by its names with commas between, in groups by their kind."""
@@ -51,7 +49,7 @@ def explain(text: str) -> list[str]:
             lines = [f"{names} ({kind})"]
             parts = (sentence(meaning.says), meaning.more, prefix("What to do: ", meaning.todo))
             for part in parts:
-                lines += textwrap.wrap(part, WIDTH, initial_indent="  ", subsequent_indent="  ")
+                lines += textwrap.wrap(part, 100, initial_indent="  ", subsequent_indent="  ")
             for name in names.split(", "):
                 known[_normalize(name)] = "\n".join(lines)
     found = []

@@ -22,9 +22,7 @@ Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 T = TypeVar("T")
 Reader = Callable[[Any], Any]  # of a JSON value
 
-UNIONS = (typing.Union, types.UnionType)
 PLAIN = frozenset({type(None), bool, int, float, str})  # the same in JSON
-MAX_DEPTH = 20  # of values of any shape, such as an environment
 
 
 class Between(NamedTuple):
@@ -161,7 +159,7 @@ def _reader(name: str, hint: Any) -> Reader:
     if origin is Annotated:
         hint, limits = arguments
         return _reader_among(name, limits) if hint is str else _reader_within(name, hint, limits)
-    if origin in UNIONS:
+    if origin in (typing.Union, types.UnionType):
         option, *others = [option for option in arguments if option is not type(None)]
         if others:  # `Json`
             return functools.partial(_check_json, name)
@@ -229,7 +227,7 @@ def _check_json(name: str, value: Any, depth: int = 0) -> Any:
     """Return a JSON value of any shape as it is. Raises ValueError for infinite numbers and deep
     nesting.
     """
-    if depth > MAX_DEPTH:
+    if depth > 20:
         raise ValueError(f"{name}: nested too deeply")
     if type(value) in LIMITS:
         low, high = LIMITS[type(value)]

@@ -18,8 +18,6 @@ from sweeper.core.system.gpus import Device, visible_gpus
 
 # a CNN, a vision transformer and a language model, all small
 MODELS = ("resnet18", "vit_tiny", "bert_small")
-CPU_BATCH_SIZE = 4  # the models' own are made for a GPU
-HALF_WIDTH = 0.01  # of the interval that is aimed at, as a share of the speedup
 MAX_PROCESSES = 100
 
 
@@ -43,7 +41,7 @@ class Noise:
 def run_noise_sweep(device: Device, processes: int) -> tuple[str, int]:
     """Run the sweep as a user would, its output shown as it comes; its name and exit code."""
     name = time.strftime("noise-%Y%m%d-%H%M%S")
-    where = ["device=cpu", f"batch_size={CPU_BATCH_SIZE}"]
+    where = ["device=cpu", "batch_size=4"]  # the models' own batches are made for a GPU
     if device.gpu:
         where = [f"device=cuda:{visible_gpus().index(device.gpu)}"]
     command = [
@@ -103,14 +101,14 @@ def compute_noise(record: Record) -> Noise:
 
 
 def count_processes_needed(spread: float) -> int | None:
-    """Find the smallest n for which t(n - 1) * spread / sqrt(n) <= HALF_WIDTH; None when
+    """Find the smallest n for which t(n - 1) * spread / sqrt(n) <= 0.01; None when
     `MAX_PROCESSES` are too few.
 
     The half width of Student's t interval of a mean of n log ratios with standard deviation
-    `spread`.
+    `spread`; 1 % of the speedup is aimed at.
     """
     for n in range(2, MAX_PROCESSES + 1):
-        if t_quantile(n - 1) * spread / math.sqrt(n) <= HALF_WIDTH:
+        if t_quantile(n - 1) * spread / math.sqrt(n) <= 0.01:
             return n
     return None
 

@@ -19,7 +19,6 @@ from .lock import GO_ON, hold_lock
 LOCK_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108  # both are checked
 STICKY_FOR_ALL = stat.S_ISVTX | stat.S_IRWXO
 FREE_S = 20.0  # for a worker whose driver was killed to let go of its GPU
-POLL_S = 0.5
 
 
 @contextmanager
@@ -80,7 +79,7 @@ def _require_no_worker(gpu: Gpu) -> None:
                 f"GPU {gpu.uuid} is in use by process {workers[0]}, a worker of another sweep, "
                 "whose lock cannot be seen from here"
             )
-        time.sleep(POLL_S)
+        time.sleep(0.5)
 
 
 def _is_worker(pid: int) -> bool:

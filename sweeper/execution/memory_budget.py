@@ -15,7 +15,6 @@ from sweeper.core.record import Record
 from sweeper.core.trial import Trial
 
 WHOLE_DEVICE = math.inf  # bytes: no other process has memory of the device
-POLL_S = 0.5
 
 
 class PeakMemory:
@@ -67,7 +66,7 @@ class MemoryBudget:
         with self._changed:
             self._waiting.append(own)
             while not stop.is_set() and not (self._waiting[0] is own and self._fits(own)):
-                self._changed.wait(POLL_S)
+                self._changed.wait(0.5)
             self._waiting.remove(own)
             self._granted.append(own)
             for reservation in self._granted:

@@ -32,8 +32,6 @@ from .placement import DeviceSlot
 from .scheduler import OnPhase, PhaseBegan
 from .worker_channel import WorkerChannel, send_grant
 
-INSPECTED = ("ok", "accuracy_mismatch", "not_compiled", "compile_error")  # the compiler was reached
-
 
 @dataclass(frozen=True)
 class WorkerCall:
@@ -165,7 +163,8 @@ def run_trial(run: TrialRun) -> None:
                 break
         peak_memory.learn(record)
         run.finish(wall_s=time.monotonic() - begin_s - run.idle_s)
-        if settings.inspect and record.status in INSPECTED and trial.mode != "eager":
+        reached = record.status in ("ok", "accuracy_mismatch", "not_compiled", "compile_error")
+        if settings.inspect and reached and trial.mode != "eager":
             run.add(inspection=_inspect(run))
 
 

@@ -26,7 +26,6 @@ from sweeper.core.settings import Measure
 
 from .device_lease import DeviceLease, Tenant
 
-POLL_S = 0.5
 CLOSED_S = 5.0  # for a worker to end after it has closed its pipe
 # Of everything that a worker says; a usual answer has some ten thousand. The record of a worker,
 # whose lines are indented by up to 24 spaces, stays below `files.MAX_JSON_BYTES`.
@@ -70,7 +69,7 @@ class WorkerChannel:
                     raise ProtocolError("the worker does not read what it is sent")
                 remaining_s, limit = self._find_limit()
                 ended = process.poll() is not None
-                if selector.select(0 if ended else min(max(remaining_s, 0.0), POLL_S)):
+                if selector.select(0 if ended else min(max(remaining_s, 0.0), 0.5)):
                     data = os.read(self.pipe, 1 << 16)
                     if not data:
                         self._await_end(process, stop)
