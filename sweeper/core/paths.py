@@ -10,12 +10,13 @@ from .errors import ConfigError
 from .files import remove_folder
 
 RUNS = Path("runs")
+SWEEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def check_sweep_name(name: str) -> str:
     """Return `name` if a folder can have it. Raises ConfigError otherwise."""
     is_reserved = name in ("mlflow.db", "mlartifacts")  # MLflow's own, beside the sweeps
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) or len(name) > 100 or is_reserved:
+    if not SWEEP_NAME.fullmatch(name) or len(name) > 100 or is_reserved:
         raise ConfigError(
             f"sweep={name}: a sweep's name starts with a letter or digit, goes on with letters, "
             "digits, '.', '_' or '-', has at most 100 characters and is none of the names that "
