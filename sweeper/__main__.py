@@ -36,13 +36,39 @@ def _run() -> int:
         return OK
     try:
         answer = _answer(arguments)
-        if answer is not None:
-            print(answer)
-            return OK
     except ConfigError as error:
         print(f"sweeper: {error}", file=sys.stderr)
         return BAD_INPUT
-    return _run_sweep()
+    if answer is not None:
+        print(answer)
+        return OK
+
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra's own handling prints tracebacks and exits with 1
+    # Hydra warns that our launcher has the name of hydra-ray-launcher's, which it replaces.
+    warnings.filterwarnings(
+        "ignore", r"\n'hydra/launcher/ray' is validated against ConfigStore schema", UserWarning
+    )
+    from hydra.errors import HydraException
+    from omegaconf.errors import OmegaConfBaseException
+    from yaml import YAMLError
+
+    from sweeper.config.error_messages import explain
+    from sweeper.config.overrides import normalise
+    from sweeper.sweep.hydra_app import job
+
+    expected = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)
+    try:
+        sys.argv[1:] = normalise(sys.argv[1:])
+        job()
+    except (*expected, ValueError) as error:  # Hydra raises plain ones too
+        frames = traceback.walk_tb(error.__traceback__)
+        modules = [frame.f_globals.get("__name__") for frame, _ in frames]
+        # raised below it: then Hydra had read the command line already
+        if not isinstance(error, expected) and "sweeper.sweep.hydra_app" in modules:
+            raise
+        print(f"sweeper: {explain(error)}", file=sys.stderr)
+        return BAD_INPUT
+    return OK
 
 
 def _answer(arguments: Sequence[str]) -> str | None:
@@ -66,36 +92,6 @@ def _answer(arguments: Sequence[str]) -> str | None:
         line = os.environ["COMP_LINE"]
         return "\n".join(complete(line[: int(os.environ.get("COMP_POINT") or len(line))]))
     return None
-
-
-def _run_sweep() -> int:
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra's own handling prints tracebacks and exits with 1
-    # Hydra warns that our launcher has the name of hydra-ray-launcher's, which it replaces.
-    warnings.filterwarnings(
-        "ignore", r"\n'hydra/launcher/ray' is validated against ConfigStore schema", UserWarning
-    )
-    from hydra.errors import HydraException
-    from omegaconf.errors import OmegaConfBaseException
-    from yaml import YAMLError
-
-    from sweeper.config.error_messages import explain
-    from sweeper.config.overrides import normalise
-    from sweeper.core.errors import ConfigError
-    from sweeper.sweep.hydra_app import job
-
-    expected = (ConfigError, HydraException, OmegaConfBaseException, YAMLError)
-    try:
-        sys.argv[1:] = normalise(sys.argv[1:])
-        job()
-    except (*expected, ValueError) as error:  # Hydra raises plain ones too
-        frames = traceback.walk_tb(error.__traceback__)
-        modules = [frame.f_globals.get("__name__") for frame, _ in frames]
-        # raised below it: then Hydra had read the command line already
-        if not isinstance(error, expected) and "sweeper.sweep.hydra_app" in modules:
-            raise
-        print(f"sweeper: {explain(error)}", file=sys.stderr)
-        return BAD_INPUT
-    return OK
 
 
 if __name__ == "__main__":

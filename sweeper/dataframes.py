@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.record import Record
-from sweeper.loading.entries import Entry
+from sweeper.loading.entries import Entry, load_from
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,9 +55,7 @@ def load_records(*sweeps: str | Path, tracking_uri: str | None = None) -> Record
 
     Raises ConfigError for a sweep that is not there, TrackingError when the store does not answer.
     """
-    from sweeper.core.errors import ConfigError
     from sweeper.loading.cross_trial import add_cross_trial_findings
-    from sweeper.loading.entries import load_from
     from sweeper.loading.sources import find_sources
 
     if not sweeps:
@@ -78,7 +77,6 @@ def table(
     """
     import pandas as pd
 
-    from sweeper.core.errors import ConfigError, nearest
     from sweeper.report.answers.decision import Limits
     from sweeper.report.answers.findings import Findings
     from sweeper.report.tables.registry import TABLES

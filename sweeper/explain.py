@@ -9,7 +9,7 @@ import argparse
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from sweeper.analysis.flags import FLAGS, RANKS
 from sweeper.analysis.meanings import CAUSES, STATUSES, Meaning, read_words
@@ -18,8 +18,6 @@ from sweeper.core.errors import nearest
 from sweeper.core.system.exit_codes import BAD_INPUT, OK
 from sweeper.core.system.pipes import run_until_closed
 from sweeper.report.columns.formats import join, prefix, sentence
-
-WIDTH = 100  # characters of a line
 
 
 def list_groups() -> dict[str, Mapping[str, Meaning]]:
@@ -48,8 +46,12 @@ def explain(text: str) -> list[str]:
     known = {}
     for kind, meanings in list_groups().items():
         for names, meaning in meanings.items():
+            lines = [f"{names} ({kind})"]
+            parts = (sentence(meaning.says), meaning.more, prefix("What to do: ", meaning.todo))
+            for part in parts:
+                lines += textwrap.wrap(part, 100, initial_indent="  ", subsequent_indent="  ")
             for name in names.split(", "):
-                known[_normalize(name)] = f"{names} ({kind})", meaning
+                known[_normalize(name)] = "\n".join(lines)
     found = []
     rest = _normalize(text)
     while rest:
@@ -57,7 +59,7 @@ def explain(text: str) -> list[str]:
         name = max(begins, key=len, default="")
         if not name:
             raise ValueError(f"{rest}: no word of a report; {nearest(rest, known)}")
-        found.append(_show(*known[name]))
+        found.append(known[name])
         rest = rest[len(name) + 1 :]
     return found
 
@@ -65,20 +67,6 @@ def explain(text: str) -> list[str]:
 def _normalize(text: str) -> str:
     """Return the words of a text in lower case, with `_` in place of what is between them."""
     return "_".join(re.findall(r"[^\s,:;()-]+", text.lower()))
-
-
-def _show(title: str, meaning: Meaning) -> str:
-    lines = [title]
-    for text in (sentence(meaning.says), meaning.more, prefix("What to do: ", meaning.todo)):
-        lines += textwrap.wrap(text, WIDTH, initial_indent="  ", subsequent_indent="  ")
-    return "\n".join(lines)
-
-
-def list_names() -> Iterator[str]:
-    """Yield the names of each group with what they mean."""
-    for kind, meanings in list_groups().items():
-        lines = [f"  {names:<22}  {meaning.says}" for names, meaning in meanings.items()]
-        yield "\n".join([kind, *lines])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -101,7 +89,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
-    print("\n\n".join(found or list_names()))
+    if not found:
+        for kind, meanings in list_groups().items():
+            lines = [f"  {names:<22}  {meaning.says}" for names, meaning in meanings.items()]
+            found.append("\n".join([kind, *lines]))
+    print("\n\n".join(found))
     return OK
 
 

@@ -17,7 +17,7 @@ from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from sweeper.config.grid import OverrideAxis
+from sweeper.config.grid import Composer, OverrideAxis
 
 
 @dataclass
@@ -48,7 +48,6 @@ class GridSweeper(Sweeper):
         )
 
     def sweep(self, arguments: list[str]) -> Any:
-        from sweeper.config.grid import Composer
         from sweeper.config.overrides import allow_new_keys
         from sweeper.sweep.hydra_app import run_grid
 
@@ -56,9 +55,9 @@ class GridSweeper(Sweeper):
         loader = self._context.config_loader
         overrides = OverridesParser.create(loader).parse_overrides([*axes, *arguments])
         composer = Composer(loader, self._config)
-        points = composer.points(expand(overrides))
         launcher = self._config.hydra.runtime.choices["hydra/launcher"]
         cluster = None if launcher == "local" else self._launcher
+        points = composer.points(expand(overrides))
         # Hydra would drop the exit code
         sys.exit(run_grid(points, composer.repository, f"hydra/launcher={launcher}", cluster))
 

@@ -6,25 +6,14 @@ import sys
 from collections.abc import Sequence
 
 from hydra.core.utils import JobReturn
-from hydra.plugins.launcher import Launcher
-from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+
+from .base import BaseLauncher
 
 
-class LocalLauncher(Launcher):
+class LocalLauncher(BaseLauncher):
     """Runs as one sweep what Hydra's own sweeper expands; the grid sweeper needs no launcher to run
     in this process.
     """
-
-    def setup(
-        self,
-        *,
-        hydra_context: HydraContext,
-        task_function: TaskFunction,  # noqa: ARG002  # Hydra's signature
-        config: DictConfig,
-    ) -> None:
-        self._loader = hydra_context.config_loader
-        self._config = config
 
     def launch(
         self,
@@ -35,5 +24,5 @@ class LocalLauncher(Launcher):
         from sweeper.config.grid import Composer
         from sweeper.sweep.hydra_app import run_grid
 
-        composer = Composer(self._loader, self._config)
+        composer = Composer(self._context.config_loader, self._config)
         sys.exit(run_grid(map(composer.compose, job_overrides), composer.repository))

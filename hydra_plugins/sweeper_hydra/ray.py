@@ -12,23 +12,16 @@ from collections.abc import Sequence
 
 from hydra.core.singleton import Singleton
 from hydra.core.utils import JobReturn, setup_globals
-from hydra.plugins.launcher import Launcher
-from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, open_dict
 
+from .base import BaseLauncher
 
-class RayLauncher(Launcher):
+
+class RayLauncher(BaseLauncher):
     """Runs each job as a Ray task; `ray` holds the arguments of `ray.init` and `ray.remote`."""
 
     def __init__(self, ray: DictConfig) -> None:
         self._arguments = ray
-
-    def setup(
-        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
-    ) -> None:
-        self._context = hydra_context
-        self._task_function = task_function
-        self._config = config
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
@@ -49,8 +42,7 @@ class RayLauncher(Launcher):
             task = launch_job_on_ray(self._context, remote, config, self._task_function, state)
             tasks.append(task)
         ray.wait(tasks, num_returns=len(tasks))
-        results: list[JobReturn] = ray.get(tasks)
-        return results
+        return ray.get(tasks)
 
     def prepare(self) -> None:
         """Join the cluster of the arguments, or start a Ray for this sweep.

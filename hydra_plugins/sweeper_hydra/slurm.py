@@ -10,30 +10,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from hydra.core.utils import JobReturn
-from hydra.plugins.launcher import Launcher
-from hydra.types import HydraContext, TaskFunction
-from omegaconf import DictConfig
+
+from .base import BaseLauncher
 
 
-class SlurmLauncher(Launcher):
+class SlurmLauncher(BaseLauncher):
     """Runs an array job with one task per job of Hydra; the parameters are those of
     submitit_slurm.
     """
 
     def __init__(self, **parameters: Any) -> None:
         self._parameters = parameters
-
-    def setup(
-        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
-    ) -> None:
-        from hydra_plugins.hydra_submitit_launcher.submitit_launcher import (
-            SlurmLauncher as SubmititLauncher,
-        )
-
-        self._launcher = SubmititLauncher(**self._parameters)
-        self._launcher.setup(
-            hydra_context=hydra_context, task_function=task_function, config=config
-        )
 
     def prepare(self) -> None:
         """Raises ConfigError where no SLURM answers."""
@@ -69,6 +56,12 @@ class SlurmLauncher(Launcher):
     ) -> Sequence[JobReturn]:
         """Raises what submitit raises for a lost task, once all tasks have ended."""
         import submitit
+        from hydra_plugins.hydra_submitit_launcher import submitit_launcher
+
+        launcher = submitit_launcher.SlurmLauncher(**self._parameters)
+        launcher.setup(
+            hydra_context=self._context, task_function=self._task_function, config=self._config
+        )
 
         class WaitingExecutor(submitit.AutoExecutor):
             def map_array(self, *arguments: Any) -> list[Any]:
@@ -79,7 +72,6 @@ class SlurmLauncher(Launcher):
 
         executor, submitit.AutoExecutor = submitit.AutoExecutor, WaitingExecutor
         try:
-            results: Sequence[JobReturn] = self._launcher.launch(job_overrides, initial_job_idx)
+            return launcher.launch(job_overrides, initial_job_idx)
         finally:
             submitit.AutoExecutor = executor
-        return results

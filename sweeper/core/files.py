@@ -6,6 +6,7 @@ says who is trusted with what.
 """
 
 import errno
+import itertools
 import os
 import secrets
 import shutil
@@ -21,8 +22,6 @@ from .serialization import parse_json
 
 MAX_JSON_BYTES = 100 * 2**20  # large records have 100 kB
 MAX_FILE_BYTES = 1 << 30  # of a log, or of another file that is shown or sent
-# without O_NONBLOCK opening waits for a pipe that is never filled
-READ_ONLY = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 
 
 def write_text(path: Path, text: str) -> None:
@@ -30,7 +29,7 @@ def write_text(path: Path, text: str) -> None:
     replaced, too.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f"{make_prefix(f'.{path.name}')}{secrets.token_hex(8)}")
+    temporary = path.with_name(make_prefix(f".{path.name}") + secrets.token_hex(8))
     try:
         with temporary.open("x", encoding="utf-8") as file:  # with the rights that the umask leaves
             file.write(text)
@@ -59,7 +58,9 @@ def open_inside(folder: Path, name: str | Path, max_bytes: int) -> BinaryIO:
             for parent in parts[:-1]:
                 at = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=at)
                 folders.callback(os.close, at)
-            handle = os.open(parts[-1], READ_ONLY, dir_fd=at)
+            # without O_NONBLOCK opening waits for a pipe that is never filled
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            handle = os.open(parts[-1], flags, dir_fd=at)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR):
             raise OSError(error.errno, "a link, which is not followed", str(path)) from error
@@ -96,10 +97,9 @@ def move_aside(path: Path) -> Path:
     return its new path.
     """
     aside = moved = path.with_name(f"{path.name}.unreadable-{time.strftime('%Y%m%d-%H%M%S')}")
-    number = 1
+    numbers = itertools.count(2)
     while os.path.lexists(aside):
-        number += 1
-        aside = moved.with_name(f"{moved.name}-{number}")
+        aside = moved.with_name(f"{moved.name}-{next(numbers)}")
     return path.rename(aside)
 
 

@@ -10,14 +10,13 @@ from .errors import ConfigError
 from .files import remove_folder
 
 RUNS = Path("runs")
-RESERVED = ("mlflow.db", "mlartifacts")  # MLflow's own, beside the sweeps
-MAX_NAME_CHARACTERS = 200  # file systems take 255 bytes
 SWEEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 def check_sweep_name(name: str) -> str:
     """Return `name` if a folder can have it. Raises ConfigError otherwise."""
-    if not SWEEP_NAME.fullmatch(name) or len(name) > 100 or name in RESERVED:
+    is_reserved = name in ("mlflow.db", "mlartifacts")  # MLflow's own, beside the sweeps
+    if not SWEEP_NAME.fullmatch(name) or len(name) > 100 or is_reserved:
         raise ConfigError(
             f"sweep={name}: a sweep's name starts with a letter or digit, goes on with letters, "
             "digits, '.', '_' or '-', has at most 100 characters and is none of the names that "
@@ -74,7 +73,7 @@ class SweepPaths:
         if not others:
             return self.report
         names = "-".join(path.resolve().name for path in others)
-        return self.folder / f"report-with-{names}"[:MAX_NAME_CHARACTERS]
+        return self.folder / f"report-with-{names}"[:200]  # file systems take 255 bytes
 
     def require_no_links(self) -> None:
         """Raise ConfigError if the folder holds links: what a sweep writes would land elsewhere."""
@@ -89,8 +88,8 @@ class SweepPaths:
 
     def trial(self, label: str, trial_id: str) -> TrialPaths:
         """The folder of a trial: the one that ends in its id, or a new `<label>-<id>`."""
-        existing = sorted(self.folder.glob(f"*-{trial_id}"))
-        return TrialPaths(existing[0] if existing else self.folder / f"{label}-{trial_id}")
+        new = self.folder / f"{label}-{trial_id}"
+        return TrialPaths(min(self.folder.glob(f"*-{trial_id}"), default=new))
 
     def trials(self) -> dict[str, TrialPaths]:
         """The folders of trials by the trial's id."""

@@ -22,9 +22,7 @@ Json = None | bool | int | float | str | Sequence["Json"] | Mapping[str, "Json"]
 T = TypeVar("T")
 Reader = Callable[[Any], Any]  # of a JSON value
 
-UNIONS = (typing.Union, types.UnionType)
 PLAIN = frozenset({type(None), bool, int, float, str})  # the same in JSON
-MAX_DEPTH = 20  # of values of any shape, such as an environment
 
 
 class Between(NamedTuple):
@@ -126,27 +124,10 @@ def _reader_of(cls: type) -> Reader:
     than reading.
     """
     hints = typing.get_type_hints(cls, include_extras=True)
-    known: dict[str, tuple[Reader, Any]] = {}
-    for name, hint in hints.items():
-        set_field = getattr(getattr(cls, name, None), "__set__", None)
-        known[name] = _reader(name, hint), set_field
+    known = {name: _reader(name, hint) for name, hint in hints.items()}
     retired = frozenset(getattr(cls, "RETIRED", ()))
-
-    def build(data: Any) -> Any:
-        return cls(**{name: known[name][0](value) for name, value in data.items()})
-
-    def set_fields(data: Any) -> Any:
-        built: Any = object.__new__(cls)
-        for name, value in data.items():
-            convert, set_field = known[name]
-            set_field(built, convert(value))
-        return built
-
-    # Reading a record would spend half of its time in the `__init__` of frozen classes. Classes
-    # with slots and without `__post_init__` can do without it: their fields are set one by one.
-    build_whole = build
-    if not hasattr(cls, "__post_init__") and all(set_field for _, set_field in known.values()):
-        build_whole = set_fields
+    needs_init = hasattr(cls, "__post_init__")
+    set_field = object.__setattr__
 
     def read(data: Any) -> Any:
         if type(data) is not dict:
@@ -159,9 +140,13 @@ def _reader_of(cls: type) -> Reader:
                 )
             data = {name: value for name, value in data.items() if name in known}
         try:
-            if len(data) < len(known):
-                return build(data)
-            return build_whole(data)
+            if needs_init or len(data) < len(known):
+                return cls(**{name: known[name](value) for name, value in data.items()})
+            # reading a record would spend half of its time in the `__init__` of frozen classes
+            built: Any = object.__new__(cls)
+            for name, value in data.items():
+                set_field(built, name, known[name](value))
+            return built
         except TypeError as error:  # a required field is missing, or a value has the wrong type
             raise ValueError(f"{cls.__name__}: {error}") from error
 
@@ -174,35 +159,25 @@ def _reader(name: str, hint: Any) -> Reader:
     if origin is Annotated:
         hint, limits = arguments
         return _reader_among(name, limits) if hint is str else _reader_within(name, hint, limits)
-    if origin in UNIONS:
+    if origin in (typing.Union, types.UnionType):
         option, *others = [option for option in arguments if option is not type(None)]
         if others:  # `Json`
             return functools.partial(_check_json, name)
-        return functools.partial(_read_optional, _reader(name, option))
+        read = _reader(name, option)
+        return lambda value: None if value is None else read(value)
     if is_dataclass(hint):
         return _reader_of(typing.cast(type, hint))
     if origin in (tuple, Sequence):
-        make = tuple if origin is tuple else list
-        return functools.partial(_read_sequence, name, make, _reader(name, arguments[0]))
+        make, read = origin, _reader(name, arguments[0])
+        if origin is Sequence:
+            make = list
+        return lambda value: make(map(read, _checked(name, list, value)))
     if origin in (dict, Mapping):
-        return functools.partial(_read_mapping, name, _reader(name, arguments[1]))
+        read = _reader(name, arguments[1])
+        return lambda value: {key: read(item) for key, item in _checked(name, dict, value).items()}
     if hint in LIMITS:
         return _reader_within(name, hint, LIMITS[hint])
     return functools.partial(_checked, name, hint)
-
-
-def _read_optional(read_some: Reader, value: Any) -> Any:
-    if value is None:
-        return None
-    return read_some(value)
-
-
-def _read_sequence(name: str, make: type, read_item: Reader, value: Any) -> Any:
-    return make(map(read_item, _checked(name, list, value)))
-
-
-def _read_mapping(name: str, read_item: Reader, value: Any) -> Any:
-    return {key: read_item(item) for key, item in _checked(name, dict, value).items()}
 
 
 def _reader_within(name: str, hint: Any, limits: Between) -> Reader:
@@ -252,7 +227,7 @@ def _check_json(name: str, value: Any, depth: int = 0) -> Any:
     """Return a JSON value of any shape as it is. Raises ValueError for infinite numbers and deep
     nesting.
     """
-    if depth > MAX_DEPTH:
+    if depth > 20:
         raise ValueError(f"{name}: nested too deeply")
     if type(value) in LIMITS:
         low, high = LIMITS[type(value)]

@@ -29,7 +29,7 @@ def remove_credentials(uri: str) -> str:
     scheme, slashes, authority, path, query, fragment = (part or "" for part in match.groups())
     names_host = len(slashes) < 3 and not scheme.lower().startswith(_LOCAL)
     # no scheme: user:password@host
-    if names_host and not slashes and re.search(":.*@", f"{scheme}{authority}"):
+    if names_host and not slashes and re.search(":.*@", scheme + authority):
         scheme = ""
     elif not slashes:
         names_host = False

@@ -28,18 +28,15 @@ from sweeper.core.protocol import Package, Software
 from sweeper.core.serialization import to_json
 from sweeper.core.system import gpus, host
 from sweeper.core.system.exit_codes import BAD_INPUT, INTERRUPTED, NOT_OK, OK
-from sweeper.core.system.gpus import Device, GpuReading
+from sweeper.core.system.gpus import Device, Gpu, GpuReading
 from sweeper.core.system.host import Host
 from sweeper.core.system.pipes import run_until_closed
-from sweeper.execution.disturbances import UNRELIABLE, discount_past_load, find_disturbances
+from sweeper.execution.disturbances import UNRELIABLE, find_on_gpu, find_on_host
 
 from . import noise
-from .cpp_compiler import find_cpp_compiler
 from .noise import Noise
-from .software import ask_software
+from .software import ask_software, find_cpp_compiler
 
-# from 10 on, a standard deviation is known to 0.7 to 1.8 times its estimate
-MIN_PROCESSES_FOR_SPREAD = 10
 GIB = 2**30
 
 
@@ -56,7 +53,8 @@ class Examination:
     noise: tuple[Noise, ...] | None = None
 
 
-def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Examine this machine, print and write the findings; the exit code."""
     parser = argparse.ArgumentParser(
         "python -m sweeper.doctor",
         description="Say what this machine can do: versions, state of GPU and host, noise, and how "
@@ -90,7 +88,16 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--json", type=_check_file, metavar="FILE", help="write everything there too"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    try:
+        device = gpus.resolve(options.device, gpus.visible_gpus())[0]
+        findings = examine(device, options, Console(highlight=False, soft_wrap=True))
+    except ConfigError as error:
+        print(f"sweeper.doctor: {error}", file=sys.stderr)
+        return BAD_INPUT
+    if options.json:
+        write_text(options.json, json.dumps(to_json(findings), indent=1) + "\n")
+    return decide_exit_code(findings)
 
 
 def _match(pattern: str, hint: str) -> Callable[[str], str]:
@@ -111,43 +118,31 @@ def _check_file(text: str) -> Path:
     return path
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Examine this machine, print and write the findings; the exit code."""
-    options = parse_arguments(arguments)
-    try:
-        device = gpus.resolve(options.device, gpus.visible_gpus())[0]
-        findings = examine(device, options, Console(highlight=False, soft_wrap=True))
-    except ConfigError as error:
-        print(f"sweeper.doctor: {error}", file=sys.stderr)
-        return BAD_INPUT
-    if options.json:
-        write_text(options.json, json.dumps(to_json(findings), indent=1) + "\n")
-    return decide_exit_code(findings)
-
-
 def decide_exit_code(findings: Examination) -> int:
-    works = findings.software.torch_works
-    if findings.device.type == "cpu":
-        works &= findings.cpp_compiler.version is not None
-    if findings.noise is not None:
-        works &= [item.status for item in findings.noise] == ["ok"] * len(noise.MODELS)
-    if works:
-        return OK
-    return NOT_OK
+    if not findings.software.torch_works:
+        return NOT_OK
+    if findings.device.type == "cpu" and findings.cpp_compiler.version is None:
+        return NOT_OK
+    measured = findings.noise
+    if measured is not None and [one.status for one in measured] != ["ok"] * len(noise.MODELS):
+        return NOT_OK
+    return OK
 
 
 def examine(device: Device, options: argparse.Namespace, console: Console) -> Examination:
     """Find everything out and print it as it comes."""
     machine = host.read()  # before anything of ours runs
-    gpu = gpus.read(device.gpu) if device.gpu else None
-    warnings = tuple(find_disturbances(discount_past_load(machine), gpu))
-    _print_section("device", [*describe_gpu(device, gpu), *describe_host(machine)], console)
+    gpu, driver = None, []
+    rows, warnings = list(describe_host(machine)), list(find_on_host(machine))
+    if device.gpu:
+        gpu = gpus.read(device.gpu)
+        driver = [Package("NVIDIA driver", gpu.driver)]
+        rows = [*describe_gpu(device.gpu, gpu), *rows]
+        warnings += find_on_gpu(gpu)
+    _print_section("device", rows, console)
     for warning in warnings:
         console.print(f"  [bold yellow]{UNRELIABLE}[/] {escape(warning)}")
     software, cpp_compiler = ask_software(device, float(options.timeout_s)), find_cpp_compiler()
-    driver, measured = [], None
-    if gpu:
-        driver.append(Package("NVIDIA driver", gpu.driver))
     parts = [
         (part.name, "; ".join(filter(None, [part.version or "none", part.note])))
         for part in (*software.parts, *driver, cpp_compiler)
@@ -156,45 +151,41 @@ def examine(device: Device, options: argparse.Namespace, console: Console) -> Ex
     _print_section("AMP", [("bf16", describe_bfloat16(device, machine, software))], console)
     _print_section("backends that torch has removed", list(GONE.items()), console)
     _print_section("to try every backend", [[name_backend_sweep(device)]], console)
+    measured = None
     if options.noise:
         measured = measure_noise(device, int(options.processes), console)
-    return Examination(device, machine, gpu, software, cpp_compiler, warnings, measured)
+    return Examination(device, machine, gpu, software, cpp_compiler, tuple(warnings), measured)
 
 
-def describe_gpu(device: Device, gpu: GpuReading | None) -> Iterator[tuple[str, str]]:
+def describe_gpu(gpu: Gpu, now: GpuReading) -> Iterator[tuple[str, str]]:
     """Describe what is known of the GPU; what it does not tell is left out."""
-    if device.gpu is None or gpu is None:
-        return
-    yield "GPU", f"{device.gpu.name}, {device.gpu.uuid}"
-    if gpu.memory_used_bytes is not None and gpu.memory_total_bytes is not None:
-        used_gib, total_gib = gpu.memory_used_bytes / GIB, gpu.memory_total_bytes / GIB
+    yield "GPU", f"{gpu.name}, {gpu.uuid}"
+    if now.memory_used_bytes is not None and now.memory_total_bytes is not None:
+        used_gib, total_gib = now.memory_used_bytes / GIB, now.memory_total_bytes / GIB
         yield "memory", f"{used_gib:.1f} of {total_gib:.1f} GiB in use"
-    if gpu.pids is not None:
-        yield "processes", f"{len(gpu.pids) or 'none seen'} beside this one"
-    if gpu.compute_mode is not None:
-        yield "compute mode", gpu.compute_mode
-    if gpu.persistence_mode is not None:
+    if now.pids is not None:
+        yield "processes", f"{len(now.pids) or 'none seen'} beside this one"
+    if now.compute_mode is not None:
+        yield "compute mode", now.compute_mode
+    if now.persistence_mode is not None:
         idle = "off; the first use of an idle GPU takes seconds"
-        yield "persistence", "on" if gpu.persistence_mode else idle
-    if gpu.clock_mhz is not None:
-        yield "SM clock", f"{_describe_share(gpu.clock_mhz, gpu.max_clock_mhz)} MHz"
-    if gpu.power_w is not None:
-        yield "power", f"{_describe_share(gpu.power_w, gpu.power_limit_w)} W"
-    if gpu.temperature_c is not None:
-        yield "temperature", f"{gpu.temperature_c} °C"
-    if gpu.lowered_clocks:
-        yield "clock lowered", ", ".join(gpu.lowered_clocks)
-
-
-def _describe_share(value: float, limit: float | None) -> str:
-    if limit:
-        return f"{value:.0f} of {limit:.0f}"
-    return f"{value:.0f}"
+        yield "persistence", "on" if now.persistence_mode else idle
+    for name, value, limit, unit in (
+        ("SM clock", now.clock_mhz, now.max_clock_mhz, "MHz"),
+        ("power", now.power_w, now.power_limit_w, "W"),
+    ):
+        if value is not None:
+            of_limit = f" of {limit:.0f}" if limit else ""
+            yield name, f"{value:.0f}{of_limit} {unit}"
+    if now.temperature_c is not None:
+        yield "temperature", f"{now.temperature_c} °C"
+    if now.lowered_clocks:
+        yield "clock lowered", ", ".join(now.lowered_clocks)
 
 
 def describe_host(machine: Host) -> Iterator[tuple[str, str]]:
     yield "CPU", machine.cpu
-    cores = f"{machine.cores}"
+    cores = str(machine.cores)
     if machine.usable_cores != machine.cores:
         cores += f", {machine.usable_cores} usable here"
     yield "cores", cores
@@ -207,7 +198,9 @@ def describe_host(machine: Host) -> Iterator[tuple[str, str]]:
 
 
 def describe_bfloat16(device: Device, machine: Host, software: Software) -> str:
-    native = machine.bfloat16_native if device.gpu is None else software.bfloat16_native
+    native = machine.bfloat16_native
+    if device.gpu:
+        native = software.bfloat16_native
     if native is None:
         return "not known whether the device computes in bfloat16"
     if native:
@@ -223,12 +216,11 @@ def name_backend_sweep(device: Device) -> str:
 
     options = {path.stem for path in (conf_folder() / "backend").glob("*.yaml")}
     backends = ",".join(sorted(options - GONE.keys()))
-    modes = ""
     if device.gpu:
-        modes = " mode=default,reduce-overhead,max-autotune"  # of Inductor
+        backends += " mode=default,reduce-overhead,max-autotune"  # of Inductor
     return (
-        f"python -m sweeper -m model=pointwise backend={backends}{modes} measure=quick "
-        f"tracking=none device={device.type}"
+        f"python -m sweeper -m model=pointwise backend={backends} measure=quick tracking=none "
+        f"device={device.type}"
     )
 
 
@@ -243,7 +235,8 @@ def measure_noise(device: Device, processes: int, console: Console) -> tuple[Noi
         console.print(f"  [red]the sweep {name} left no records[/]")
         return ()
     _print_section("noise card", noise.make_card(measured), console)
-    if processes < MIN_PROCESSES_FOR_SPREAD:
+    # from 10 on, a standard deviation is known to 0.7 to 1.8 times its estimate
+    if processes < 10:
         guess = "the spread between them is a rough guess, and so is the last column."
         console.print(f"  From {processes} processes {guess}")
     return measured

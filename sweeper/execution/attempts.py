@@ -6,9 +6,6 @@ from sweeper.analysis.derive import find_worst_accuracy
 from sweeper.core.record import Attempt, Record, RecordError
 from sweeper.core.system import shortages
 
-# Nothing was wrong with the trial: it was measured, ended by the user, or could not be tried.
-NOT_KEPT = ("ok", "interrupted", "unavailable")
-
 
 def raise_if_passing(error: RecordError) -> None:
     """Raise the OSError for which a record was not read, where it says nothing of the record."""
@@ -28,10 +25,11 @@ def read_attempts(path: Path) -> tuple[Attempt, ...]:
     except RecordError as error:  # there is none, or the driver has said that it cannot be read
         raise_if_passing(error)
         return ()
-    if record.status in NOT_KEPT:
+    # nothing was wrong with the trial: it was measured, ended by the user, or could not be tried
+    if record.status in ("ok", "interrupted", "unavailable"):
         return record.attempts
-    check, worst = find_worst_accuracy(record), None
-    if check:
+    worst = None
+    if check := find_worst_accuracy(record):
         worst = check.worst
     last = record.processes[-1:]  # earlier processes were ok
     artifacts = tuple(process.artifact for process in last if process.artifact)

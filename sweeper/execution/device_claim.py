@@ -18,9 +18,7 @@ from .lock import GO_ON, hold_lock
 # be private.
 LOCK_FOLDERS = (Path("/run/lock"), Path("/tmp"))  # noqa: S108  # both are checked
 STICKY_FOR_ALL = stat.S_ISVTX | stat.S_IRWXO
-UNKNOWN_UID = 65534  # root as a container without root's rights sees it
 FREE_S = 20.0  # for a worker whose driver was killed to let go of its GPU
-POLL_S = 0.5
 
 
 @contextmanager
@@ -59,10 +57,9 @@ def _lock_file(uuid: str) -> Path:
     for folder in LOCK_FOLDERS:
         with suppress(FileNotFoundError):
             found = folder.stat()
-            if (
-                found.st_uid in (0, os.getuid(), UNKNOWN_UID)
-                and found.st_mode & STICKY_FOR_ALL == STICKY_FOR_ALL
-            ):
+            # 65534: root as a container without root's rights sees it
+            is_trusted = found.st_uid in (0, os.getuid(), 65534)
+            if is_trusted and found.st_mode & STICKY_FOR_ALL == STICKY_FOR_ALL:
                 return folder / f"sweeper-{uuid}.lock"
     folders = " nor ".join(map(str, LOCK_FOLDERS))
     why = "belongs to root and is open to everybody with its sticky bit set (chmod 1777)"
@@ -82,7 +79,7 @@ def _require_no_worker(gpu: Gpu) -> None:
                 f"GPU {gpu.uuid} is in use by process {workers[0]}, a worker of another sweep, "
                 "whose lock cannot be seen from here"
             )
-        time.sleep(POLL_S)
+        time.sleep(0.5)
 
 
 def _is_worker(pid: int) -> bool:

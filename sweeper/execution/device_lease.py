@@ -47,7 +47,6 @@ class DeviceLease:
         self._tenants: list[Tenant] = []
         self._queue: deque[Tenant] = deque()
         self._holder: Tenant | None = None
-        self._alone = False
 
     @contextmanager
     def register(self, group: int, send: Callable[[LeaseGrant], bool]) -> Iterator[Tenant]:
@@ -61,7 +60,7 @@ class DeviceLease:
             if self._reaper:
                 self._reaper.watch(group)
             self._tenants.append(tenant)
-            if self._alone:
+            if self._holder and self._holder.wants == ALONE:
                 _stop(tenant)
         try:
             yield tenant
@@ -81,10 +80,10 @@ class DeviceLease:
         """
         with self._lock:
             tenant.wants = wants
-            if self._holder is tenant and wants == ALONE:
-                self._grant(tenant)
-                return
             if self._holder is tenant:
+                if wants == ALONE:
+                    self._grant(tenant)
+                    return
                 self._release()
             if wants != NOTHING:
                 tenant.waits_since = time.monotonic()
@@ -105,10 +104,10 @@ class DeviceLease:
     def _grant(self, tenant: Tenant) -> None:
         self._holder = tenant
         others = [other for other in self._tenants if other is not tenant]
-        if tenant.wants == ALONE and not self._alone:
-            self._alone = True
+        if tenant.wants == ALONE:
             for other in others:
-                _stop(other)
+                if other.stopped_since is None:
+                    _stop(other)
         if tenant.waits_since is not None:
             tenant.idle_s += time.monotonic() - tenant.waits_since
             tenant.waits_since = None
@@ -122,27 +121,21 @@ class DeviceLease:
 
     def _release(self) -> None:
         self._holder = None
-        if self._alone:
-            self._alone = False
-            for tenant in self._tenants:
-                _continue(tenant)
+        for tenant in self._tenants:
+            if tenant.stopped_since is None:
+                continue
+            if tenant.waits_since is None:  # else these seconds count as waiting
+                stopped_s = time.monotonic() - tenant.stopped_since
+                tenant.stopped_s += stopped_s
+                tenant.idle_s += stopped_s
+            tenant.stopped_since = None
+            _signal(tenant, signal.SIGCONT)
         self._grant_next()
 
 
 def _stop(tenant: Tenant) -> None:
     tenant.stopped_since = time.monotonic()
     _signal(tenant, signal.SIGSTOP)
-
-
-def _continue(tenant: Tenant) -> None:
-    if tenant.stopped_since is None:
-        return
-    if tenant.waits_since is None:  # else these seconds count as waiting
-        stopped_s = time.monotonic() - tenant.stopped_since
-        tenant.stopped_s += stopped_s
-        tenant.idle_s += stopped_s
-    tenant.stopped_since = None
-    _signal(tenant, signal.SIGCONT)
 
 
 def _signal(tenant: Tenant, number: signal.Signals) -> None:

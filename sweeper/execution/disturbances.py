@@ -9,30 +9,30 @@ from sweeper.core.system.gpus import Device, GpuReading
 from sweeper.core.system.host import Host
 
 UNRELIABLE = "measurements taken now would be unreliable:"  # begins the line of a disturbance
-MAX_LOAD_PER_CORE = 0.25
-SAMPLE_S = 0.5  # of a host that was busy in the last minute
-MAX_MEMORY_UNEXPLAINED_BYTES = 2**30  # an idle GPU has some hundred MiB in use
 
 
-def find_disturbances(machine: Host, gpu: GpuReading | None) -> Iterator[str]:
-    """Describe what would disturb a measurement now, one line each."""
+def find_on_host(machine: Host) -> Iterator[str]:
+    """Describe what would disturb a measurement on the host now, one line each. A host that was
+    busy is watched: its load is an average over a minute, and the last sweep may have ended.
+    """
+    if _is_busy(machine):
+        machine = host.watch(machine, 0.5)
     if _is_busy(machine):
         by = f" ({', '.join(machine.busy_with)})" if machine.busy_with else ""
         yield (
             f"{machine.load:.1f} of {machine.cores} cores are busy{by}; stop the other processes, "
             "or wait"
         )
-    if gpu is not None:
-        yield from _find_on_gpu(gpu)
 
 
-def _find_on_gpu(gpu: GpuReading) -> Iterator[str]:
+def find_on_gpu(gpu: GpuReading) -> Iterator[str]:
+    """Describe what would disturb a measurement on the GPU now, one line each."""
     if gpu.pids:
         processes = "processes" if len(gpu.pids) > 1 else "process"
         names = [*filter(None, map(host.name_on_gpu, sorted(gpu.pids)))][: host.MAX_PROGRAMS]
         shown = f": {', '.join(names)}" if names else ""
         yield f"{len(gpu.pids)} other {processes} on the GPU{shown}; stop them, or take another"
-    elif (gpu.memory_used_bytes or 0) > MAX_MEMORY_UNEXPLAINED_BYTES:
+    elif (gpu.memory_used_bytes or 0) > 2**30:  # an idle GPU has some hundred MiB in use
         yield "memory of the GPU is in use by processes that cannot be seen from here; take another"
     reasons = gpu.lowered_clocks or ()
     slow = [reason for reason in reasons if "thermal" in reason or "hardware" in reason]
@@ -41,14 +41,7 @@ def _find_on_gpu(gpu: GpuReading) -> Iterator[str]:
 
 
 def _is_busy(machine: Host) -> bool:
-    return machine.load is not None and machine.load / machine.cores > MAX_LOAD_PER_CORE
-
-
-def discount_past_load(machine: Host) -> Host:
-    """Lower the load, an average over a minute, to the cores that are busy now: the last sweep may
-    have ended.
-    """
-    return host.watch(machine, SAMPLE_S) if _is_busy(machine) else machine
+    return machine.load is not None and machine.load / machine.cores > 0.25
 
 
 def read_disturbances(devices: Sequence[Device]) -> list[str]:
@@ -57,9 +50,9 @@ def read_disturbances(devices: Sequence[Device]) -> list[str]:
     """
     if not devices:
         return []
-    lines = list(find_disturbances(discount_past_load(host.read()), None))
+    lines = list(find_on_host(host.read()))
     for device in devices:
         if device.gpu:
             name = f"GPU {device.gpu.selector}: " if len(devices) > 1 else ""
-            lines += [f"{name}{line}" for line in _find_on_gpu(gpus.read(device.gpu))]
+            lines += [name + line for line in find_on_gpu(gpus.read(device.gpu))]
     return lines

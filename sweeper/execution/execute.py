@@ -37,7 +37,6 @@ from .trial_runner import TrialRun, run_trial
 # runs a job for each list of overrides, and waits for all
 Launch = Callable[[Sequence[Sequence[str]]], object]
 MIN_FREE_BYTES = 2**30  # about the size of a max-autotune cache of a large model
-CLOCKS_APART_S = 5.0  # of the machine that writes a record and this one
 # pauses between attempts to write a record: other trials that end free space
 WRITE_AGAIN_S = (1.0, 2.0, 4.0, 8.0)
 
@@ -85,7 +84,7 @@ def _run_and_write(
     """
     run = TrialRun(trial, settings, slot, on_phase, stop)
     with _contain(run):
-        folder = SweepPaths.of(settings.sweep).folder
+        folder = run.paths.folder.parent
         folder.mkdir(parents=True, exist_ok=True)
         free_bytes = shutil.disk_usage(folder).free
         needed_bytes = slot.concurrency * MIN_FREE_BYTES
@@ -202,7 +201,8 @@ def _read_record(job: Draft, name: str, begin: float) -> None:
     """
     path = job.paths.record
     message = f"the job of {name} ended without a record; its own log says why"
-    if path.exists() and path.stat().st_mtime >= begin - CLOCKS_APART_S:
+    # the clock of the machine that writes the record may be 5 s behind
+    if path.exists() and path.stat().st_mtime >= begin - 5.0:
         try:
             job.record = Record.read(path)
             job.result = derive(job.record)

@@ -48,7 +48,15 @@ def hold_lock(path: Path, what: str, enabled: bool = True) -> Iterator[None]:
         _take(handle, path, what)
         # else it has another name, and may be anything
         if writable and os.fstat(handle).st_nlink == 1:
-            _name_holder(handle, path)
+            started = dt.datetime.now().astimezone().isoformat(timespec="seconds")
+            text = f"process {os.getpid()} on {socket.gethostname()} since {started}"
+            try:
+                # covers what the last holder wrote
+                os.pwrite(handle, text.encode().ljust(MAX_HOLDER_BYTES - 1) + b"\n", 0)
+            except OSError as error:
+                raise ConfigError(
+                    f"cannot write to {path}: {error.strerror}; nothing was started"
+                ) from error
         yield
     finally:
         os.close(handle)
@@ -75,23 +83,8 @@ def _take(handle: int, path: Path, what: str) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        holder = (
-            printable(os.pread(handle, MAX_HOLDER_BYTES, 0).decode(errors="replace"))
-            or "another process"
-        )
-        raise ConfigError(f"{what} is in use by {holder}") from None
+        holder = printable(os.pread(handle, MAX_HOLDER_BYTES, 0).decode(errors="replace"))
+        raise ConfigError(f"{what} is in use by {holder or 'another process'}") from None
     except OSError as error:
         where = f"the file system of {path.absolute().parent} has no locks ({error.strerror})"
         raise ConfigError(f"{where}; nothing was started. {GO_ON}") from error
-
-
-def _name_holder(handle: int, path: Path) -> None:
-    started = dt.datetime.now().astimezone().isoformat(timespec="seconds")
-    text = f"process {os.getpid()} on {socket.gethostname()} since {started}"
-    try:
-        # covers what the last holder wrote
-        os.pwrite(handle, text.encode().ljust(MAX_HOLDER_BYTES - 1) + b"\n", 0)
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write to {path}: {error.strerror}; nothing was started"
-        ) from error

@@ -15,9 +15,6 @@ from sweeper.core.record import Record
 from sweeper.core.trial import Trial
 
 WHOLE_DEVICE = math.inf  # bytes: no other process has memory of the device
-MORE_THAN_ANY = sys.float_info.max  # bytes: less than the whole device, more than anything else
-USABLE_SHARE = 0.9  # of the device's memory; contexts and libraries of each process take the rest
-POLL_S = 0.5
 
 
 class PeakMemory:
@@ -53,7 +50,9 @@ class MemoryBudget:
     """
 
     def __init__(self, total_bytes: float | None = None) -> None:
-        self._total_bytes = MORE_THAN_ANY if total_bytes is None else USABLE_SHARE * total_bytes
+        # Contexts and libraries of each process take a tenth. Without a total: less than the whole
+        # device, more than anything else.
+        self._total_bytes = 0.9 * (total_bytes or sys.float_info.max)
         self._changed = threading.Condition()
         self._waiting: list[Reservation] = []
         self._granted: list[Reservation] = []
@@ -67,7 +66,7 @@ class MemoryBudget:
         with self._changed:
             self._waiting.append(own)
             while not stop.is_set() and not (self._waiting[0] is own and self._fits(own)):
-                self._changed.wait(POLL_S)
+                self._changed.wait(0.5)
             self._waiting.remove(own)
             self._granted.append(own)
             for reservation in self._granted:

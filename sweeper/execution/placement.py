@@ -87,15 +87,14 @@ def share_host(
     for. It never exceeds `num_trials`.
     """
     host_bytes, quota = free_memory_bytes(), read().quota_cores or math.inf
-    bytes_per_device = math.inf if host_bytes is None else host_bytes / len(devices)
     shares = []
     for device, own in zip(devices, divide_cores(devices, cores), strict=True):
         possible = concurrency or 1
         # on a CPU, what prepares would take the cores from what measures
         if concurrency is None and device.gpu:
             num_cores = min(len(own or cores), quota / len(devices))
-            fitting = min(num_cores / CORES_PER_TRIAL, bytes_per_device / HOST_BYTES_PER_TRIAL)
-            possible = int(min(MAX_CONCURRENCY, fitting))
+            by_memory = host_bytes / len(devices) / HOST_BYTES_PER_TRIAL
+            possible = int(min(MAX_CONCURRENCY, num_cores / CORES_PER_TRIAL, by_memory))
         shares.append(DeviceShare(device, own, max(1, min(possible, num_trials))))
     return tuple(shares)
 
@@ -133,8 +132,8 @@ def make_slots(
     """
     peak_memory, slots = PeakMemory(), []
     for share in placement.shares:
-        gpu = share.device.gpu
         if share.device in claimed:
+            gpu = share.device.gpu
             memory = MemoryBudget(total_memory_bytes(gpu) if gpu else None)
             slots.append(
                 DeviceSlot(

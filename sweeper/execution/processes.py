@@ -11,7 +11,7 @@ import os
 import secrets
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import DEVNULL, TimeoutExpired
 from typing import Any
@@ -56,7 +56,7 @@ def expose_package(python: str | None) -> Iterator[Mapping[str, str]]:
         (folder / PACKAGE.name).symlink_to(PACKAGE)
         path = str(folder)
         if inherited := os.environ.get("PYTHONPATH"):
-            path += f"{os.pathsep}{inherited}"
+            path += os.pathsep + inherited
         yield {"PYTHONPATH": path}
 
 
@@ -94,11 +94,9 @@ def wait_for_end(process: MarkedGroup, limit_s: float) -> int | None:
     """Wait for a program and kill its whole group; its exit code, or None when the limit came
     first.
     """
-    with process:
-        try:
-            return process.wait(limit_s)
-        except TimeoutExpired:
-            return None
+    with process, suppress(TimeoutExpired):
+        return process.wait(limit_s)
+    return None
 
 
 def describe_failed_start(error: OSError) -> str:

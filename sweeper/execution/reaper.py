@@ -23,7 +23,6 @@ from pathlib import Path
 
 MARK = "SWEEPER_STARTED_BY"
 POLL_S, LIMIT_S = 0.05, 10.0  # of seeing marked processes end
-RESTART_S = 1.0  # between two starts of a reaper that ends before it should
 END_S = 10.0  # for the reaper to do its work
 
 
@@ -94,7 +93,7 @@ class Reaper:
                     self._process = process
                     for group in self._groups:
                         self._send(f"+{group}\n")
-            self._done.wait(RESTART_S)
+            self._done.wait(1.0)  # before the next one may end at once, too
 
     def _send(self, line: str) -> None:
         assert self._process.stdin

@@ -43,13 +43,9 @@ class Finished:
 
 
 Event = Started | PhaseBegan | Finished
-OnPhase = Callable[[str, int], None]  # phase, index of the process
+OnPhase = Callable[[PhaseBegan], None]
 RunTrial = Callable[[Trial, DeviceSlot, OnPhase, threading.Event], Finished]
 Events = queue.SimpleQueue[Event | Exception | None]  # an exception or None: a thread has ended
-
-# A signal that comes just before the wait for an event begins does not end it, and is handled when
-# the wait is over.
-WAKE_S = 1.0
 
 
 def run_all(
@@ -76,7 +72,9 @@ def run_all(
     try:
         while num_running:
             try:
-                event = events.get(timeout=WAKE_S)
+                # A signal that comes just before the wait begins does not end it, and is handled
+                # when the wait is over.
+                event = events.get(timeout=1.0)
             except queue.Empty:
                 continue
             except KeyboardInterrupt:
@@ -110,11 +108,7 @@ def _run_until_empty(
             except IndexError:
                 break
             events.put(Started(trial))
-
-            def on_phase(phase: str, process: int, trial: Trial = trial) -> None:
-                events.put(PhaseBegan(trial, phase, process))
-
-            events.put(run_trial(trial, slot, on_phase, stop))
+            events.put(run_trial(trial, slot, events.put, stop))
         events.put(None)
     except Exception as error:  # noqa: BLE001  # raised again in the caller's thread
         events.put(error)

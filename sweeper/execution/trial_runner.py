@@ -29,11 +29,8 @@ from .device_lease import Tenant
 from .draft import Draft
 from .memory_budget import WHOLE_DEVICE, Reservation
 from .placement import DeviceSlot
-from .scheduler import OnPhase
+from .scheduler import OnPhase, PhaseBegan
 from .worker_channel import WorkerChannel, send_grant
-
-INSPECTED = ("ok", "accuracy_mismatch", "not_compiled", "compile_error")  # the compiler was reached
-GRACE_S = 1.0  # for a busy worker to write its stack to the log before it is killed
 
 
 @dataclass(frozen=True)
@@ -111,8 +108,14 @@ class TrialRun(Draft):
         record, log = self.record, None
         if outcome.status != "ok":
             log = self.paths.log(self.num_processes).name
-        if outcome.process:
-            self.add(processes=(*record.processes, self._copy_verdict(outcome.process)))
+        if process := outcome.process:
+            # one that was not checked gets the verdict on the same code
+            if process.rounds and not process.accuracy:
+                verified = self._find_verified(process.draw)
+                if verified and verified.accuracy and verified.artifact == process.artifact:
+                    accuracy = replace(verified.accuracy, of_process=verified.index)
+                    process = replace(process, accuracy=accuracy)
+            self.add(processes=(*record.processes, process))
         self.add(
             status=outcome.status,
             phase=outcome.phase,
@@ -129,15 +132,6 @@ class TrialRun(Draft):
             if process.draw == draw and process.accuracy and process.accuracy.passed:
                 return process
         return None
-
-    def _copy_verdict(self, process: Process) -> Process:
-        """Give a process that was not checked the verdict on the same code."""
-        verified = self._find_verified(process.draw)
-        if process.accuracy or not process.rounds or not verified or not verified.accuracy:
-            return process
-        if process.artifact != verified.artifact:
-            return process
-        return replace(process, accuracy=replace(verified.accuracy, of_process=verified.index))
 
 
 def run_trial(run: TrialRun) -> None:
@@ -169,7 +163,8 @@ def run_trial(run: TrialRun) -> None:
                 break
         peak_memory.learn(record)
         run.finish(wall_s=time.monotonic() - begin_s - run.idle_s)
-        if settings.inspect and record.status in INSPECTED and trial.mode != "eager":
+        reached = record.status in ("ok", "accuracy_mismatch", "not_compiled", "compile_error")
+        if settings.inspect and reached and trial.mode != "eager":
             run.add(inspection=_inspect(run))
 
 
@@ -179,18 +174,21 @@ def _inspect(run: TrialRun) -> Inspection:
     """
     paths, record = run.paths, run.record
     arguments = ["--inspect", str(paths.inspection)]
-    timed = next(filter(None, (process.code_fingerprint for process in record.processes)), None)
-    if timed:
-        arguments += ["--timed", timed]
+    for process in record.processes:
+        if process.code_fingerprint:
+            arguments += ["--timed", process.code_fingerprint]
+            break
     index = run.settings.measure.process_limit
     call = WorkerCall(arguments, index, paths.cache("inspect"), paths.log("inspect"))
     with run.reserve(run.slot.peak_memory.look_up(run.trial, record.batch_size)):
         outcome = run_worker(run, call)
-    folder = paths.inspection.name if (paths.inspection / "summary.md").exists() else None
-    seen = outcome.process.code_fingerprint if outcome.process else None
-    missing = None
+    folder = missing = seen = None
+    if (paths.inspection / "summary.md").exists():
+        folder = paths.inspection.name
     if outcome.status != "ok":
         missing = f"{outcome.status} while {outcome.phase}: {outcome.message}"
+    if outcome.process:
+        seen = outcome.process.code_fingerprint
     return Inspection(folder, missing, seen)
 
 
@@ -245,7 +243,9 @@ def _listen(
     lease = run.slot.lease
 
     def announce(phase: str) -> None:
-        run.on_phase(f"inspection, {phase}" if call.draw is None else phase, call.index)
+        if call.draw is None:
+            phase = f"inspection, {phase}"
+        run.on_phase(PhaseBegan(run.trial, phase, call.index))
 
     channel = WorkerChannel(pipe, run.settings.measure, lease, tenant, announce)
     try:
@@ -263,9 +263,9 @@ def _listen(
     if (run.stop.is_set() or exceeded is not None) and process.poll() is None:
         # while another worker is alone on the device, this one is stopped
         process.send_signal(signal.SIGCONT)
-        # the worker's fault handler writes every thread's stack to the log
+        # the worker's fault handler writes every thread's stack to the log, a busy one a bit later
         process.send_signal(signal.SIGUSR1)
-        time.sleep(GRACE_S)
+        time.sleep(1.0)
     if run.stop.is_set():
         return _interrupted(channel.phase)
     if exceeded is not None:

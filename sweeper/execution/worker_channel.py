@@ -26,7 +26,6 @@ from sweeper.core.settings import Measure
 
 from .device_lease import DeviceLease, Tenant
 
-POLL_S, END_POLL_S = 0.5, 0.05
 CLOSED_S = 5.0  # for a worker to end after it has closed its pipe
 # Of everything that a worker says; a usual answer has some ten thousand. The record of a worker,
 # whose lines are indented by up to 24 spaces, stays below `files.MAX_JSON_BYTES`.
@@ -70,7 +69,7 @@ class WorkerChannel:
                     raise ProtocolError("the worker does not read what it is sent")
                 remaining_s, limit = self._find_limit()
                 ended = process.poll() is not None
-                if selector.select(0 if ended else min(max(remaining_s, 0.0), POLL_S)):
+                if selector.select(0 if ended else min(max(remaining_s, 0.0), 0.5)):
                     data = os.read(self.pipe, 1 << 16)
                     if not data:
                         self._await_end(process, stop)
@@ -85,7 +84,7 @@ class WorkerChannel:
     def _await_end(self, process: subprocess.Popen[bytes], stop: threading.Event) -> None:
         """Wait for the end of a worker that has closed its pipe, at most until `stop` is set."""
         deadline_s = self._now_s() + CLOSED_S
-        while process.poll() is None and not stop.wait(END_POLL_S):
+        while process.poll() is None and not stop.wait(0.05):
             if self._now_s() > deadline_s:
                 raise ProtocolError(f"the worker closed its pipe and went on for {CLOSED_S:g} s")
 

@@ -12,7 +12,7 @@ from rich.markup import escape
 from sweeper.core.backends import NO_CUDA_GRAPHS
 from sweeper.core.errors import ConfigError
 from sweeper.core.paths import SweepPaths
-from sweeper.core.settings import Measure, Settings
+from sweeper.core.settings import Settings
 from sweeper.core.system import interrupts, shortages
 from sweeper.core.system.command_line import make_resume_command, remember_sweep
 from sweeper.core.system.exit_codes import INTERRUPTED, NOT_OK, OK
@@ -169,12 +169,19 @@ class _Sweep:
         return plan, unreadable
 
     def announce(self, plan: Plan, placement: Placement) -> None:
-        settings, trials = self.settings, count(len(plan.trials), "trial")
-        processes = f"{_describe_processes(settings.measure)} each"
+        settings, measure = self.settings, self.settings.measure
+        processes = f"{measure.process_limit} processes"
+        if measure.target is not None:
+            processes = f"{measure.process_minimum} to {processes}"
+        elif measure.process_limit == 1:
+            processes = "1 process"
+        elif measure.draws > 1:
+            processes += f" in {measure.draws} draws"
+        trials = count(len(plan.trials), "trial")
+        lines = [f"sweep {settings.sweep}: {trials} to run on {placement.name}, {processes} each"]
         if settings.inspect:
-            processes += ", and one that shows what the compiler does"
-        lines = [f"sweep {settings.sweep}: {trials} to run on {placement.name}, {processes}"]
-        lines += describe_script_runs(plan.trials, settings.measure)
+            lines[0] += ", and one that shows what the compiler does"
+        lines += describe_script_runs(plan.trials, measure)
         if any(trial.mode == "reduce-overhead" and trial.device == "cpu" for trial in plan.trials):
             lines.append(
                 f"mode=reduce-overhead adds CUDA graphs to mode=default, and {NO_CUDA_GRAPHS}"
@@ -291,7 +298,8 @@ class _Sweep:
         send there.
         """
         uri = self.settings.tracking.uri
-        if uri and (uri == known_stores.environment_uri() or known_stores.is_named_by(sys.argv)):
+        named = any(word.partition("=")[0].lstrip("+") == "tracking.uri" for word in sys.argv)
+        if uri and (named or uri == known_stores.environment_uri()):
             try:
                 known_stores.remember(uri)
             except OSError as error:
@@ -300,12 +308,3 @@ class _Sweep:
 
 def _note(text: str) -> None:
     print(f"note: {text}", file=sys.stderr)
-
-
-def _describe_processes(measure: Measure) -> str:
-    """`3 processes`, `6 processes in 2 draws` or `5 to 20 processes`."""
-    limit = measure.process_limit
-    if measure.target is not None:
-        return f"{measure.process_minimum} to {limit} processes"
-    processes = "1 process" if limit == 1 else f"{limit} processes"
-    return f"{processes} in {measure.draws} draws" if measure.draws > 1 else processes

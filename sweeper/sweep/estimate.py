@@ -21,8 +21,6 @@ from sweeper.report.columns.formats import count, duration
 from .plan import Plan
 from .resume import read_measure
 
-RUNS_PER_PROCESS = 3  # of a script
-
 _read_timing = attrgetter(*TIMING)
 
 
@@ -119,8 +117,9 @@ def describe_estimate(plan: Plan, placement: Placement, measure: Measure) -> str
     history = read_history(placement, measure)
     known = list(filter(None, map(history.expect, plan.trials)))
     if not known:
-        has_script = any(trial.workload == SCRIPT for trial in plan.trials)
-        return "no estimate yet" + (": the first run of a script tells" if has_script else "")
+        if any(trial.workload == SCRIPT for trial in plan.trials):
+            return "no estimate yet: the first run of a script tells"
+        return "no estimate yet"
     num_devices = len(placement.devices)
     concurrency = placement.concurrency // num_devices
     whole_s = sum(times.whole_s for times in known)
@@ -148,7 +147,8 @@ def describe_script_runs(trials: Sequence[Trial], measure: Measure) -> list[str]
     for name, own in found.items():
         compared = [one for one in own if one.model.asked_trajectory and one.mode != "eager"]
         processes = {measure.process_minimum, measure.process_limit}
-        numbers = [RUNS_PER_PROCESS * len(own) * most + len(compared) for most in sorted(processes)]
+        # a process runs a script three times
+        numbers = [3 * len(own) * most + len(compared) for most in sorted(processes)]
         times = " to ".join(map(str, numbers))
         line = (
             f"{name} will run {times} times: in each process for the steps of both arms, the loop "

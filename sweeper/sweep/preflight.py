@@ -20,8 +20,6 @@ from sweeper.core.trial import Trial
 from sweeper.execution import processes
 
 TIMEOUT_S = 300
-MAX_PROBLEMS = 10
-LAST_LINES = 4  # of the log, where the process gives no answer
 
 
 def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> list[str]:
@@ -35,7 +33,7 @@ def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> 
         own = [trial for trial in trials if trial.python == python]
         prefix = f"worker.python={python}: " if python else ""
         if inspect and find_tlparse(python) is None:
-            raise ConfigError(f"{prefix}{explain_missing(python)}")
+            raise ConfigError(prefix + explain_missing(python))
         try:
             found = _ask(own, python, device, prefix)
         except OSError as error:
@@ -43,10 +41,10 @@ def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> 
                 f"{prefix}the models cannot be checked: {processes.describe_failed_start(error)}. "
                 "Nothing was started"
             ) from error
-        problems += [f"{prefix}{problem}" for problem in found.problems]
+        problems += [prefix + problem for problem in found.problems]
         notes += found.notes
     if problems:
-        raise ConfigError("\n".join(problems[:MAX_PROBLEMS]))
+        raise ConfigError("\n".join(problems[:10]))
     return list(dict.fromkeys(notes))
 
 
@@ -70,7 +68,7 @@ def _ask(trials: Sequence[Trial], python: str | None, device: Device, prefix: st
             how = f"{prefix}the check of {model} {describe_exit(code)} and gave no answer"
             if prefix:
                 how += "; it must be a Python of 3.11 to 3.13 with torch"
-            if last := "\n".join(processes.read_last_lines(log, LAST_LINES)):
+            if last := "\n".join(processes.read_last_lines(log, 4)):
                 how += f":\n{last}"
             raise ConfigError(how)
         return from_json(Preflight, parse_json(answer.read_text()))

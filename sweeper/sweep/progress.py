@@ -19,7 +19,7 @@ from sweeper.analysis.flags import find_disturbances
 from sweeper.analysis.result import Result
 from sweeper.analysis.stats import ratio_of
 from sweeper.core.paths import SweepPaths
-from sweeper.core.record import Inspection, Record
+from sweeper.core.record import Record
 from sweeper.core.trial import Trial
 from sweeper.execution.scheduler import Event, Finished, Started
 from sweeper.loading.entries import Entry
@@ -59,12 +59,17 @@ class Progress:
     def show(self, event: Event) -> None:
         if isinstance(event, Finished):
             self._done += 1
-            current = self._current.pop(event.record.trial_id)
+            record = event.record
+            current = self._current.pop(record.trial_id)
             took = duration(time.monotonic() - current.begin)
-            result = self._describe_result(event.record, event.result)
+            result = self._describe_result(record, event.result)
             text = f"{current.place} {escape(current.trial.label)}: {result}  ({took})"
-            if event.record.inspection:
-                text += f"; {escape(_describe_inspection(event.record, event.record.inspection))}"
+            if (found := record.inspection) and found.folder:
+                folder = SweepPaths.of(record.sweep).trial(record.label, record.trial_id).folder
+                summary = folder / found.folder / "summary.md"
+                text += f"; what the compiler did: {escape(str(summary))}"
+            if found and found.missing:
+                text += f"; not inspected in full: {escape(found.missing.splitlines()[0])}"
             # a log has no live view, so its lines have the time of day and the time left
             if not self._console.is_terminal:
                 text = f"{time.strftime('%H:%M:%S')} {text}{self._describe_left('; ')}"
@@ -118,14 +123,3 @@ class Progress:
         left_s = (time.monotonic() - self._first_begin) / self._done * (self._total - self._done)
         end = time.strftime("%H:%M", time.localtime(time.time() + left_s))
         return f"{separator}about {duration(left_s)} to go, done at {end}"
-
-
-def _describe_inspection(record: Record, found: Inspection) -> str:
-    """Say where the inspection of a trial lies, and what is missing of it."""
-    parts = []
-    if found.folder:
-        folder = SweepPaths.of(record.sweep).trial(record.label, record.trial_id).folder
-        parts.append(f"what the compiler did: {folder / found.folder / 'summary.md'}")
-    if found.missing:
-        parts.append(f"not inspected in full: {' '.join(found.missing.splitlines()[:1])}")
-    return "; ".join(parts)

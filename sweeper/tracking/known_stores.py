@@ -6,7 +6,6 @@ whatever server it talks to. So an address that only the folder names is no reas
 
 import os
 import stat
-from collections.abc import Iterable
 from pathlib import Path
 
 from sweeper.core.files import open_inside, write_text
@@ -15,7 +14,6 @@ from sweeper.core.uris import remove_credentials
 from .store import sqlite_file
 
 VARIABLE = "MLFLOW_TRACKING_URI"
-MAX_LIST_BYTES = 1 << 20
 
 
 def state_folder() -> Path | None:
@@ -28,16 +26,13 @@ def state_folder() -> Path | None:
     if named.is_absolute():
         return named / "sweeper"
     home = Path(os.path.expanduser("~"))  # noqa: PTH111 (`Path.expanduser` raises for a user without a home)
-    return home / ".local" / "state" / "sweeper" if home.is_absolute() else None
+    if not home.is_absolute():
+        return None
+    return home / ".local/state/sweeper"
 
 
 def environment_uri() -> str | None:
     return os.environ.get(VARIABLE, "").strip() or None
-
-
-def is_named_by(arguments: Iterable[str]) -> bool:
-    """Say whether a sweep's command line names the store, as `tracking.uri=...`."""
-    return any(argument.partition("=")[0].lstrip("+") == "tracking.uri" for argument in arguments)
 
 
 def normalize(uri: str) -> str:
@@ -74,7 +69,7 @@ def _read() -> list[str]:
     if folder is None:
         return []
     try:
-        with open_inside(folder, "stores", MAX_LIST_BYTES) as file:
+        with open_inside(folder, "stores", max_bytes=1 << 20) as file:
             status = os.fstat(file.fileno())
             if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
                 return []

@@ -43,10 +43,6 @@ ENVIRONMENT = {
 # docs/decisions/mlflow-without-pandas.md.
 NOT_NEEDED = ("pandas", "pyarrow")
 
-# Object stores, whose libraries take the credentials for their own provider and send them nowhere
-# else.
-OBJECT_STORES = ("s3", "gs", "wasbs", "abfss", "r2", "b2", "hdfs")
-ARTIFACT_FOLDERS = {"mlartifacts", "mlruns"}  # ours, and MLflow's own
 
 T = TypeVar("T")
 
@@ -120,9 +116,12 @@ def _is_place_of(uri: str, artifacts: str) -> bool:
             own = file.parent if file else Path(unquote(store.path)).absolute()
             is_local = file is not None or store.scheme in ("", "file")
             is_ours = is_local and path.is_relative_to(own)
-            named = not ARTIFACT_FOLDERS.isdisjoint(path.parts)
+            # our folder of artifacts, and MLflow's own
+            named = "mlartifacts" in path.parts or "mlruns" in path.parts
             return place.hostname in (None, "localhost") and not is_server and (is_ours or named)
-    return place.scheme in OBJECT_STORES
+    # Object stores, whose libraries take the credentials for their own provider and send them
+    # nowhere else.
+    return place.scheme in ("s3", "gs", "wasbs", "abfss", "r2", "b2", "hdfs")
 
 
 def connect(uri: str, first: Callable[[MlflowClient], T]) -> tuple[MlflowClient, T]:

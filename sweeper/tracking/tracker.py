@@ -48,8 +48,6 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Run
 
-MAX_PARAMS_PER_CALL = 100  # a limit of mlflow.utils.validation
-
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -120,9 +118,7 @@ class Tracker:
 
     def _open(self) -> None:
         """Open the store and find the runs of the sweep."""
-        self._client, experiment = store.connect(
-            self.uri, functools.partial(_ensure_experiment, self.uri)
-        )
+        self._client, experiment = store.connect(self.uri, self._ensure_experiment)
         self._artifacts = experiment.artifact_location
         self._experiment_id: str = experiment.experiment_id
         # No time limit as `connect` has one: finding the runs of ten thousand trials takes many
@@ -131,9 +127,23 @@ class Tracker:
             remove_temporary()
             self._find_runs()
             key, page = runs.build_page(self._paths.folder.name)
-            tag = f"{runs.SHARED_VIEW}{key}"
-            self._client.set_experiment_tag(self._experiment_id, tag, page)
+            self._client.set_experiment_tag(self._experiment_id, runs.SHARED_VIEW + key, page)
         self.page = f"/#/experiments/{self._experiment_id}/runs?viewStateShareKey={key}"
+
+    def _ensure_experiment(self, client: MlflowClient) -> Experiment:
+        """Return our experiment, which is created when there is none."""
+        from mlflow.exceptions import MlflowException
+
+        found = runs.find_experiment(client)
+        if found is None:
+            try:
+                place = store.artifact_location(self.uri)
+                return client.get_experiment(client.create_experiment(runs.EXPERIMENT, place))
+            except MlflowException:
+                found = runs.find_experiment(client)  # another driver was faster
+                if found is None:
+                    raise
+        return found
 
     def _find_runs(self) -> None:
         """Find the runs of the sweep, and delete duplicates, left behind when MLflow's answer was
@@ -378,8 +388,9 @@ class Tracker:
         metrics += [Metric(point.name, point.value, now_ms, point.step) for point in view.points]
         params = [Param(key, value) for key, value in view.params.items()]
         tags = [RunTag(key, value) for key, value in view.tags.items()]
-        # MLflow splits what is too long for a call, and would send the tags first
-        if len(params) > MAX_PARAMS_PER_CALL:
+        # A call takes 100 params at most (mlflow.utils.validation); MLflow splits what is too long,
+        # and would send the tags first.
+        if len(params) > 100:
             self._client.log_batch(run_id, params=params, synchronous=True)
             params.clear()
         self._client.log_batch(run_id, metrics, params, tags, synchronous=True)
@@ -416,23 +427,6 @@ def _list_files(top: Path) -> list[Path]:
     if top.is_symlink() or not top.is_dir():
         return [top]
     return sorted(found for path in top.iterdir() for found in _list_files(path))
-
-
-def _ensure_experiment(uri: str, client: MlflowClient) -> Experiment:
-    """Return our experiment, which is created when there is none."""
-    from mlflow.exceptions import MlflowException
-
-    found = runs.find_experiment(client)
-    if found is None:
-        try:
-            return client.get_experiment(
-                client.create_experiment(runs.EXPERIMENT, store.artifact_location(uri))
-            )
-        except MlflowException:
-            found = runs.find_experiment(client)  # another driver was faster
-            if found is None:
-                raise
-    return found
 
 
 def _read_public_manifest(path: Path) -> str | None:

@@ -7,26 +7,25 @@ import pytest
 from sweeper.core.system import gpus, host
 from sweeper.core.system.gpus import Device, GpuReading
 from sweeper.core.system.host import Host
-from sweeper.execution.disturbances import find_disturbances, read_disturbances
+from sweeper.execution.disturbances import find_on_gpu, find_on_host, read_disturbances
 
 CPU = Device("cpu")
 QUIET = Host("a processor", cores=4, usable_cores=4, load=0.2)
 
 
-def test_a_busy_host_or_gpu_disturbs() -> None:
-    assert (
-        list(find_disturbances(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**29))) == []
-    )
-    busy = dataclasses.replace(QUIET, load=1.2)
-    assert list(find_disturbances(busy, None)) == [
+def test_a_busy_host_or_gpu_disturbs(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(find_on_host(QUIET)) == []
+    assert list(find_on_gpu(GpuReading(pids=frozenset(), memory_used_bytes=2**29))) == []
+    monkeypatch.setattr(host, "watch", lambda machine, _seconds: machine)
+    assert list(find_on_host(dataclasses.replace(QUIET, load=1.2))) == [
         "1.2 of 4 cores are busy; stop the other processes, or wait"
     ]
-    assert "2 other processes" in next(find_disturbances(QUIET, GpuReading(pids=frozenset({1, 2}))))
+    assert "2 other processes" in next(find_on_gpu(GpuReading(pids=frozenset({1, 2}))))
     assert "cannot be seen from here" in next(
-        find_disturbances(QUIET, GpuReading(pids=frozenset(), memory_used_bytes=2**33))
+        find_on_gpu(GpuReading(pids=frozenset(), memory_used_bytes=2**33))
     )
     assert "hardware_thermal" in next(
-        find_disturbances(QUIET, GpuReading(lowered_clocks=("idle", "hardware_thermal")))
+        find_on_gpu(GpuReading(lowered_clocks=("idle", "hardware_thermal")))
     )
 
 
@@ -71,16 +70,19 @@ def test_disturbances_of_several_gpus_name_the_gpu_and_those_of_the_host_come_on
     ],
 )
 def test_what_a_gpu_says_and_what_it_hides(reading: GpuReading, lines: int) -> None:
-    assert len(list(find_disturbances(QUIET, reading))) == lines
+    assert len(list(find_on_gpu(reading))) == lines
 
 
 @pytest.mark.parametrize(
     ("load", "cores", "disturbs"),
     [(1.0, 4, False), (1.01, 4, True), (1.01, 8, False), (None, 1, False)],
 )
-def test_a_quarter_of_the_cores_may_be_busy(load: float | None, cores: int, disturbs: bool) -> None:
+def test_a_quarter_of_the_cores_may_be_busy(
+    monkeypatch: pytest.MonkeyPatch, load: float | None, cores: int, disturbs: bool
+) -> None:
+    monkeypatch.setattr(host, "watch", lambda machine, _seconds: machine)
     machine = dataclasses.replace(QUIET, load=load, cores=cores)
-    assert bool(list(find_disturbances(machine, None))) is disturbs
+    assert bool(list(find_on_host(machine))) is disturbs
 
 
 @pytest.mark.parametrize(

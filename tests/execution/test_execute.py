@@ -208,7 +208,7 @@ def refused(monkeypatch: pytest.MonkeyPatch) -> TrialRun:
 
     monkeypatch.setattr(execute_module, "write_text", refuse)
     slot = DeviceSlot(Device("cpu"))
-    return TrialRun(make_trial(), SETTINGS, slot, lambda _phase, _index: None, threading.Event())
+    return TrialRun(make_trial(), SETTINGS, slot, lambda _began: None, threading.Event())
 
 
 def test_pauses_between_attempts_to_write_a_record_grow_and_are_said(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -98,7 +99,7 @@ def test_a_cpu_measures_one_trial_after_the_other() -> None:
 def test_no_more_trials_are_in_flight_than_there_are_or_than_the_quota_allows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(placement, "free_memory_bytes", lambda: None)
+    monkeypatch.setattr(placement, "free_memory_bytes", lambda: math.inf)
     monkeypatch.setattr(placement, "cores_near", lambda _gpu: ())
     assert [share.concurrency for share in share_host(DEVICES[:1], range(64), 3)] == [3]
     assert [share.concurrency for share in share_host(DEVICES[:1], range(64), 0)] == [1]

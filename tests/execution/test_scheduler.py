@@ -4,7 +4,6 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,7 +15,7 @@ from sweeper.core.system.gpus import Device, Gpu
 from sweeper.core.trial import Trial
 from sweeper.execution import scheduler
 from sweeper.execution.placement import DeviceSlot
-from sweeper.execution.scheduler import Finished, Started, run_all
+from sweeper.execution.scheduler import Finished, OnPhase, PhaseBegan, Started, run_all
 
 GPUS = [Gpu(str(index), f"GPU-{index}", "A GPU") for index in range(3)]
 SLOTS = [DeviceSlot(Device("cuda", gpu)) for gpu in GPUS]
@@ -32,10 +31,10 @@ def test_every_trial_runs_once_and_is_told_in_order() -> None:
     def run(
         trial: Trial,
         _slot: DeviceSlot,
-        on_phase: Callable[[str, int], None],
+        on_phase: OnPhase,
         _stop: threading.Event,
     ) -> Finished:
-        on_phase("building", 0)
+        on_phase(PhaseBegan(trial, "building", 0))
         return finish(trial)
 
     events = list(run_all(TRIALS, SLOTS, run))

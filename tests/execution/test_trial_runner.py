@@ -27,7 +27,7 @@ from sweeper.core.trial import Trial
 from sweeper.execution import processes, trial_runner, worker_channel
 from sweeper.execution.device_lease import Tenant
 from sweeper.execution.placement import DeviceSlot
-from sweeper.execution.scheduler import OnPhase
+from sweeper.execution.scheduler import OnPhase, PhaseBegan
 
 ROOT = Path(__file__).parents[2]
 PRELUDE = """
@@ -64,7 +64,7 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         cores: tuple[int, ...] | None = None,
         slot: DeviceSlot | None = None,
         inspect: bool = False,
-        on_phase: OnPhase = lambda _phase, _index: None,
+        on_phase: OnPhase = lambda _began: None,
         of: Trial = trial,
         **measure: object,
     ) -> Record:
@@ -236,7 +236,7 @@ def test_worker_that_reads_no_grants_is_ended(run) -> None:
 def test_what_a_worker_said_while_its_driver_was_stopped_counts_before_its_limit(
     run, in_empty_folder: Path
 ) -> None:
-    def be_stopped(_phase: str, _index: int) -> None:
+    def be_stopped(_began: PhaseBegan) -> None:
         wait_for(in_empty_folder / "said")
         time.sleep(2.0)
 

@@ -3,6 +3,8 @@
 Linux tells most; elsewhere fields stay None.
 """
 
+import heapq
+import math
 import os
 import platform
 import re
@@ -15,7 +17,6 @@ from pathlib import Path
 ROOT = Path("/")  # of the kernel's files
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 MAX_PROGRAMS = 2  # that are named
-MIN_CORES = 0.1  # of a program that is named
 BFLOAT16_FLAGS = {"avx512_bf16", "amx_bf16", "bf16"}  # in /proc/cpuinfo: x86, x86 with AMX, Arm
 
 
@@ -80,11 +81,10 @@ def watch(machine: Host, seconds: float) -> Host:
     passed_s, spent_s = time.monotonic() - start, busy_s(cores) - before_s
     if not before_s:
         return machine
-    busy = {}
-    for name, total_s in _read_programs_s().items():
-        busy[name] = (total_s - programs_s.get(name, 0.0)) / passed_s
-    most = sorted(busy, key=lambda name: -busy[name])[:MAX_PROGRAMS]
-    shown = tuple(f"{name} {busy[name]:.1f}" for name in most if busy[name] > MIN_CORES)
+    now_s = _read_programs_s()
+    busy = {name: (now_s[name] - programs_s.get(name, 0.0)) / passed_s for name in now_s}
+    most = heapq.nlargest(MAX_PROGRAMS, busy, busy.__getitem__)
+    shown = tuple(f"{name} {busy[name]:.1f}" for name in most if busy[name] > 0.1)
     return replace(machine, load=min(machine.load or 0.0, spent_s / passed_s), busy_with=shown)
 
 
@@ -120,8 +120,8 @@ def physical_cores(numbers: Iterable[int]) -> list[tuple[int, ...]]:
     return [tuple(threads) for threads in together.values()]
 
 
-def free_memory_bytes() -> float | None:
-    """Memory available without swapping, or what the cgroup's limit leaves of it; None where
+def free_memory_bytes() -> float:
+    """Memory available without swapping, or what the cgroup's limit leaves of it; infinite where
     neither is known.
     """
     found = []
@@ -131,7 +131,7 @@ def free_memory_bytes() -> float | None:
     if used and limit.isdigit():
         cached = _find("sys/fs/cgroup/memory.stat", r"inactive_file (\d+)")
         found.append(float(limit) - float(used) + float(cached or 0))
-    return min(found, default=None)
+    return min(found, default=math.inf)
 
 
 def _find(name: str, pattern: str) -> str:

@@ -55,10 +55,8 @@ def remove_leftovers(paths: Iterable[Path]) -> None:
     for path in paths:
         made_by, _, _random = path.name.rpartition(".")
         machine, _, pid = made_by.rpartition("-")
-        if (
-            not (machine.endswith(f".{_machine()}") and pid.isdecimal())
-            or Path(f"/proc/{pid}").exists()
-        ):
+        is_ours = machine.endswith(f".{_machine()}") and pid.isdecimal()
+        if not is_ours or Path(f"/proc/{pid}").exists():
             continue
         with suppress(FileNotFoundError):  # another start removes it too
             if path.lstat().st_uid != os.getuid():

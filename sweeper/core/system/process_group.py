@@ -29,8 +29,9 @@ def describe_exit(code: int) -> str:
     """
     if code >= 0:
         return f"exited with code {code}"
-    hint = "; the kernel kills so when memory runs out" if code == -signal.SIGKILL else ""
-    return f"{describe_signal(-code)}{hint}"
+    if code == -signal.SIGKILL:
+        return f"{describe_signal(-code)}; the kernel kills so when memory runs out"
+    return describe_signal(-code)
 
 
 def describe_signal(number: int) -> str:

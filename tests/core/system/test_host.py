@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -69,7 +70,7 @@ MEMORY = "MemTotal: 9000000 kB\nMemAvailable:  4194304 kB\n"
 @pytest.mark.parametrize(
     ("files", "free_bytes"),
     [
-        ({}, None),
+        ({}, math.inf),
         ({"proc/meminfo": MEMORY}, 4 * GIB),
         ({"proc/meminfo": MEMORY, "memory.max": "max", "memory.current": "7"}, 4 * GIB),
         ({"proc/meminfo": MEMORY, "memory.max": f"{3 * GIB}", "memory.current": f"{GIB}"}, 2 * GIB),
@@ -87,7 +88,7 @@ MEMORY = "MemTotal: 9000000 kB\nMemAvailable:  4194304 kB\n"
     ids=["unknown", "machine", "no limit", "limit", "cached", "limit above what there is"],
 )
 def test_free_memory_is_the_machines_or_what_the_limit_leaves(
-    root: Path, files: dict[str, str], free_bytes: float | None
+    root: Path, files: dict[str, str], free_bytes: float
 ) -> None:
     paths = {name if "/" in name else f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     write_files(root, paths)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sweeper.core.protocol import Package
-from sweeper.doctor.cpp_compiler import find_cpp_compiler
+from sweeper.doctor.software import find_cpp_compiler
 
 
 def find(monkeypatch: pytest.MonkeyPatch, path: str, cxx: str | None = None) -> Package:

@@ -1,0 +1,16 @@
+"""What the launchers have in common."""
+
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext, TaskFunction
+from omegaconf import DictConfig
+
+
+class BaseLauncher(Launcher):
+    """Keeps what Hydra sets a launcher up with."""
+
+    def setup(
+        self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
+    ) -> None:
+        self._context = hydra_context
+        self._task_function = task_function
+        self._config = config
