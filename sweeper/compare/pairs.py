@@ -18,7 +18,7 @@ from sweeper.analysis.derive import derive
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import read_json
 from sweeper.core.paths import TrialPaths
-from sweeper.core.record import Process, Record, RecordError
+from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.core.trial import AXES, OF_COMPILING, Axis, Trial
@@ -144,12 +144,19 @@ def list_sides(read: SweepSides, other: SweepSides) -> list[Side]:
 
 def make_side(record: Record) -> Side:
     """Extract what is compared of a record."""
-    measured = record.processes if record.status == "ok" else ()
+    samples: dict[str, list[Sample]] = {}
+    for quantity in QUANTITIES:
+        samples[quantity.name] = found = []
+        for process in record.processes if record.status == "ok" else ():
+            value = quantity.value(process)
+            # the figures that exist and have a logarithm
+            if value is not None and math.isfinite(value) and value > 0:
+                found.append(Sample(process.draw, value))
     return Side(
         trial=record.trial,
         status=record.status,
         batch_size=record.batch_size,
-        samples={quantity.name: _take_samples(quantity, measured) for quantity in QUANTITIES},
+        samples=samples,
         artifacts=frozenset(map(attrgetter("artifact"), record.processes)),
         host_bound_arms=derive(record).host_bound_arms,
         clock="step" if any(map(attrgetter("latencies"), record.processes)) else "block",
@@ -160,16 +167,6 @@ def make_side(record: Record) -> Side:
         versions=read_version_facts(record),
         facts=read_other_facts(record),
     )
-
-
-def _take_samples(quantity: Quantity, processes: Sequence[Process]) -> list[Sample]:
-    """The figures that exist and have a logarithm."""
-    samples = []
-    for process in processes:
-        value = quantity.value(process)
-        if value is not None and math.isfinite(value) and value > 0:
-            samples.append(Sample(process.draw, value))
-    return samples
 
 
 @dataclass(frozen=True)
@@ -216,7 +213,7 @@ def match_sweeps(base: Sequence[Side], head: Sequence[Side]) -> list[Pair]:
     def key(trial: Trial) -> str:
         short = trial.key_without("python")
         if trial.id not in ids_of_both and in_base[short] == in_head[short] == 1:
-            return f"{short} without python"
+            return short
         return trial.id
 
     return _match(base, head, key)
