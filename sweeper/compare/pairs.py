@@ -8,7 +8,7 @@ that are left over match without it.
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -216,26 +216,22 @@ def match_sweeps(base: Sequence[Side], head: Sequence[Side]) -> list[Pair]:
             return short
         return trial.id
 
-    return _match(base, head, key)
+    bases = {key(side.trial): side for side in base}
+    heads = {key(side.trial): side for side in head}
+    return _pair(bases, heads)
 
 
 def match_values(sides: Sequence[Side], axis: str, base_value: str, head_value: str) -> list[Pair]:
     """Pair the sides of one sweep that differ in the value of `axis` alone."""
     compared = COMPARED[axis]
-    by_value: dict[str, list[Side]] = defaultdict(list)
+    by_value: dict[str, dict[str, Side]] = defaultdict(dict)
     for side in sides:
-        by_value[compared.show(side.trial)].append(side)
-    return _match(
-        by_value[base_value],
-        by_value[head_value],
-        lambda trial: trial.key_without(compared.path),
-    )
+        by_value[compared.show(side.trial)][side.trial.key_without(compared.path)] = side
+    return _pair(by_value[base_value], by_value[head_value])
 
 
-def _match(base: Sequence[Side], head: Sequence[Side], key: Callable[[Trial], str]) -> list[Pair]:
-    bases = {key(side.trial): side for side in base}
-    heads = {key(side.trial): side for side in head}
-    return [Pair(bases.get(name), heads.get(name)) for name in heads | bases]
+def _pair(bases: Mapping[str, Side], heads: Mapping[str, Side]) -> list[Pair]:
+    return [Pair(bases.get(key), heads.get(key)) for key in {**heads, **bases}]
 
 
 def choose_values(sides: Sequence[Side], axis: str, asked: Sequence[str]) -> tuple[str, str]:

@@ -61,7 +61,6 @@ from .quantities import (
 from .verdicts import VERDICTS, Change, Comparison, JudgedPair, percent
 
 FORMATS = ("text", "md", "csv", "json")
-FILE_WIDTH = 160  # columns of a text file
 MIN_WIDTH = 140  # columns of a console that is no terminal
 LEGEND = (
     "The verdict is on the compiled step, by wall clock or, where that shows no change, by device "
@@ -69,24 +68,22 @@ LEGEND = (
     "row alone. Size uncertain: too few draws or processes for a test, but the change is larger "
     "than they usually differ."
 )
-MIB = 2**20
 UNCHANGED = ("SAME", "UNRESOLVED")
-NAMED = ("SLOWER", "BROKE", "GONE")  # verdicts whose rows the last line names
-
-
-def read_trial(row: JudgedPair, read: Callable[[Trial], Value]) -> Value:
-    """Read what both trials have in common, or join both values where the sides were chosen to
-    differ.
-    """
-    values = [read(side.trial) for _, side in row.pair.sides]
-    if len(set(values)) == 1:
-        return values[0]
-    return " → ".join(cell.show(value) or "none" for value in values)
 
 
 def _trial_column(name: str, attribute: str = "", **shown: Any) -> Column[JudgedPair]:
-    read = attrgetter(attribute or name)
-    return Column(name, lambda row: read_trial(row, read), **shown)
+    """Make a column of what both trials have in common, or of both values where the sides were
+    chosen to differ.
+    """
+    read: Callable[[Trial], Value] = attrgetter(attribute or name)
+
+    def value(row: JudgedPair) -> Value:
+        values = [read(side.trial) for _, side in row.pair.sides]
+        if len(set(values)) == 1:
+            return values[0]
+        return " → ".join(cell.show(value) or "none" for value in values)
+
+    return Column(name, value, **shown)
 
 
 def _side_columns(name: str, value: Callable[[Side], Value]) -> list[Column[JudgedPair]]:
@@ -114,9 +111,8 @@ def _read_message(side: Side) -> str | None:
 
 def _show_device(change: Change) -> str:
     """`+1.9 % SLOWER`, with the verdict in any case: it stands beside that by wall clock."""
-    if change.estimate is None:
-        return ""
-    return f"{_show_change(change)} {change.verdict}"
+    shown = _show_change(change)
+    return f"{shown} {change.verdict}" if shown else ""
 
 
 def _show_change(change: Change | None) -> str:
@@ -125,10 +121,10 @@ def _show_change(change: Change | None) -> str:
 
 def _show_compiled(change: Change) -> str:
     """`+3.1 % [+2.5, +3.7]`, the interval of this row alone."""
-    shown, bounds = _show_change(change), change.interval
-    if bounds is None:
-        return shown
-    return f"{shown} [{100 * (bounds.low - 1):+.1f}, {100 * (bounds.high - 1):+.1f}]"
+    shown = _show_change(change)
+    if bounds := change.interval:
+        shown += f" [{100 * (bounds.low - 1):+.1f}, {100 * (bounds.high - 1):+.1f}]"
+    return shown
 
 
 def _add_verdict(shown: str, change: Change) -> str:
@@ -155,10 +151,6 @@ def _show_hidden(share: float | None) -> str:
 
 def _ms(time_s: float) -> str:
     return figure(1e3 * time_s)
-
-
-def _mib(memory_bytes: float) -> str:
-    return figure(memory_bytes / MIB)
 
 
 def _shown_column(
@@ -194,12 +186,12 @@ COLUMNS: tuple[Column[JudgedPair], ...] = (
 
 SHOWN: tuple[Column[JudgedPair], ...] = (
     *COLUMNS,
-    _shown_column(COMPILED, "compiled ms", lambda change: _show_values(change, _ms)),
+    _shown_column(COMPILED, "compiled ms", partial(_show_values, show=_ms)),
     _shown_column(COMPILED, "change", _show_compiled),
     _shown_column(COMPILED, "may hide", lambda change: _show_hidden(change.ruled_out)),
     _shown_column(COMPILED_DEVICE, "device", _show_device),
     _shown_column(EAGER, "eager", lambda change: _add_verdict(_show_change(change), change)),
-    _shown_column(SPEEDUP, "speedup", lambda change: _show_judged(change, ratio)),
+    _shown_column(SPEEDUP, "speedup", partial(_show_judged, show=ratio)),
 )
 # by the name of eager's quantity, with what is not tested once it moved
 CONTROLS = {
@@ -212,7 +204,7 @@ CONTROLS = {
 }
 COSTS = (
     (COMPILE, "compile time", "s", figure),
-    (MEMORY, "memory", "MiB", _mib),
+    (MEMORY, "memory", "MiB", lambda memory_bytes: figure(memory_bytes / 2**20)),
 )
 
 
@@ -320,8 +312,9 @@ def count_verdicts(document: Document) -> str:
         names = []
         for row in rows:
             names.append(join((document.name(row), _show_change(row.decisive)), " "))
-        listed = f" ({shorten_names(names)})" if verdict in NAMED else ""
-        counts.append(f"{len(names)} {verdict}{listed}")
+        counts.append(f"{len(names)} {verdict}")
+        if verdict in ("SLOWER", "BROKE", "GONE"):
+            counts[-1] += f" ({shorten_names(names)})"
     return f"{count(len(document.rows), 'row')}: {', '.join(counts)}"
 
 
@@ -389,7 +382,7 @@ def render(document: Document, kind: str) -> str:
     if kind == "json":
         return _render_json(document)
     file = io.StringIO()
-    print_document(document, Console(file=file, width=FILE_WIDTH))
+    print_document(document, Console(file=file, width=160))
     return file.getvalue()
 
 
@@ -434,7 +427,7 @@ def _render_markdown(document: Document) -> str:
 def _render_json(document: Document) -> str:
     """Every row, whether shown or not; what is missing is null."""
     comparison = document.comparison
-    shifts = {name: control.share for name, control in comparison.controls.items()}
+    device_control = comparison.controls[EAGER_DEVICE.name]
     rows = []
     for row in document.rows:
         rows.append({column.name: _finite(column.value(row)) for column in COLUMNS})
@@ -442,12 +435,12 @@ def _render_json(document: Document) -> str:
         "base": document.base,
         "head": document.head,
         "regressed": comparison.regressed,
-        "eager_shift": shifts.pop(EAGER.name),
+        "eager_shift": comparison.control.share,
         "eager_moved": comparison.control.moved,
         "changed": list(document.facts),
         "problems": list(document.problems),
         "nothing_judged": advise(comparison) or None,
-        "device_shifts": shifts,
+        "device_shifts": {EAGER_DEVICE.name: device_control.share},
         "versions": [change._asdict() for change in document.versions],
         "rows": rows,
         "exit_code": document.exit_code,
