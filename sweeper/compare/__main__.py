@@ -178,7 +178,7 @@ def compare(parsed: argparse.Namespace) -> Document:
         )
         raise ConfigError("\n".join([*(device.line for device in devices), hint]))
     versions = count_changes(pairs, "versions")
-    settings = list_setting_changes(sources[0], sources[-1])
+    settings = [] if axis else list_setting_changes(*sources)
     changes = [*devices, *versions, *settings, *count_changes(pairs, "facts")]
     facts = [change.line for change in changes]
     comparison = judge(pairs, parsed.min_effect)

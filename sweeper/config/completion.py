@@ -83,8 +83,9 @@ def _list_values(last: str, folders: Sequence[Path]) -> Iterator[str]:
     key, _, typed = last.partition("=")
     name = key.lstrip("+")
     begun, comma, value = typed.rpartition(",")
+    options: Iterable[str] = ()
     if name == "sweep":
-        options: Iterable[str] = _list_sweeps()
+        options = _list_sweeps()
     elif name in PURPOSES:
         found = list_options(name, folders)
         # suites of models are folders, of which the first word is the folder
@@ -92,10 +93,8 @@ def _list_values(last: str, folders: Sequence[Path]) -> Iterator[str]:
         options = [
             option if option.count("/") <= here else f"{option.split('/')[0]}/" for option in found
         ]
-    else:
-        options = ()
-        if known := read_keys().get(name):
-            options = known.values or filter(None, [known.default])
+    elif known := read_keys().get(name):
+        options = known.values or filter(None, [known.default])
     for option in options:
         yield f"{key}={begun}{comma}{option}"
 
