@@ -224,20 +224,6 @@ def is_worth_showing(row: JudgedPair) -> bool:
     return row.verdict != "SAME" or any(change.verdict not in UNCHANGED for change in judged)
 
 
-def choose_columns(rows: Sequence[JudgedPair], every: bool = False) -> list[Column[JudgedPair]]:
-    """What people read. Without `every`, compile time and memory have a column only where one of
-    them changed.
-    """
-    columns = list(SHOWN)
-    for quantity, name, unit, show in COSTS:
-        if every or any(
-            change.verdict not in UNCHANGED for _, change in list_changes(rows, quantity)
-        ):
-            judged = partial(_show_judged, show=show)
-            columns.append(_shown_column(quantity, f"{name.split()[0]} {unit}", judged))
-    return select_shown(columns, rows, find_varying(columns, rows), TERMINAL)
-
-
 def describe_controls(comparison: Comparison) -> list[str]:
     """What eager, the control, says about the two sessions by each clock."""
     lines = []
@@ -303,6 +289,19 @@ class Document:
         costs, _ = describe_costs(self)
         code = f"exit code {self.exit_code}{prefix(': ', self.why)}"
         return f"compare {self.base} → {self.head}: {join((count_verdicts(self), *costs, code))}"
+
+
+def choose_columns(document: Document) -> list[Column[JudgedPair]]:
+    """What people read. Unless all is shown, compile time and memory have a column only where one
+    of them changed.
+    """
+    columns, rows = list(SHOWN), document.shown
+    for quantity, name, unit, show in COSTS:
+        verdicts = {change.verdict for _, change in list_changes(rows, quantity)}
+        if document.show_all or verdicts.difference(UNCHANGED):
+            judged = partial(_show_judged, show=show)
+            columns.append(_shown_column(quantity, f"{name.split()[0]} {unit}", judged))
+    return select_shown(columns, rows, find_varying(columns, rows), TERMINAL)
 
 
 def count_verdicts(document: Document) -> str:
@@ -395,8 +394,7 @@ def print_document(document: Document, console: Console) -> None:
         terminal.print_line(escape(line), console)
     if shown:
         console.print("\n[bold]compared[/]", highlight=False)
-        columns = choose_columns(shown, document.show_all)
-        terminal.print_table(columns, shown, console, repeats=True)
+        terminal.print_table(choose_columns(document), shown, console, repeats=True)
     for line in explain_rows(document):
         terminal.print_line(escape(line), console)
     style = "bold red" if document.exit_code else "bold"
@@ -414,7 +412,7 @@ def _render_markdown(document: Document) -> str:
         markdown.bullets(describe_controls(document.comparison)),
     ]
     if shown:
-        sections.append(markdown.table(choose_columns(shown, document.show_all), shown))
+        sections.append(markdown.table(choose_columns(document), shown))
     sections += [markdown.bullets(explain_rows(document)), LEGEND]
     if document.facts:
         sections += ["### What else changed", markdown.bullets(document.facts)]

@@ -408,15 +408,16 @@ def _judge_measured(pair: Pair, changes: Mapping[str, Change]) -> JudgedPair:
 
 def _judge_statuses(pair: Pair) -> tuple[str, str | None]:
     """Return verdict and reason of a pair of which a side was not measured."""
-    said = []
+    said, lost = [], False
     for name, side in pair.sides:
         if side.lost:
+            lost = True
             said.append(LOST[side.status].format(name))
         elif side.status != "ok":
             said.append(f"{side.status}{prefix(' while ', side.phase or '')} in {name}")
     reason = ", ".join(said)
     verdict = "UNRESOLVED"
-    if not any(side.lost for _, side in pair.sides):
+    if not lost:
         if not pair.base:
             verdict = "NEW"
         elif not pair.head:

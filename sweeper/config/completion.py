@@ -28,7 +28,6 @@ FLAGS = (
     "--info",
     "-sc",
 )
-OF_SWEEPS = ("report", "compare", "sync")  # commands that take names of sweeps
 
 
 def complete(line: str) -> list[str]:
@@ -42,7 +41,7 @@ def complete(line: str) -> list[str]:
 
 def _list_words(before: Sequence[str], last: str) -> Iterator[str]:
     if before and before[0] in COMMANDS:
-        if before[0] in OF_SWEEPS:
+        if before[0] in ("report", "compare", "sync"):
             yield from _list_sweeps()
         return
     folders = [conf_folder()]

@@ -76,8 +76,8 @@ def _read_keys(schema: Any, prefix: str) -> Iterator[ConfigKey]:
     comments, hints = _read_comments(schema), typing.get_type_hints(schema)
     group, own = prefix.rstrip("."), {}
     if group in GROUPS:
-        default = f"{list_default_options()[group]}.yaml"
-        own = safe_load((conf_folder() / group / default).read_text("utf-8"))
+        file = conf_folder() / group / f"{list_default_options()[group]}.yaml"
+        own = safe_load(file.read_text("utf-8"))
     for entry in fields(schema):
         name, hint = prefix + entry.name, hints[entry.name]
         if is_dataclass(hint):

@@ -88,10 +88,8 @@ class NamedConf:
 
 @dataclass
 @with_axes("optimizer")
-class OptimizerConf:
+class OptimizerConf(NamedConf):
     """`conf/optimizer/*.yaml`."""
-
-    name: str = MISSING
 
 
 @dataclass
@@ -113,10 +111,9 @@ class CompileConf:
 
 @dataclass
 @with_axes("text")
-class TextConf:
+class TextConf(NamedConf):
     """`conf/text/*.yaml`: how texts come to a language model; other models ignore it."""
 
-    name: str = MISSING
     # Tokens of each text, in turn: a list, or a file of whole numbers; null: drawn from the seed
     lengths: Any = None
     labels: bool = False  # true: the model gets labels in inference too, and computes its loss
