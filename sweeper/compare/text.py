@@ -61,7 +61,6 @@ from .quantities import (
 from .verdicts import VERDICTS, Change, Comparison, JudgedPair, percent
 
 FORMATS = ("text", "md", "csv", "json")
-MIN_WIDTH = 140  # columns of a console that is no terminal
 LEGEND = (
     "The verdict is on the compiled step, by wall clock or, where that shows no change, by device "
     "time. p values are adjusted for the number of rows and clocks; intervals are 95 % ones of a "
@@ -341,12 +340,12 @@ def describe_costs(document: Document) -> tuple[list[str], list[str]]:
             continue
         found.sort(key=lambda item: (item[1].verdict == more, item[1].log))
         row, change = found[-1]
-        values = f"{_show_values(change, show)} {unit} ({percent(change.log)})"
+        size = percent(change.log)
         judged = join((change.verdict, change.reason or ""), ", ")
         number = sum(change.verdict == more for _, change in found)
         if number:
-            worst = f"worst {percent(change.log)}"
-            briefs.append(f"{name} {more} in {count(number, 'row')} ({worst})")
+            briefs.append(f"{name} {more} in {count(number, 'row')} (worst {size})")
+        values = f"{_show_values(change, show)} {unit} ({size})"
         lines.append(f"{name}: worst {document.name(row)} {values} {judged}")
     return briefs, lines
 
@@ -387,7 +386,7 @@ def render(document: Document, kind: str) -> str:
 
 def print_document(document: Document, console: Console) -> None:
     """Print the document to a terminal; a pipe gets lines as long as they are."""
-    terminal.widen(console, MIN_WIDTH)
+    terminal.widen(console, 140)
     shown = document.shown
     names = (f"BASE: {document.base}", f"HEAD: {document.head}")
     for line in (*names, *document.facts, *describe_controls(document.comparison)):

@@ -1,8 +1,8 @@
 """What a command line can say: commands, groups with their options, keys with what each takes, and
 a line about each.
 
-The lines are the comments of `schema` and `core.settings`, and those at the head of the files in
-`conf/`.
+The lines are the comments of `schema`, `core.settings` and `core.trial`, and those at the head of
+the files in `conf/`.
 """
 
 import functools
@@ -18,6 +18,7 @@ from typing import Any
 from yaml import safe_load
 
 from sweeper.core.serialization import show_value
+from sweeper.core.trial import AXES
 
 from .schema import CHOICES, GROUPS, Config, conf_folder
 
@@ -92,6 +93,9 @@ def _read_keys(schema: Any, prefix: str) -> Iterator[ConfigKey]:
         is_open = group == "model" or value == "???"
         default = None if is_open else show_value(value)
         comment = comments.get(entry.name, "")
+        for axis in AXES.values():
+            if axis.key == name and not comment:
+                comment = _read_comments(axis.owner).get(axis.field.name, "")
         yield ConfigKey(name, _describe_type(name, kinds), values, default, comment)
 
 
@@ -113,13 +117,11 @@ def _describe_type(name: str, kinds: set[Any]) -> str:
 @functools.cache
 def _read_comments(schema: type) -> dict[str, str]:
     """Read the comment of each field from the source: at the end of its line, else in the lines
-    above it. Fields may stand in a base class, and axes in `core.trial`.
+    above it. Fields may stand in a base class.
     """
     comments: dict[str, str] = {}
     for base in filter(is_dataclass, schema.__bases__):
         comments |= _read_comments(base)
-    for name, axis in getattr(schema, "axes_of_group", {}).items():
-        comments[name] = _read_comments(axis.owner)[axis.field.name]
     above: list[str] = []
     for line in inspect.getsource(schema).splitlines():
         code, _, comment = line.strip().partition("# ")
