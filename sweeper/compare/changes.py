@@ -66,9 +66,9 @@ def list_setting_changes(*sweeps: Source) -> list[FactChange]:
     """Find each setting of `measure` that differs between the last runs of two sweeps."""
     measure = []
     for sweep in sweeps:
-        settings = show_facts(read_last_run(sweep, "settings", "measure"))
-        measure.append({LIBRARIES: {f"measure.{name}": settings[name] for name in settings}})
-    return _find_changes(*measure)
+        measure.append({LIBRARIES: show_facts(read_last_run(sweep, "settings", "measure"))})
+    found = _find_changes(*measure)
+    return [change._replace(name=f"measure.{change.name}") for change in found]
 
 
 def _count_rows(found: Iterable[FactChange]) -> list[FactChange]:
