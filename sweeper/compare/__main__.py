@@ -93,10 +93,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parse(arguments)
     try:
         document = compare(parsed)
-        if parsed.out:
-            _write(parsed.out, render(document, parsed.format))
     except (ConfigError, TrackingError, OSError) as error:
         print(error, file=sys.stderr)
+        return BAD_INPUT
+    try:
+        if parsed.out:
+            write_text(parsed.out, render(document, parsed.format))
+    except OSError as error:
+        # the message as a whole names a temporary file, which the user has never typed
+        problem = error.strerror or error
+        print(f"--out {parsed.out} cannot be written: {problem}", file=sys.stderr)
         return BAD_INPUT
     if parsed.format == "text" or parsed.out:
         print_document(document, Console())
@@ -125,16 +131,6 @@ def choose_exit_code(
     if comparison.nothing_judged and not parsed.allow_unresolved:
         reasons.append("nothing could be judged (--allow-unresolved accepts that)")
     return (NOTHING_JUDGED if reasons else OK), ", ".join(reasons)
-
-
-def _write(file: Path, text: str) -> None:
-    """Raises ConfigError on failure: the system's message names a temporary file, which the user
-    has never typed.
-    """
-    try:
-        write_text(file, text)
-    except OSError as error:
-        raise ConfigError(f"--out {file} cannot be written: {error.strerror or error}") from error
 
 
 def compare(parsed: argparse.Namespace) -> Document:

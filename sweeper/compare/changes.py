@@ -5,7 +5,7 @@ Only facts that both sides have are compared.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from sweeper.loading.environment import LIBRARIES, Facts, show_facts
 from sweeper.loading.sources import Source, read_last_run
 from sweeper.report.columns.formats import count, shorten
 
-from .pairs import Pair, Side
+from .pairs import Pair
 
 MAX_CHARACTERS = 80  # of a value
 
@@ -36,13 +36,24 @@ class FactChange(NamedTuple):
 
 def count_device_changes(pairs: Iterable[Pair]) -> list[FactChange]:
     """Find different devices whose times would be compared with each other."""
-    return _count_changes(pairs, _find_device_change)
+    found = []
+    for pair in pairs:
+        base, head = pair.base and pair.base.device, pair.head and pair.head.device
+        if base and head and not base.is_like(head):
+            names = base.name_among([head]), head.name_among([base])
+            found.append(FactChange("device", *names))
+    return _count_rows(found)
 
 
 def count_changes(pairs: Iterable[Pair], group: str) -> list[FactChange]:
-    """Find facts that differ: of `versions` of libraries, CUDA and the driver, or other `facts`."""
-    read = attrgetter(group)
-    return _count_changes(pairs, lambda base, head: _find_changes(read(base), read(head)))
+    """Find facts that differ: of `versions` of libraries, CUDA and the driver, or other `facts`. A
+    side without a record has none.
+    """
+    found = []
+    for pair in pairs:
+        if pair.both:
+            found += _find_changes(*map(attrgetter(group), pair.both))
+    return _count_rows(found)
 
 
 def describe_versions(pair: Pair) -> str | None:
@@ -55,27 +66,13 @@ def list_setting_changes(*sweeps: Source) -> list[FactChange]:
     """Find each setting of `measure` that differs between the last runs of two sweeps."""
     measure = []
     for sweep in sweeps:
-        settings = show_facts(read_last_run(sweep, "settings", "measure"))
-        measure.append({LIBRARIES: {f"measure.{name}": settings[name] for name in settings}})
-    return _find_changes(*measure)
+        measure.append({LIBRARIES: show_facts(read_last_run(sweep, "settings", "measure"))})
+    found = _find_changes(*measure)
+    return [change._replace(name=f"measure.{change.name}") for change in found]
 
 
-def _find_device_change(base: Side, head: Side) -> list[FactChange]:
-    if not base.device or not head.device or base.device.is_like(head.device):
-        return []
-    names = base.device.name_among([head.device]), head.device.name_among([base.device])
-    return [FactChange("device", *names)]
-
-
-def _count_changes(
-    pairs: Iterable[Pair], find: Callable[[Side, Side], list[FactChange]]
-) -> list[FactChange]:
-    """Find what differs in any row; a side without a record has no facts."""
-    found = Counter[FactChange]()
-    for pair in pairs:
-        if pair.both:
-            found.update(find(*pair.both))
-    return [change._replace(rows=rows) for change, rows in sorted(found.items())]
+def _count_rows(found: Iterable[FactChange]) -> list[FactChange]:
+    return [change._replace(rows=rows) for change, rows in sorted(Counter(found).items())]
 
 
 def _find_changes(base: Facts, head: Facts) -> list[FactChange]:

@@ -8,7 +8,7 @@ that are left over match without it.
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
@@ -18,7 +18,7 @@ from sweeper.analysis.derive import derive
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import read_json
 from sweeper.core.paths import TrialPaths
-from sweeper.core.record import Process, Record, RecordError
+from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
 from sweeper.core.trial import AXES, OF_COMPILING, Axis, Trial
@@ -144,12 +144,19 @@ def list_sides(read: SweepSides, other: SweepSides) -> list[Side]:
 
 def make_side(record: Record) -> Side:
     """Extract what is compared of a record."""
-    measured = record.processes if record.status == "ok" else ()
+    samples: dict[str, list[Sample]] = {}
+    for quantity in QUANTITIES:
+        samples[quantity.name] = found = []
+        for process in record.processes if record.status == "ok" else ():
+            value = quantity.value(process)
+            # the figures that exist and have a logarithm
+            if value is not None and math.isfinite(value) and value > 0:
+                found.append(Sample(process.draw, value))
     return Side(
         trial=record.trial,
         status=record.status,
         batch_size=record.batch_size,
-        samples={quantity.name: _take_samples(quantity, measured) for quantity in QUANTITIES},
+        samples=samples,
         artifacts=frozenset(map(attrgetter("artifact"), record.processes)),
         host_bound_arms=derive(record).host_bound_arms,
         clock="step" if any(map(attrgetter("latencies"), record.processes)) else "block",
@@ -160,16 +167,6 @@ def make_side(record: Record) -> Side:
         versions=read_version_facts(record),
         facts=read_other_facts(record),
     )
-
-
-def _take_samples(quantity: Quantity, processes: Sequence[Process]) -> list[Sample]:
-    """The figures that exist and have a logarithm."""
-    samples = []
-    for process in processes:
-        value = quantity.value(process)
-        if value is not None and math.isfinite(value) and value > 0:
-            samples.append(Sample(process.draw, value))
-    return samples
 
 
 @dataclass(frozen=True)
@@ -216,29 +213,25 @@ def match_sweeps(base: Sequence[Side], head: Sequence[Side]) -> list[Pair]:
     def key(trial: Trial) -> str:
         short = trial.key_without("python")
         if trial.id not in ids_of_both and in_base[short] == in_head[short] == 1:
-            return f"{short} without python"
+            return short
         return trial.id
 
-    return _match(base, head, key)
+    bases = {key(side.trial): side for side in base}
+    heads = {key(side.trial): side for side in head}
+    return _pair(bases, heads)
 
 
 def match_values(sides: Sequence[Side], axis: str, base_value: str, head_value: str) -> list[Pair]:
     """Pair the sides of one sweep that differ in the value of `axis` alone."""
     compared = COMPARED[axis]
-    by_value: dict[str, list[Side]] = defaultdict(list)
+    by_value: dict[str, dict[str, Side]] = defaultdict(dict)
     for side in sides:
-        by_value[compared.show(side.trial)].append(side)
-    return _match(
-        by_value[base_value],
-        by_value[head_value],
-        lambda trial: trial.key_without(compared.path),
-    )
+        by_value[compared.show(side.trial)][side.trial.key_without(compared.path)] = side
+    return _pair(by_value[base_value], by_value[head_value])
 
 
-def _match(base: Sequence[Side], head: Sequence[Side], key: Callable[[Trial], str]) -> list[Pair]:
-    bases = {key(side.trial): side for side in base}
-    heads = {key(side.trial): side for side in head}
-    return [Pair(bases.get(name), heads.get(name)) for name in heads | bases]
+def _pair(bases: Mapping[str, Side], heads: Mapping[str, Side]) -> list[Pair]:
+    return [Pair(bases.get(key), heads.get(key)) for key in {**heads, **bases}]
 
 
 def choose_values(sides: Sequence[Side], axis: str, asked: Sequence[str]) -> tuple[str, str]:

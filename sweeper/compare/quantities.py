@@ -15,13 +15,6 @@ MIN_EFFECT = 0.02  # smaller changes never count as regressions, unless --min-ef
 # cap, within 0.7 % (docs/results/h200-repeatability.md, docs/results/h200-scheduling.md).
 DEVICE_MIN_EFFECT = 0.01
 STEP_FLOOR_S = 5e-6  # four usual gaps between two kernels: one launch more or less is no regression
-COMPILE_FLOOR_S = 1.0  # paid once in the life of a program
-# One trial in two sweeps on H200s compiled up to 1.38 times as long, and needed memory within
-# 1.8 MiB: docs/decisions/what-is-a-regression.md.
-COMPILE_UNSAMPLED = 0.5
-# torch's allocator takes this much from the device at once for anything that needs 1 to 10 MiB:
-# kLargeBuffer in https://github.com/pytorch/pytorch/blob/main/c10/core/AllocatorConfig.h
-MEMORY_FLOOR_BYTES = 20 * 2**20
 SLOWER_FASTER = ("SLOWER", "FASTER")
 
 
@@ -86,15 +79,19 @@ COMPILE = Quantity(
     "compile_cold_s",
     _cold_compile_s,
     SLOWER_FASTER,
-    COMPILE_FLOOR_S,
-    unsampled=COMPILE_UNSAMPLED,
+    floor=1.0,  # s, paid once in the life of a program
+    # One trial in two sweeps on H200s compiled up to 1.38 times as long, and needed memory within
+    # 1.8 MiB: docs/decisions/what-is-a-regression.md.
+    unsampled=0.5,
     spoilt_by="compile_contended",
 )
 MEMORY = Quantity(
     "compiled_peak_memory_bytes",
     lambda process: of_arm(process.memory_bytes, "compiled"),
     ("MORE", "LESS"),
-    MEMORY_FLOOR_BYTES,
+    # torch's allocator takes this much from the device at once for anything that needs 1 to 10 MiB:
+    # kLargeBuffer in https://github.com/pytorch/pytorch/blob/main/c10/core/AllocatorConfig.h
+    floor=20 * 2**20,
     of_artifact=True,
     unsampled=0.0,
 )

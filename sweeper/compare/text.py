@@ -61,32 +61,28 @@ from .quantities import (
 from .verdicts import VERDICTS, Change, Comparison, JudgedPair, percent
 
 FORMATS = ("text", "md", "csv", "json")
-FILE_WIDTH = 160  # columns of a text file
-MIN_WIDTH = 140  # columns of a console that is no terminal
 LEGEND = (
     "The verdict is on the compiled step, by wall clock or, where that shows no change, by device "
     "time. p values are adjusted for the number of rows and clocks; intervals are 95 % ones of a "
     "row alone. Size uncertain: too few draws or processes for a test, but the change is larger "
     "than they usually differ."
 )
-MIB = 2**20
 UNCHANGED = ("SAME", "UNRESOLVED")
-NAMED = ("SLOWER", "BROKE", "GONE")  # verdicts whose rows the last line names
-
-
-def read_trial(row: JudgedPair, read: Callable[[Trial], Value]) -> Value:
-    """Read what both trials have in common, or join both values where the sides were chosen to
-    differ.
-    """
-    values = [read(side.trial) for _, side in row.pair.sides]
-    if len(set(values)) == 1:
-        return values[0]
-    return " → ".join(cell.show(value) or "none" for value in values)
 
 
 def _trial_column(name: str, attribute: str = "", **shown: Any) -> Column[JudgedPair]:
-    read = attrgetter(attribute or name)
-    return Column(name, lambda row: read_trial(row, read), **shown)
+    """Make a column of what both trials have in common, or of both values where the sides were
+    chosen to differ.
+    """
+    read: Callable[[Trial], Value] = attrgetter(attribute or name)
+
+    def value(row: JudgedPair) -> Value:
+        values = [read(side.trial) for _, side in row.pair.sides]
+        if len(set(values)) == 1:
+            return values[0]
+        return " → ".join(cell.show(value) or "none" for value in values)
+
+    return Column(name, value, **shown)
 
 
 def _side_columns(name: str, value: Callable[[Side], Value]) -> list[Column[JudgedPair]]:
@@ -114,9 +110,8 @@ def _read_message(side: Side) -> str | None:
 
 def _show_device(change: Change) -> str:
     """`+1.9 % SLOWER`, with the verdict in any case: it stands beside that by wall clock."""
-    if change.estimate is None:
-        return ""
-    return f"{_show_change(change)} {change.verdict}"
+    shown = _show_change(change)
+    return f"{shown} {change.verdict}" if shown else ""
 
 
 def _show_change(change: Change | None) -> str:
@@ -125,10 +120,10 @@ def _show_change(change: Change | None) -> str:
 
 def _show_compiled(change: Change) -> str:
     """`+3.1 % [+2.5, +3.7]`, the interval of this row alone."""
-    shown, bounds = _show_change(change), change.interval
-    if bounds is None:
-        return shown
-    return f"{shown} [{100 * (bounds.low - 1):+.1f}, {100 * (bounds.high - 1):+.1f}]"
+    shown = _show_change(change)
+    if bounds := change.interval:
+        shown += f" [{100 * (bounds.low - 1):+.1f}, {100 * (bounds.high - 1):+.1f}]"
+    return shown
 
 
 def _add_verdict(shown: str, change: Change) -> str:
@@ -155,10 +150,6 @@ def _show_hidden(share: float | None) -> str:
 
 def _ms(time_s: float) -> str:
     return figure(1e3 * time_s)
-
-
-def _mib(memory_bytes: float) -> str:
-    return figure(memory_bytes / MIB)
 
 
 def _shown_column(
@@ -194,12 +185,12 @@ COLUMNS: tuple[Column[JudgedPair], ...] = (
 
 SHOWN: tuple[Column[JudgedPair], ...] = (
     *COLUMNS,
-    _shown_column(COMPILED, "compiled ms", lambda change: _show_values(change, _ms)),
+    _shown_column(COMPILED, "compiled ms", partial(_show_values, show=_ms)),
     _shown_column(COMPILED, "change", _show_compiled),
     _shown_column(COMPILED, "may hide", lambda change: _show_hidden(change.ruled_out)),
     _shown_column(COMPILED_DEVICE, "device", _show_device),
     _shown_column(EAGER, "eager", lambda change: _add_verdict(_show_change(change), change)),
-    _shown_column(SPEEDUP, "speedup", lambda change: _show_judged(change, ratio)),
+    _shown_column(SPEEDUP, "speedup", partial(_show_judged, show=ratio)),
 )
 # by the name of eager's quantity, with what is not tested once it moved
 CONTROLS = {
@@ -212,7 +203,7 @@ CONTROLS = {
 }
 COSTS = (
     (COMPILE, "compile time", "s", figure),
-    (MEMORY, "memory", "MiB", _mib),
+    (MEMORY, "memory", "MiB", lambda memory_bytes: figure(memory_bytes / 2**20)),
 )
 
 
@@ -230,20 +221,6 @@ def is_worth_showing(row: JudgedPair) -> bool:
     """Whether something changed, or the row is not SAME; other rows are only counted."""
     judged = [change for name, change in row.changes.items() if name not in CONTROLS]
     return row.verdict != "SAME" or any(change.verdict not in UNCHANGED for change in judged)
-
-
-def choose_columns(rows: Sequence[JudgedPair], every: bool = False) -> list[Column[JudgedPair]]:
-    """What people read. Without `every`, compile time and memory have a column only where one of
-    them changed.
-    """
-    columns = list(SHOWN)
-    for quantity, name, unit, show in COSTS:
-        if every or any(
-            change.verdict not in UNCHANGED for _, change in list_changes(rows, quantity)
-        ):
-            judged = partial(_show_judged, show=show)
-            columns.append(_shown_column(quantity, f"{name.split()[0]} {unit}", judged))
-    return select_shown(columns, rows, find_varying(columns, rows), TERMINAL)
 
 
 def describe_controls(comparison: Comparison) -> list[str]:
@@ -313,6 +290,19 @@ class Document:
         return f"compare {self.base} → {self.head}: {join((count_verdicts(self), *costs, code))}"
 
 
+def choose_columns(document: Document) -> list[Column[JudgedPair]]:
+    """What people read. Unless all is shown, compile time and memory have a column only where one
+    of them changed.
+    """
+    columns, rows = list(SHOWN), document.shown
+    for quantity, name, unit, show in COSTS:
+        verdicts = {change.verdict for _, change in list_changes(rows, quantity)}
+        if document.show_all or verdicts.difference(UNCHANGED):
+            judged = partial(_show_judged, show=show)
+            columns.append(_shown_column(quantity, f"{name.split()[0]} {unit}", judged))
+    return select_shown(columns, rows, find_varying(columns, rows), TERMINAL)
+
+
 def count_verdicts(document: Document) -> str:
     """`16 rows: 1 SLOWER (vit_b16 amp default +12.0 %), 15 SAME`."""
     counts = []
@@ -320,8 +310,9 @@ def count_verdicts(document: Document) -> str:
         names = []
         for row in rows:
             names.append(join((document.name(row), _show_change(row.decisive)), " "))
-        listed = f" ({shorten_names(names)})" if verdict in NAMED else ""
-        counts.append(f"{len(names)} {verdict}{listed}")
+        counts.append(f"{len(names)} {verdict}")
+        if verdict in ("SLOWER", "BROKE", "GONE"):
+            counts[-1] += f" ({shorten_names(names)})"
     return f"{count(len(document.rows), 'row')}: {', '.join(counts)}"
 
 
@@ -349,12 +340,12 @@ def describe_costs(document: Document) -> tuple[list[str], list[str]]:
             continue
         found.sort(key=lambda item: (item[1].verdict == more, item[1].log))
         row, change = found[-1]
-        values = f"{_show_values(change, show)} {unit} ({percent(change.log)})"
+        size = percent(change.log)
         judged = join((change.verdict, change.reason or ""), ", ")
         number = sum(change.verdict == more for _, change in found)
         if number:
-            worst = f"worst {percent(change.log)}"
-            briefs.append(f"{name} {more} in {count(number, 'row')} ({worst})")
+            briefs.append(f"{name} {more} in {count(number, 'row')} (worst {size})")
+        values = f"{_show_values(change, show)} {unit} ({size})"
         lines.append(f"{name}: worst {document.name(row)} {values} {judged}")
     return briefs, lines
 
@@ -389,21 +380,20 @@ def render(document: Document, kind: str) -> str:
     if kind == "json":
         return _render_json(document)
     file = io.StringIO()
-    print_document(document, Console(file=file, width=FILE_WIDTH))
+    print_document(document, Console(file=file, width=160))
     return file.getvalue()
 
 
 def print_document(document: Document, console: Console) -> None:
     """Print the document to a terminal; a pipe gets lines as long as they are."""
-    terminal.widen(console, MIN_WIDTH)
+    terminal.widen(console, 140)
     shown = document.shown
     names = (f"BASE: {document.base}", f"HEAD: {document.head}")
     for line in (*names, *document.facts, *describe_controls(document.comparison)):
         terminal.print_line(escape(line), console)
     if shown:
         console.print("\n[bold]compared[/]", highlight=False)
-        columns = choose_columns(shown, document.show_all)
-        terminal.print_table(columns, shown, console, repeats=True)
+        terminal.print_table(choose_columns(document), shown, console, repeats=True)
     for line in explain_rows(document):
         terminal.print_line(escape(line), console)
     style = "bold red" if document.exit_code else "bold"
@@ -421,7 +411,7 @@ def _render_markdown(document: Document) -> str:
         markdown.bullets(describe_controls(document.comparison)),
     ]
     if shown:
-        sections.append(markdown.table(choose_columns(shown, document.show_all), shown))
+        sections.append(markdown.table(choose_columns(document), shown))
     sections += [markdown.bullets(explain_rows(document)), LEGEND]
     if document.facts:
         sections += ["### What else changed", markdown.bullets(document.facts)]
@@ -434,7 +424,7 @@ def _render_markdown(document: Document) -> str:
 def _render_json(document: Document) -> str:
     """Every row, whether shown or not; what is missing is null."""
     comparison = document.comparison
-    shifts = {name: control.share for name, control in comparison.controls.items()}
+    device_control = comparison.controls[EAGER_DEVICE.name]
     rows = []
     for row in document.rows:
         rows.append({column.name: _finite(column.value(row)) for column in COLUMNS})
@@ -442,12 +432,12 @@ def _render_json(document: Document) -> str:
         "base": document.base,
         "head": document.head,
         "regressed": comparison.regressed,
-        "eager_shift": shifts.pop(EAGER.name),
+        "eager_shift": comparison.control.share,
         "eager_moved": comparison.control.moved,
         "changed": list(document.facts),
         "problems": list(document.problems),
         "nothing_judged": advise(comparison) or None,
-        "device_shifts": shifts,
+        "device_shifts": {EAGER_DEVICE.name: device_control.share},
         "versions": [change._asdict() for change in document.versions],
         "rows": rows,
         "exit_code": document.exit_code,

@@ -24,8 +24,15 @@ def find_unsampled_logs(sides: Sides, quantity: Quantity, moved: bool) -> tuple[
         return math.inf, 0.0
     if quantity.unsampled is not None:
         return math.log1p(quantity.unsampled), 0.0
-    enough = count_fewest(sides, quantity) >= _needed_processes(sides, quantity)
-    return find_unsampled(sides[0].trial.device, False, samples_host=enough and not moved)
+    needed = 1  # processes of a side that show what its host does; none disturbs device times
+    if is_host_bound(sides, quantity):
+        needed = MIN_PROCESSES_IF_HOST_BOUND
+    elif quantity.arms and any(
+        side.trial.device == "cpu" or "unsteady" in side.flags for side in sides
+    ):
+        needed = 2
+    samples_host = count_fewest(sides, quantity) >= needed and not moved
+    return find_unsampled(sides[0].trial.device, False, samples_host)
 
 
 def count_fewest(sides: Sides, quantity: Quantity) -> int:
@@ -42,16 +49,3 @@ def is_host_bound(sides: Sides, quantity: Quantity) -> bool:
     """Whether the host spoils the quantity on either side."""
     spoilt = {*quantity.arms, "both"}
     return bool(quantity.arms) and any(side.host_bound_arms in spoilt for side in sides)
-
-
-def _needed_processes(sides: Sides, quantity: Quantity) -> int:
-    """How many processes a side needs to show what its host does to a quantity; no host disturbs
-    device times.
-    """
-    if not quantity.arms:
-        return 1
-    if is_host_bound(sides, quantity):
-        return MIN_PROCESSES_IF_HOST_BOUND
-    if any(side.trial.device == "cpu" or "unsteady" in side.flags for side in sides):
-        return 2
-    return 1

@@ -42,7 +42,6 @@ MIN_PROCESSES_TO_MODERATE = 3  # of a side
 # in the order of the tables
 VERDICTS = ("SLOWER", "BROKE", "FASTER", "FIXED", "UNRESOLVED", "NEW", "GONE", "SAME")
 REGRESSIONS = {"SLOWER", "BROKE"}
-UNJUDGED = {"UNRESOLVED", "NEW", "GONE"}
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,9 @@ class Change:
     """
 
     sides: Sides
-    verdict: str  # empty while it is still to be judged
-    reason: str | None = None  # why it is UNRESOLVED, or its size is uncertain
+    verdict: str = "UNRESOLVED"  # also until it is judged
+    # why it is UNRESOLVED, or its size is uncertain; None also until it is judged
+    reason: str | None = None
     base: float | None = None  # geometric means, as in the tables
     head: float | None = None
     unit: str | None = None  # processes or draws: what the test is over
@@ -155,7 +155,7 @@ class Comparison:
 
     @property
     def nothing_judged(self) -> bool:
-        return self.verdicts <= UNJUDGED
+        return self.verdicts <= {"UNRESOLVED", "NEW", "GONE"}
 
     @property
     def unresolved(self) -> int:
@@ -174,39 +174,29 @@ def judge(pairs: Sequence[Pair], min_effect: float | None = None) -> Comparison:
     controls = {}
     for quantity in (EAGER, EAGER_DEVICE):
         controls[quantity.name] = _measure_control(raw[quantity.name], quantity)
-    clocks = _count_clocks(raw, controls)
-    judged = {}
+    clocks = 0  # that test the step of any row, since the false alarms of both add up
+    for quantity in STEP_TIMES:
+        if not controls[quantity.control].moved:
+            clocks += any(not change.reason for change in raw[quantity.name])
+    judged: list[dict[str, Change]] = [{} for _ in measured]
     for quantity in QUANTITIES:
         limited = replace(quantity, min_effect=min_effect or quantity.min_effect)
         control = controls.get(quantity.control, Control())
         tested_by = clocks if quantity in STEP_TIMES else 1
         changes = judge_quantity(limited, raw[quantity.name], control, tested_by)
-        if quantity in BY_SIZE:
-            for place, change in enumerate(changes):
-                eager = raw[quantity.control][place] if quantity.control else None
-                changes[place] = judge_by_size(limited, change, eager, control)
-        judged[quantity.name] = changes
+        for of_pair, change in zip(judged, changes, strict=True):
+            if quantity in BY_SIZE:
+                eager = of_pair.get(quantity.control)  # judged before
+                change = judge_by_size(limited, change, eager, control)
+            of_pair[quantity.name] = change
     rows = []
-    place = 0  # among the measured pairs
+    left = iter(judged)
     for pair in pairs:
         if pair.ok:
-            of_pair = {name: changes[place] for name, changes in judged.items()}
-            rows.append(_judge_measured(pair, of_pair))
-            place += 1
+            rows.append(_judge_measured(pair, next(left)))
         else:
             rows.append(JudgedPair(pair, *_judge_statuses(pair)))
     return Comparison(tuple(rows), controls)
-
-
-def _count_clocks(raw: Mapping[str, Sequence[Change]], controls: Mapping[str, Control]) -> int:
-    """Count the clocks by which the step of any row is tested, since the false alarms of both add
-    up.
-    """
-    clocks = 0
-    for quantity in STEP_TIMES:
-        if not controls[quantity.control].moved:
-            clocks += any(not change.verdict for change in raw[quantity.name])
-    return clocks
 
 
 def _measure_control(changes: Sequence[Change], quantity: Quantity) -> Control:
@@ -229,17 +219,16 @@ def _measure_control(changes: Sequence[Change], quantity: Quantity) -> Control:
 def compare_quantity(sides: Sides, quantity: Quantity) -> Change:
     """The difference of two measured sides, with the reason where it cannot be judged."""
     if not count_fewest(sides, quantity):
-        return Change(sides, "UNRESOLVED", "not measured on a side")
+        return Change(sides, reason="not measured on a side")
     in_base, in_head = [stats.group_logs_by_draw(side.take(quantity)) for side in sides]
     over_draws = min(len(in_base), len(in_head)) >= MIN_DRAWS_FOR_INTERVAL
     base = stats.mean_over_draws(in_base, over_draws)
     head = stats.mean_over_draws(in_head, over_draws)
     unlike = explain_incomparable(sides, quantity)
     reason = unlike or explain_unjudged(sides, quantity, over_draws)
-    verdict = "UNRESOLVED" if reason else ""
     unit = "draws" if over_draws else "processes"
     estimate = None if unlike else stats.difference(head, base)
-    return Change(sides, verdict, reason, base.ratio, head.ratio, unit, estimate)
+    return Change(sides, "UNRESOLVED", reason, base.ratio, head.ratio, unit, estimate)
 
 
 def explain_incomparable(sides: Sides, quantity: Quantity) -> str | None:
@@ -300,11 +289,11 @@ def judge_quantity(
     tests: dict[int, Estimate] = {}  # by place
     p_values = []
     for place, change in enumerate(judged):
-        if change.verdict:
+        if change.reason:
             continue
         if control.moved:
             reason = f"eager itself moved by {percent(control.log)} (median over rows)"
-            judged[place] = replace(change, verdict="UNRESOLVED", reason=reason)
+            judged[place] = replace(change, reason=reason)
             continue
         assert change.estimate is not None
         # with or without the session's shift, whichever is nearer to 0
@@ -316,7 +305,21 @@ def judge_quantity(
     adjusted = stats.benjamini_hochberg(p_values)
     for (place, test), p in zip(tests.items(), adjusted, strict=True):
         change = replace(judged[place], p=min(1.0, clocks * p))
-        judged[place] = _judge_change(quantity, change, test, control)
+        margin = _find_margin(quantity, change)
+        # a change needs significance and size, with and without the shift; SAME needs a test of its
+        # own
+        furthest = max(abs(change.log), abs(change.log - control.log))
+        equality_p = stats.equivalence_p_value(replace(test, log=furthest), margin)
+        assert equality_p is not None
+        if clocks * p <= SIGNIFICANCE and abs(test.log) >= margin:
+            change = replace(change, verdict=quantity.name_direction(test.log))
+        elif equality_p <= SIGNIFICANCE:
+            change = replace(change, verdict="SAME")
+        else:
+            within = f"{100 * math.expm1(margin):.0f} %"
+            reason = f"the tests show neither a change nor equality within {within}"
+            change = replace(change, reason=reason)
+        judged[place] = change
     return judged
 
 
@@ -330,7 +333,7 @@ def _moderate(quantity: Quantity, changes: Sequence[Change]) -> list[Change]:
     """
     over_processes = []
     for place, change in enumerate(changes):
-        if change.verdict or change.unit != "processes" or change.estimate is None:
+        if change.reason or change.unit != "processes" or change.estimate is None:
             continue
         if count_fewest(change.sides, quantity) >= MIN_PROCESSES_TO_MODERATE:
             is_bound = any(side.host_bound_arms for side in change.sides)
@@ -350,24 +353,6 @@ def _find_margin(quantity: Quantity, change: Change) -> float:
     """The log of the smallest change that counts."""
     assert change.base is not None
     return math.log1p(max(quantity.min_effect, quantity.floor / change.base))
-
-
-def _judge_change(quantity: Quantity, change: Change, test: Estimate, control: Control) -> Change:
-    """A change needs significance and size, with and without the shift; SAME needs a test of its
-    own.
-    """
-    margin = _find_margin(quantity, change)
-    if _is_significant(change.p) and abs(test.log) >= margin:
-        return replace(change, verdict=quantity.name_direction(test.log))
-    furthest = max(abs(change.log), abs(change.log - control.log))
-    if _is_significant(stats.equivalence_p_value(replace(test, log=furthest), margin)):
-        return replace(change, verdict="SAME")
-    reason = f"the tests show neither a change nor equality within {100 * math.expm1(margin):.0f} %"
-    return replace(change, verdict="UNRESOLVED", reason=reason)
-
-
-def _is_significant(p: float | None) -> bool:
-    return p is not None and p <= SIGNIFICANCE
 
 
 def judge_by_size(
@@ -406,48 +391,45 @@ def _judge_measured(pair: Pair, changes: Mapping[str, Change]) -> JudgedPair:
     A faster device does not: the host may have become slower.
     """
     wall, device = changes[COMPILED.name], changes[COMPILED_DEVICE.name]
-    verdict, reason, device_note = wall.verdict, wall.reason, ""
+    verdict, reason, notes = wall.verdict, wall.reason, [_explain_speedup(changes)]
     if device.verdict == "SLOWER" and verdict != "SLOWER":
         if verdict == "FASTER" and reason is None:
-            device_note = f"by device time it is SLOWER ({percent(device.log)})"
+            notes.insert(0, f"by device time it is SLOWER ({percent(device.log)})")
         else:
             why = f" ({reason})" if reason else ""
             parts = (f"wall {verdict}{why}", "device SLOWER", device.reason or "")
             verdict, reason = "SLOWER", join(parts, ", ")
-    note = join((device_note, _explain_speedup(changes), _name_unverified(pair)))
-    return JudgedPair(pair, verdict, reason, changes, note or None)
+    # its speed may be that of another computation
+    unverified = [name for name, side in pair.sides if UNVERIFIED in side.flags]
+    if len(unverified) == 1:
+        notes.append(f"not verified in {', '.join(unverified)} ({UNVERIFIED})")
+    return JudgedPair(pair, verdict, reason, changes, join(notes) or None)
 
 
 def _judge_statuses(pair: Pair) -> tuple[str, str | None]:
     """Return verdict and reason of a pair of which a side was not measured."""
     said, lost = [], False
     for name, side in pair.sides:
-        lost |= side.lost
         if side.lost:
+            lost = True
             said.append(LOST[side.status].format(name))
         elif side.status != "ok":
             said.append(f"{side.status}{prefix(' while ', side.phase or '')} in {name}")
     reason = ", ".join(said)
     verdict = "UNRESOLVED"
-    if pair.both and not lost:
-        base, head = pair.both
-        if head.status == "ok" and base.status != "interrupted":
+    if not lost:
+        if not pair.base:
+            verdict = "NEW"
+        elif not pair.head:
+            verdict = "GONE"
+        elif pair.head.status == "ok" and pair.base.status != "interrupted":
             verdict = "FIXED"
-            if UNVERIFIED in head.flags:
-                return "UNRESOLVED", f"{reason}, ok but not verified in HEAD ({UNVERIFIED})"
-        elif base.status == "ok" and head.status not in NOT_RUN:
+            if UNVERIFIED in pair.head.flags:
+                verdict = "UNRESOLVED"
+                reason += f", ok but not verified in HEAD ({UNVERIFIED})"
+        elif pair.base.status == "ok" and pair.head.status not in NOT_RUN:
             verdict = "BROKE"
-    elif not lost:
-        verdict = "NEW" if pair.head else "GONE"
     return verdict, reason or None
-
-
-def _name_unverified(pair: Pair) -> str:
-    """Name the side whose result is not verified: its speed may be that of another computation."""
-    unverified = [name for name, side in pair.sides if UNVERIFIED in side.flags]
-    if len(unverified) == 1:
-        return f"not verified in {unverified[0]} ({UNVERIFIED})"
-    return ""
 
 
 def _explain_speedup(changes: Mapping[str, Change]) -> str:

@@ -28,7 +28,6 @@ FLAGS = (
     "--info",
     "-sc",
 )
-OF_SWEEPS = ("report", "compare", "sync")  # commands that take names of sweeps
 
 
 def complete(line: str) -> list[str]:
@@ -42,7 +41,7 @@ def complete(line: str) -> list[str]:
 
 def _list_words(before: Sequence[str], last: str) -> Iterator[str]:
     if before and before[0] in COMMANDS:
-        if before[0] in OF_SWEEPS:
+        if before[0] in ("report", "compare", "sync"):
             yield from _list_sweeps()
         return
     folders = [conf_folder()]
@@ -83,8 +82,9 @@ def _list_values(last: str, folders: Sequence[Path]) -> Iterator[str]:
     key, _, typed = last.partition("=")
     name = key.lstrip("+")
     begun, comma, value = typed.rpartition(",")
+    options: Iterable[str] = ()
     if name == "sweep":
-        options: Iterable[str] = _list_sweeps()
+        options = _list_sweeps()
     elif name in PURPOSES:
         found = list_options(name, folders)
         # suites of models are folders, of which the first word is the folder
@@ -92,10 +92,8 @@ def _list_values(last: str, folders: Sequence[Path]) -> Iterator[str]:
         options = [
             option if option.count("/") <= here else f"{option.split('/')[0]}/" for option in found
         ]
-    else:
-        options = ()
-        if known := read_keys().get(name):
-            options = known.values or filter(None, [known.default])
+    elif known := read_keys().get(name):
+        options = known.values or filter(None, [known.default])
     for option in options:
         yield f"{key}={begun}{comma}{option}"
 

@@ -27,11 +27,6 @@ WRONG_TYPE = re.compile(
     r"Optional",
     re.DOTALL,
 )
-# How to install an option of `hydra/launcher` that ours build on.
-PLUGINS = {
-    "submitit_slurm": "hydra/launcher=slurm needs hydra-submitit-launcher: pip install "
-    "hydra-submitit-launcher"
-}
 NOT_A_NAME = r"Config group override must be a string or a list\. Got "
 WRITE_A_NAME = "a group takes the name of an option, e.g. measure=quick, not "
 # How a message of Hydra begins, and what to say instead; the first that fits counts.
@@ -59,7 +54,12 @@ def explain(error: Exception) -> str:
     if isinstance(error, MissingConfigException):
         return _explain_option(error)
     if isinstance(error, YAMLError):
-        return _explain_yaml(error)
+        problem = getattr(error, "problem", None) or str(error)
+        if "\\t" in problem:
+            problem += "\nYAML is indented with spaces, not tabs"
+        if mark := getattr(error, "problem_mark", None):
+            return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: {problem}"
+        return problem
     cause = error.__cause__ if isinstance(error, HydraException) else error
     if isinstance(cause, OmegaConfBaseException):
         return _explain_value(str(cause))
@@ -87,8 +87,11 @@ def _explain_option(error: MissingConfigException) -> str:
     if not match or not error.options:
         return _first_lines(str(error))
     group, name = match.groups()
-    if name in PLUGINS:
-        return PLUGINS[name]
+    if name == "submitit_slurm":  # which ours builds on
+        return (
+            "hydra/launcher=slurm needs hydra-submitit-launcher: pip install "
+            "hydra-submitit-launcher"
+        )
     # Hydra leaves out those in folders
     options = {*error.options, *list_options(group, [conf_folder()])}
     return f"{group}={name}: no such {group}; {_nearest_option(name, options)}\n{LIST_OPTIONS}"
@@ -131,15 +134,6 @@ def _explain_value(text: str, where: str = "") -> str:
     if match := re.match(r"Interpolation key '(.+)' not found", complaint):
         return f"{key}: there is no key {match[1]} to take the value from"
     return f"{key}: {complaint}" if key else complaint
-
-
-def _explain_yaml(error: YAMLError) -> str:
-    problem = getattr(error, "problem", None) or str(error)
-    if "\\t" in problem:
-        problem += "\nYAML is indented with spaces, not tabs"
-    if mark := getattr(error, "problem_mark", None):
-        return f"{mark.name}, line {mark.line + 1}, column {mark.column + 1}: {problem}"
-    return problem
 
 
 def _first_lines(text: str) -> str:

@@ -97,17 +97,26 @@ class Composer:
                 return None
         changes: dict[str, _Changes] = {}
         taken: set[str] = set()
+        before: Any = OmegaConf.to_container(first.config, resolve=False)
         for axis in groups:
             if len(axis.overrides) == 1:
                 continue
-            constant = [other.overrides[0] for other in groups if other is not axis]
+            constant = [group.overrides[0] for group in groups if group is not axis]
             options = [first.choices.get(axis.key)]
             reached: set[str] = set()
             for override in axis.overrides[1:]:
-                change = _compare(first, self.compose([*constant, override]))
-                changes[override] = change
-                options.append(change.choices.get(axis.key))
-                reached |= change.nodes.keys()
+                other = self.compose([*constant, override])
+                after: Any = OmegaConf.to_container(other.config, resolve=False)
+                nodes, choices = {}, {}
+                for key, node in after.items():
+                    if node != before.get(key, MISSING):
+                        nodes[key] = other.config._get_node(key)
+                for group, option in other.choices.items():
+                    if option != first.choices.get(group):
+                        choices[group] = option
+                changes[override] = _Changes(nodes, choices)
+                options.append(choices.get(axis.key))
+                reached |= nodes.keys()
             if reached & taken or any(self._defaults(f"{axis.key}/{name}") for name in options):
                 return None
             taken |= reached
@@ -150,17 +159,3 @@ def make_repository(loader: Any, hydra_cfg: Any) -> IConfigRepository:
     return cast(
         IConfigRepository, loader._parse_overrides_and_create_caching_repo(name, overrides)[1]
     )
-
-
-def _compare(first: Composed, other: Composed) -> _Changes:
-    before: Any = OmegaConf.to_container(first.config, resolve=False)
-    after: Any = OmegaConf.to_container(other.config, resolve=False)
-    nodes = {
-        key: other.config._get_node(key) for key in after if after[key] != before.get(key, MISSING)
-    }
-    choices = {
-        group: option
-        for group, option in other.choices.items()
-        if option != first.choices.get(group)
-    }
-    return _Changes(nodes, choices)

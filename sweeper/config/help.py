@@ -76,10 +76,9 @@ def write_help(topics: Sequence[str], config_dir: str | None = None) -> str:
     folders = [conf_folder()]
     if config_dir:
         folders.append(Path(config_dir))
-    keys = read_keys()
     lines: list[str] = []
     for topic in topics:
-        lines += _describe_topic(topic, folders, keys)
+        lines += _describe_topic(topic, folders)
     if topics:
         return "\n".join(lines)
     lines += [INTRODUCTION, "Commands (each has --help):"]
@@ -93,16 +92,15 @@ def write_help(topics: Sequence[str], config_dir: str | None = None) -> str:
         "\nKeys: write KEY=VALUE; with -m several, separated by commas; each is shown with its "
         "default:"
     )
-    for key in keys.values():
+    for key in read_keys().values():
         if not key.has_keys:
             lines.append(_describe_key(key))
     return "\n".join([*lines, "", FLAGS])
 
 
-def _describe_topic(
-    topic: str, folders: Sequence[Path], keys: dict[str, ConfigKey]
-) -> Iterator[str]:
+def _describe_topic(topic: str, folders: Sequence[Path]) -> Iterator[str]:
     """Write the options of a group, a line each, and the keys of that name or below it."""
+    keys = read_keys()
     group = {"models": "model", "launcher": "hydra/launcher"}.get(topic, topic)
     inside = [
         key for name, key in keys.items() if f"{name}.".startswith(f"{topic}.") and not key.has_keys

@@ -58,9 +58,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
 def normalise(arguments: Sequence[str]) -> list[str]:
     """Rewrite the arguments for Hydra; a sweep without a name gets one.
 
-    Raises ConfigError for a word that is no override, and a sweep name that cannot name a folder.
+    Raises ConfigError for a word that is no override, a sweep name that cannot name a folder, and
+    arguments of a script where none is named, or something twice.
     """
-    flags, of_script = split_at_dashes(arguments)  # flags and overrides, until these are taken out
+    # flags and overrides, until these are taken out; `of_script` is empty, or `--` and arguments
+    flags, of_script = split_at_dashes(arguments)
     file = next(filter(is_script, flags), None)
     if file:
         flags[flags.index(file)] = f"model.path={_quote(file)}"
@@ -79,7 +81,19 @@ def normalise(arguments: Sequence[str]) -> list[str]:
         else:
             others.append(allow_new_keys(quote_arguments(override)))
     if file or of_script:
-        others += _complete_script(overrides, of_script)
+        keys = [override.partition("=")[0] for override in overrides]
+        if "model.path" not in keys:
+            raise ConfigError(
+                "--: name a script before it, e.g. sweeper train.py -- --batch-size 64"
+            )
+        if keys.count("model.path") > 1 or (of_script and "model.args" in keys):
+            raise ConfigError(
+                "give the script once and its arguments once, e.g. train.py -- --lr 1"
+            )
+        if "model" not in keys:
+            others.append("model=script")
+        if of_script:
+            others.append(f"model.args={_quote(shlex.join(of_script[1:]))}")
         # `-m` excludes these; with it, several values are a grid
         if not any(map(vars(parsed).get, ("multirun", "run", "cfg", "shell_completion", "info"))):
             flags.append("-m")
@@ -89,22 +103,6 @@ def normalise(arguments: Sequence[str]) -> list[str]:
 def is_script(word: str) -> bool:
     """Whether a word of the command line names a training script: `train.py`."""
     return word.endswith(".py") and "=" not in word
-
-
-def _complete_script(overrides: Sequence[str], of_script: Sequence[str]) -> list[str]:
-    """Write what is missing of a script's overrides; `of_script` is empty, or `--` and arguments.
-
-    Raises ConfigError where no script is named, or something twice.
-    """
-    keys = [override.partition("=")[0] for override in overrides]
-    if "model.path" not in keys:
-        raise ConfigError("--: name a script before it, e.g. sweeper train.py -- --batch-size 64")
-    if keys.count("model.path") > 1 or (of_script and "model.args" in keys):
-        raise ConfigError("give the script once and its arguments once, e.g. train.py -- --lr 1")
-    missing = [] if "model" in keys else ["model=script"]
-    if of_script:
-        missing.append(f"model.args={_quote(shlex.join(of_script[1:]))}")
-    return missing
 
 
 def _advise_dashes(message: str, words: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 
@@ -34,7 +34,7 @@ from sweeper.core.trial import (
 )
 
 from .reference import list_keys
-from .schema import CHOICES, Config, ModelConf
+from .schema import CHOICES, Config
 from .scripts import ONLY_OF_SCRIPT, read_script
 
 # axes that a rung chooses
@@ -49,7 +49,6 @@ POSITIVE = (
 
 Choices = Mapping[str, str | None]  # the option of each group, see `hydra.runtime.choices`
 OwnValues = Mapping[str, Mapping[str, Any]]  # what the file of each group's option says
-T = TypeVar("T")
 
 # Keys of an option that have a column of their own or only change how people call a trial.
 LABELS = ("name", "factory", "batch_size", "family", "suite", "weight", "dropout")
@@ -85,29 +84,27 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> GridPo
             raise ConfigError(f"{key}={value}: allowed are {', '.join(allowed)}")
     for key in POSITIVE:
         _check_positive(key, attrgetter(key)(config))
-    for path in CHOSEN_BY_RUNG if config.rung.name else ():
+    for path in CHOSEN_BY_RUNG:
         axis = AXES[path]
         value = attrgetter(axis.key)(config)
-        if value != axis.field.default:
+        if config.rung.name and value != axis.field.default:
             raise ConfigError(
                 f"rung={config.rung.name} chooses {axis.name} itself: leave "
                 f"{axis.name}={show_value(value)} out"
             )
     if config.model.factory is not None:
         config.model.factory = name_factory(config.model.factory)
-    settings = check_settings(_copy_fields(Settings, config))
-    return GridPoint(_read_trial(config, choices, own, gpu), settings)
+    settings = Settings(*(getattr(config, entry.name) for entry in fields(Settings)))
+    return GridPoint(_read_trial(config, choices, own, gpu), check_settings(settings))
 
 
-def _copy_fields(cls: type[T], conf: Any, **changes: Any) -> T:
-    """Build a `cls` from the fields of the same names in `conf`, with `changes` in place of
-    some.
-    """
+def _read_axes(owner: type, config: Config) -> dict[str, Any]:
+    """Read the axes of a trial, or of a part of it, by the names of their fields."""
     found = {}
-    for entry in fields(cls):  # type: ignore[arg-type]
-        if entry.name not in changes:
-            found[entry.name] = getattr(conf, entry.name)
-    return cls(**found, **changes)
+    for axis in AXES.values():
+        if axis.owner is owner:
+            found[axis.field.name] = attrgetter(axis.key)(config)
+    return found
 
 
 def _list_unknown(cfg: DictConfig, schema: Any, prefix: str = "") -> Iterator[str]:
@@ -126,22 +123,37 @@ def _check_positive(key: str, value: int | None) -> None:
 
 
 def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> Trial:
-    asked = {
-        name: attrgetter(axis.key)(config) for name, axis in AXES.items() if axis.owner is Trial
-    }
+    asked = _read_axes(Trial, config)
     if config.mode.name == "eager":
         asked["backend"] = None
     if config.model.library == SCRIPT:
         trial = read_script(config, choices)
     else:
         trial = _read_model_trial(config, asked, choices, own)
+    compiling, device, python = _read_compile(config), config.device, asked["python"]
+    if device is None:
+        device = "cuda" if gpu else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
+        raise ConfigError(
+            f"device={device}: allowed are cpu, cuda (every visible GPU) and cuda:N, e.g. "
+            "device=cuda:1"
+        )
+    if python is not None:
+        # links stay, since the interpreter of a virtual environment is a link
+        path = Path(python).expanduser().absolute()
+        if not (path.is_file() and os.access(path, os.X_OK)):
+            raise ConfigError(
+                f"worker.python={python}: there is no program {path}; give the path of an "
+                "interpreter"
+            )
+        python = str(path)
     trial = replace(
         trial,
         mode=config.mode.name,
         backend=asked["backend"],
-        compile=_read_compile(config),
-        device=read_device_type(config.device, gpu),
-        python=_read_interpreter(asked["python"]),
+        compile=compiling,
+        device=device.partition(":")[0],
+        python=python,
     )
     if trial.cudnn_benchmark and trial.device == "cpu":
         raise ConfigError(
@@ -172,7 +184,7 @@ def _read_model_trial(
     if config.batch_size is not None:
         batch_size = config.batch_size
     _check_positive("batch_size", batch_size)
-    precision = _copy_fields(Precision, config.precision)
+    precision = Precision(**_read_axes(Precision, config))
     if precision.autocast == "auto" and config.precision.auto:
         precision = replace(precision, autocast=config.precision.auto)
     if precision.grad_scaler and precision.autocast not in ("auto", "float16"):
@@ -185,7 +197,7 @@ def _read_model_trial(
     if dropout is None:  # on where the model trains, as everyone's is; evaluation has none
         dropout = workload == "train"
     asked |= {
-        "model": _read_model(config.model, {"dropout": dropout, **largest}, choices, own["model"]),
+        "model": _read_model(config, {"dropout": dropout, **largest}, choices, own["model"]),
         "batch_size": batch_size,
         "labels": _read_labels(config, choices, own),
         "precision": precision,
@@ -199,7 +211,7 @@ def _read_model_trial(
 def _read_compile(config: Config) -> Compile:
     if config.mode.name == "eager":  # which ignores them
         return Compile()
-    asked = _copy_fields(Compile, config.compile)
+    asked = Compile(**_read_axes(Compile, config))
     options = flatten(asked.options)
     if asked.memory_budget is not None and not 0 < asked.memory_budget <= 1:
         raise ConfigError(
@@ -258,7 +270,7 @@ def _read_text(config: Config) -> Text:
             f"{rows}"
         )
     labels = config.text.labels or config.workload.name == "train"
-    return _copy_fields(Text, config.text, form=form, lengths=lengths, labels=labels)
+    return Text(**_read_axes(Text, config) | {"lengths": lengths, "labels": labels})
 
 
 def _read_lengths(given: Any) -> tuple[int, ...]:
@@ -313,14 +325,14 @@ def _read_decode_position(config: Config) -> int | None:
 
 
 def _read_model(
-    conf: ModelConf, changes: Mapping[str, Any], choices: Choices, own: Mapping[str, Any]
+    config: Config, changes: dict[str, Any], choices: Choices, own: Mapping[str, Any]
 ) -> Model:
     """Read a model with some fields in place of those that were given."""
-    spec = LIBRARIES[conf.library]
-    name = getattr(conf, spec.named_by)
+    spec = LIBRARIES[config.model.library]
+    name = getattr(config.model, spec.named_by)
     if not name:
         raise ConfigError(f"model={choices.get('model')} needs a name, e.g. {spec.example}")
-    model = _copy_fields(Model, conf, name=name, **changes)
+    model = Model(**_read_axes(Model, config) | changes | {"name": name})
     # Settings that the model's builder would ignore, or lacks.
     shaped = model.image_size or model.num_classes or model.sequence_length or model.pretrained
     if spec.no_settings and (model.arguments or shaped):
@@ -371,20 +383,6 @@ def name_factory(factory: str) -> str:
     return f"{'.'.join(parts)}:{function}"
 
 
-def _read_interpreter(python: str | None) -> str | None:
-    """Return its absolute path; links stay, since the interpreter of a virtual environment is a
-    link.
-    """
-    if python is None:
-        return None
-    path = Path(python).expanduser().absolute()
-    if not (path.is_file() and os.access(path, os.X_OK)):
-        raise ConfigError(
-            f"worker.python={python}: there is no program {path}; give the path of an interpreter"
-        )
-    return str(path)
-
-
 def _read_labels(config: Config, choices: Choices, own: OwnValues) -> Labels:
     model, plain = config.model, own["model"]
     name = str(choices.get("model")).rpartition("/")[2]
@@ -411,17 +409,3 @@ def _list_changes(group: str, composed: Any, own: Mapping[str, Any]) -> list[str
         for key, value in sorted(flatten(vars(composed)).items())
         if key not in LABELS and value != before.get(key, MISSING)
     ]
-
-
-def read_device_type(device: str | None, gpu: bool) -> str:
-    """`cpu` or `cuda` for what the user wrote. Raises ConfigError for anything but cpu, cuda,
-    cuda:N.
-    """
-    if device is None:
-        return "cuda" if gpu else "cpu"
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-        raise ConfigError(
-            f"device={device}: allowed are cpu, cuda (every visible GPU) and cuda:N, e.g. "
-            "device=cuda:1"
-        )
-    return device.partition(":")[0]

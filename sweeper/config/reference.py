@@ -1,8 +1,8 @@
 """What a command line can say: commands, groups with their options, keys with what each takes, and
 a line about each.
 
-The lines are the comments of `schema` and `core.settings`, and those at the head of the files in
-`conf/`.
+The lines are the comments of `schema`, `core.settings` and `core.trial`, and those at the head of
+the files in `conf/`.
 """
 
 import functools
@@ -15,7 +15,10 @@ from dataclasses import MISSING, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
+from yaml import safe_load
+
 from sweeper.core.serialization import show_value
+from sweeper.core.trial import AXES
 
 from .schema import CHOICES, GROUPS, Config, conf_folder
 
@@ -72,7 +75,10 @@ def read_keys() -> dict[str, ConfigKey]:
 
 def _read_keys(schema: Any, prefix: str) -> Iterator[ConfigKey]:
     comments, hints = _read_comments(schema), typing.get_type_hints(schema)
-    own = _read_defaults(prefix.rstrip("."))
+    group, own = prefix.rstrip("."), {}
+    if group in GROUPS:
+        file = conf_folder() / group / f"{list_default_options()[group]}.yaml"
+        own = safe_load(file.read_text("utf-8"))
     for entry in fields(schema):
         name, hint = prefix + entry.name, hints[entry.name]
         if is_dataclass(hint):
@@ -84,9 +90,12 @@ def _read_keys(schema: Any, prefix: str) -> Iterator[ConfigKey]:
         kinds = set(typing.get_args(hint)) if isinstance(hint, types.UnionType) else {hint}
         values = tuple(CHOICES.get(name, ("true", "false") if bool in kinds else ()))
         value = own.get(entry.name, {} if entry.default is MISSING else entry.default)
-        is_open = prefix == "model." or value == "???"
+        is_open = group == "model" or value == "???"
         default = None if is_open else show_value(value)
         comment = comments.get(entry.name, "")
+        for axis in AXES.values():
+            if axis.key == name and not comment:
+                comment = _read_comments(axis.owner).get(axis.field.name, "")
         yield ConfigKey(name, _describe_type(name, kinds), values, default, comment)
 
 
@@ -108,13 +117,11 @@ def _describe_type(name: str, kinds: set[Any]) -> str:
 @functools.cache
 def _read_comments(schema: type) -> dict[str, str]:
     """Read the comment of each field from the source: at the end of its line, else in the lines
-    above it. Fields may stand in a base class, and axes in `core.trial`.
+    above it. Fields may stand in a base class.
     """
     comments: dict[str, str] = {}
     for base in filter(is_dataclass, schema.__bases__):
         comments |= _read_comments(base)
-    for name, axis in getattr(schema, "axes_of_group", {}).items():
-        comments[name] = _read_comments(axis.owner)[axis.field.name]
     above: list[str] = []
     for line in inspect.getsource(schema).splitlines():
         code, _, comment = line.strip().partition("# ")
@@ -129,29 +136,15 @@ def _read_comments(schema: type) -> dict[str, str]:
     return comments
 
 
-def _read_defaults(group: str) -> dict[str, Any]:
-    """Read what the option says that a group has by default."""
-    if group not in GROUPS:
-        return {}
-    return _read_yaml(conf_folder() / group / f"{list_default_options()[group]}.yaml")
-
-
 @functools.cache
 def list_default_options() -> dict[str, str]:
     """Read the option that each group has when the command line names none."""
     options = {}
-    for entry in _read_yaml(conf_folder() / "config.yaml")["defaults"]:
-        for group, option in dict(entry).items() if isinstance(entry, dict) else ():
-            if option:
-                options[group.removeprefix("override ")] = option
+    for entry in safe_load((conf_folder() / "config.yaml").read_text("utf-8"))["defaults"]:
+        if isinstance(entry, dict):
+            ((group, option),) = entry.items()
+            options[group.removeprefix("override ")] = option
     return options
-
-
-def _read_yaml(file: Path) -> dict[str, Any]:
-    from yaml import safe_load
-
-    values: dict[str, Any] = safe_load(file.read_text(encoding="utf-8"))
-    return values
 
 
 def list_options(group: str, folders: Sequence[Path]) -> dict[str, str]:

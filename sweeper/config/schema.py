@@ -18,7 +18,7 @@ from omegaconf import MISSING
 from sweeper.core.ladder import RUNGS
 from sweeper.core.libraries import LIBRARIES
 from sweeper.core.settings import CLOCKS, RETRIES, Settings
-from sweeper.core.trial import AXES, HALVES, WEIGHTS, Axis
+from sweeper.core.trial import AXES, HALVES, WEIGHTS
 
 
 def with_axes(group: str) -> Callable[[type], type]:
@@ -29,7 +29,6 @@ def with_axes(group: str) -> Callable[[type], type]:
     def add(cls: type) -> type:
         own, inherited = cls.__annotations__, getattr(cls, "__dataclass_fields__", ())
         hints: dict[str, Any] = {}
-        found: dict[str, Axis] = {}  # by the name in the group
         for axis in AXES.values():
             parent, _, name = axis.key.rpartition(".")
             if parent == group and name not in inherited:
@@ -37,9 +36,7 @@ def with_axes(group: str) -> Callable[[type], type]:
                 hints[name] = dict[str, Any] if get_origin(axis.hint) is Mapping else axis.hint
                 if name not in own:
                     setattr(cls, name, copy.copy(axis.field))
-                    found[name] = axis
         cls.__annotations__ = hints | own
-        cls.axes_of_group = found  # type: ignore[attr-defined]
         return cls
 
     return add
@@ -88,10 +85,8 @@ class NamedConf:
 
 @dataclass
 @with_axes("optimizer")
-class OptimizerConf:
+class OptimizerConf(NamedConf):
     """`conf/optimizer/*.yaml`."""
-
-    name: str = MISSING
 
 
 @dataclass
@@ -113,10 +108,9 @@ class CompileConf:
 
 @dataclass
 @with_axes("text")
-class TextConf:
+class TextConf(NamedConf):
     """`conf/text/*.yaml`: how texts come to a language model; other models ignore it."""
 
-    name: str = MISSING
     # Tokens of each text, in turn: a list, or a file of whole numbers; null: drawn from the seed
     lengths: Any = None
     labels: bool = False  # true: the model gets labels in inference too, and computes its loss

@@ -52,36 +52,32 @@ def climb(plain: Trial, rung: str) -> Trial:
     if "cudnn_benchmark" in added:
         trial = replace(trial, cudnn_benchmark=True)
     labels = replace(plain.labels, rung=rung, overrides="; ".join(filter(None, overrides)))
+    trial = replace(trial, labels=labels)
     if rung in EAGER_RUNGS:
-        return replace(trial, labels=labels, mode="eager", backend=None, compile=Compile())
+        return replace(trial, mode="eager", backend=None, compile=Compile())
     if rung == GRAPHED:
-        return replace(trial, labels=labels, mode="default", backend=GRAPHED, compile=Compile())
-    return replace(trial, labels=labels, mode=rung, backend="inductor")
+        return replace(trial, mode="default", backend=GRAPHED, compile=Compile())
+    return replace(trial, mode=rung, backend="inductor")
 
 
 def explain_not_for(trial: Trial, rung: str) -> str | None:
     """Say why a rung does not apply to a trial; None where it does. Later rungs go without it."""
-    if rung in ("channels_last", "cudnn_benchmark") and not _has_convolutions(trial):
+    if rung == GRAPHED:
+        if trial.device == "cpu":
+            return f"rung={rung} is for a GPU, {NO_CUDA_GRAPHS}"
+        return explain_no_graph(trial)
+    needs = ""
+    convolutional = ["cnn", "diffusion"]
+    if "image_size" in LIBRARIES[trial.model.library].input_sizes:
+        convolutional.append("other")  # a family that is not known
+    if rung in ("channels_last", "cudnn_benchmark") and trial.labels.family not in convolutional:
         known = f"{trial.labels.model} has model.family={trial.labels.family}"
-        return f"rung={rung} is for convolutional networks, and {known}: later rungs go without it"
-    if rung == "cudnn_benchmark" and trial.device == "cpu":
-        return (
-            f"rung={rung} is for a GPU, with device=cpu no operation runs in cuDNN: later rungs "
-            "go without it"
-        )
-    if rung == "fused" and trial.optimizer == "none":
-        return f"rung={rung} is for a step with an optimizer: later rungs go without it"
-    if rung == GRAPHED and trial.device == "cpu":
-        return f"rung={rung} is for a GPU, {NO_CUDA_GRAPHS}"
-    return explain_no_graph(trial) if rung == GRAPHED else None
-
-
-def _has_convolutions(trial: Trial) -> bool:
-    """Whether a model is a convolutional network: by its family, and of unknown families where it
-    reads images.
-    """
-    family, sizes = trial.labels.family, LIBRARIES[trial.model.library].input_sizes
-    return family in ("cnn", "diffusion") or (family == "other" and "image_size" in sizes)
+        needs = f"convolutional networks, and {known}"
+    elif rung == "cudnn_benchmark" and trial.device == "cpu":
+        needs = "a GPU, with device=cpu no operation runs in cuDNN"
+    elif rung == "fused" and trial.optimizer == "none":
+        needs = "a step with an optimizer"
+    return f"rung={rung} is for {needs}: later rungs go without it" if needs else None
 
 
 def explain_no_graph(trial: Trial) -> str | None:

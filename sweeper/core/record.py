@@ -43,9 +43,11 @@ NOT_JUDGED = ("eager_error", "unavailable", "interrupted")
 CHANGEABLE = ("interrupted", "timeout", "crashed")
 
 EAGER_PHASES = ("starting", "building", "eager")
-CHECK_PHASES = ("reference", "checking")
-ALONE_PHASES = ("warming", "measuring", "memory", "profiling", "energy")  # with the device alone
-PHASES = (*EAGER_PHASES, "compiling", *CHECK_PHASES, *ALONE_PHASES)
+PHASES = (
+    *EAGER_PHASES, "compiling", "reference", "checking",
+    # with the device alone
+    "warming", "measuring", "memory", "profiling", "energy",
+)  # fmt: skip
 ARMS = ("eager", "compiled")
 
 MAX_VOID_ROUNDS = 3  # measuring stops after this many
@@ -87,9 +89,7 @@ class PerArm:
 
 def of_arm(found: PerArm | None, arm: str) -> float | None:
     """Return the figure of one arm; None where it was not measured."""
-    if found is None:
-        return None
-    return found.eager if arm == "eager" else found.compiled
+    return getattr(found, arm) if found else None
 
 
 Amounts = Annotated[PerArm, NOT_NEGATIVE]
@@ -391,8 +391,7 @@ class Process:
         """One arm of a field that holds both, such as `energy_j`, in the field's unit; None where
         it is missing.
         """
-        per_arm: PerArm | None = getattr(self, name)
-        return getattr(per_arm, arm) if per_arm else None
+        return of_arm(getattr(self, name), arm)
 
     def blocks_s(self, arm: str) -> list[float]:
         """Wall seconds of an arm's blocks in the rounds that count."""
@@ -585,25 +584,21 @@ class Record:
             data = parse_json(text)
             if not isinstance(data, dict) or "schema_version" not in data:
                 raise ValueError("not a record: no schema_version")
-            _require_schema(data["schema_version"])
+            version = data["schema_version"]
+            # `from_json` judges what is no number
+            if type(version) is int and version != SCHEMA_VERSION:
+                problem = f"is newer than {SCHEMA_VERSION}: upgrade sweeper"
+                if version < SCHEMA_VERSION:
+                    problem = (
+                        f"is older than {SCHEMA_VERSION}: read the record with the sweeper that "
+                        "wrote it, or measure the trial again"
+                    )
+                raise SchemaError(f"cannot be read (schema_version {version} {problem})")
             return from_json(Record, data)
         except RecordError:
             raise
         except ValueError as error:
             raise RecordError(explain_unreadable(error)) from error
-
-
-def _require_schema(version: object) -> None:
-    """Raise SchemaError for a number of another schema; `from_json` judges other values."""
-    if type(version) is not int or version == SCHEMA_VERSION:
-        return
-    problem = f"is newer than {SCHEMA_VERSION}: upgrade sweeper"
-    if version < SCHEMA_VERSION:
-        problem = (
-            f"is older than {SCHEMA_VERSION}: read the record with the sweeper that wrote it, or "
-            "measure the trial again"
-        )
-    raise SchemaError(f"cannot be read (schema_version {version} {problem})")
 
 
 class RecordError(ValueError):

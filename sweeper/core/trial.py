@@ -262,7 +262,9 @@ class Trial:
         """A name for people and folders: letters, digits, `.`, `_` and `-` only, at most 100
         characters.
         """
-        how = self.mode if self.backend in (None, "inductor") else f"{self.mode}-{self.backend}"
+        how = self.mode
+        if self.backend not in (None, "inductor"):
+            how += f"-{self.backend}"
         if self.labels.rung:
             how = f"rung-{self.labels.rung}"
         text = f"{self.labels.model}-{self.workload}"
