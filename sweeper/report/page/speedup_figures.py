@@ -11,7 +11,7 @@ from sweeper.analysis.flags import UNVERIFIED, leave_out_housekeeping
 from sweeper.analysis.stats import ratio_of
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.gains import Gain, find_candidate
-from sweeper.report.answers.groups import ALL, AMP, FP32, Group, Mean
+from sweeper.report.answers.groups import ALL, AMP, FP32, Group
 from sweeper.report.answers.model_points import GroupKey
 from sweeper.report.answers.speedups import (
     read_speedup,
@@ -29,8 +29,7 @@ from .plotly_parts import (
     SYMBOLS,
     Drawing,
     Figure,
-    Line,
-    PlotAxis,
+    Part,
     Trace,
     bars,
     choose_colour,
@@ -145,10 +144,9 @@ def _both_ends(start: str, entries: Sequence[Entry], max_entries: int) -> Drawin
     return _forest(name, [*entries[:half], *entries[-half:]], line)
 
 
-def _forest(name: str, entries: Sequence[Entry], *lines: Line) -> Drawing:
+def _forest(name: str, entries: Sequence[Entry], *lines: Part) -> Drawing:
     marks = list(MARKS)
-    ranks = [marks.index(_mark(entry)) for entry in entries]
-    keys = zip(list_kinds(entries), ranks, strict=True)
+    keys = zip(list_kinds(entries), map(marks.index, map(_mark, entries)), strict=True)
     number = len(entries)
     traces = []
     for (kind, rank), places in sorted(group_by(keys, range(number)).items()):
@@ -199,7 +197,7 @@ def _ends(entry: Entry) -> tuple[float, float, float]:
     return gain.low, gain.value, gain.high
 
 
-def _speedup_axis(entries: Iterable[Entry]) -> PlotAxis:
+def _speedup_axis(entries: Iterable[Entry]) -> Part:
     """Describe an axis that shows every speedup with its error bar."""
     return ratio_axis("speedup", chain.from_iterable(map(_ends, entries)))
 
@@ -348,8 +346,12 @@ def _family_bars(name: str, by_key: Mapping[GroupKey, Sequence[Group]]) -> Drawi
             if len(by_key) > 1:
                 title = f"{mean.title}, {_shorten_key(key, by_key)}"
             marker = fill([choose_colour(key.mode, mean.title)], pattern)
-            estimates = list(map(mean.estimate, groups))
-            hover = [_describe_mean(title, mean, group) for group in groups]
+            estimates, hover = [], []
+            for group in groups:
+                estimate = mean.estimate(group)
+                estimates.append(estimate)
+                over = f"{estimated(estimate)} over {mean.describe_models(group)}"
+                hover.append(stack(f"{group.family}, {title}", over))
             traces.append(estimate_bars(title, places, estimates, marker, hover))
     published = {}
     for group in every:
@@ -377,13 +379,6 @@ def _shorten_key(key: GroupKey, keys: Iterable[GroupKey]) -> str:
     """Keep the parts of a key in which it differs from the other keys."""
     common = set.intersection(*(set(other.parts) for other in keys))
     return ", ".join(part for part in key.parts if part not in common) or str(key)
-
-
-def _describe_mean(title: str, mean: Mean, group: Group) -> str:
-    return stack(
-        f"{group.family}, {title}",
-        f"{estimated(mean.estimate(group))} over {mean.describe_models(group)}",
-    )
 
 
 def _dotted_lines(published: Mapping[int, Published]) -> Trace:
