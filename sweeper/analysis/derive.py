@@ -11,7 +11,15 @@ from sweeper.core.record import ARMS, Accuracy, PerArm, Process, Record, of_arm
 
 from .metrics import METRICS, read_loop_step_s
 from .result import NO_ARMS, Result
-from .stats import NOT_KNOWN, Bounded, Estimate, group_logs_by_draw, mean_over_draws, median_of
+from .stats import (
+    NOT_KNOWN,
+    Bounded,
+    Estimate,
+    group_logs_by_draw,
+    mean_over_draws,
+    median_of,
+    ratio_of,
+)
 
 # with fewer compile caches, an interval describes these compiled artifacts alone
 MIN_DRAWS_FOR_INTERVAL = 3
@@ -44,7 +52,7 @@ def derive(record: Record) -> Result:
     result = Result(
         processes=len(measured),
         draws=len({process.draw for process in measured}),
-        eager_step=_estimate_step(measured, "eager"),
+        eager_step=_estimate(measured, lambda process: process.step_s("eager")),
         artifacts=len(record.artifacts) or None,
         seen_of_script=next(filter(None, (process.script for process in record.processes)), None),
         graph_breaks=graph_breaks,
@@ -154,7 +162,10 @@ def _add_speedups(result: Result, record: Record, measured: Sequence[Process]) -
     waits = PerArm(_find_waiting(measured, "eager"), _find_waiting(measured, "compiled"))
     bound = [arm for arm in ARMS if (of_arm(waits, arm) or 0.0) > HOST_BOUND]
     speedup = _estimate(measured, read_speedup, bool(bound))
-    compiled = _estimate_step(measured, "compiled", "compiled" in bound)
+    # Steps are estimated as the speedup is, so that the ratio of the arms is the speedup.
+    eager = _estimate(measured, lambda process: process.step_s("eager"), "eager" in bound)
+    compiled = _estimate(measured, lambda process: process.step_s("compiled"), "compiled" in bound)
+    loop_speedup = _estimate(measured, lambda process: read_loop_step_s(process).ratio)
     assert speedup is not None
     assert compiled is not None
     interval, arms = "none", "both"
@@ -171,7 +182,10 @@ def _add_speedups(result: Result, record: Record, measured: Sequence[Process]) -
         samples_per_s = samples / compiled.ratio
     if tokens := measured[0].tokens_per_step:
         tokens_per_s = tokens / compiled.ratio
-    result = replace(
+    eager_s, decisive = ratio_of(eager), speedup
+    if loop_speedup:
+        eager_s, decisive = result.loop_step_s.eager, loop_speedup
+    return replace(
         result,
         interval=interval,
         speedup=speedup,
@@ -180,22 +194,16 @@ def _add_speedups(result: Result, record: Record, measured: Sequence[Process]) -
         device_speedup=_estimate(
             measured, lambda process: (process.device_step_s or NO_ARMS).ratio
         ),
-        loop_speedup=_estimate(measured, lambda process: read_loop_step_s(process).ratio),
+        loop_speedup=loop_speedup,
         host_bound_fraction=waits.largest,
         compiled_waits_fraction=waits.compiled,
         host_bound_arms=arms or None,
-        eager_step=_estimate_step(measured, "eager", "eager" in bound),
+        eager_step=eager,
         compiled_step=compiled,
         samples_per_s=samples_per_s,
         tokens_per_s=tokens_per_s,
-    )
-    eager_s = result.step_s.eager
-    if result.loop_speedup:
-        eager_s, speedup = result.loop_step_s.eager, result.loop_speedup
-    return replace(
-        result,
-        break_even_steps=find_break_even(result.compile_cold_s, eager_s, speedup),
-        break_even_warm_steps=find_break_even(result.compile_warm_s, eager_s, speedup),
+        break_even_steps=find_break_even(result.compile_cold_s, eager_s, decisive),
+        break_even_warm_steps=find_break_even(result.compile_warm_s, eager_s, decisive),
     )
 
 
@@ -212,15 +220,6 @@ def _find_waiting(measured: Sequence[Process], arm: str) -> float | None:
         if device_s is not None and step_s:
             shares.append(max(0.0, 1 - device_s / step_s))
     return median_of(shares)
-
-
-def _estimate_step(
-    measured: Sequence[Process], arm: str, is_host_bound: bool = False
-) -> Estimate | None:
-    """Estimate log seconds per step as the speedup is estimated, so that the ratio of the arms is
-    the speedup.
-    """
-    return _estimate(measured, lambda process: process.step_s(arm), is_host_bound)
 
 
 def _estimate(

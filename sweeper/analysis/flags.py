@@ -153,20 +153,10 @@ def _is_host_busy(_record: Record, process: Process) -> bool:
     return is_busy or (host.throttled_s or 0.0) > MAX_THROTTLED * _rounds_s(process)
 
 
-def _is_unverified(_record: Record, process: Process) -> bool:
-    return bool(process.rounds) and (process.accuracy is None or process.accuracy.passed is None)
-
-
 def _is_random_in_step(record: Record, process: Process) -> bool:
     """Whether a step draws random numbers although dropout is off; a script may have its own."""
     has_dropout = record.trial.model.dropout or record.trial.workload == SCRIPT
     return bool(process.accuracy and process.accuracy.random_in_step) and not has_dropout
-
-
-def _has_little_headroom(_record: Record, result: Result) -> bool:
-    """Whether the host needs nearly as long for a step of an arm as the device."""
-    share = result.host_share.largest or 0.0
-    return result.host_bound_arms is None and share > MAX_HOST_SHARE
 
 
 def _has_several_artifacts(record: Record, _result: Result) -> bool:
@@ -228,7 +218,9 @@ FLAGS: Mapping[str, Flag] = {
         "Read the reason in the opened row. Measure a mended model under another `sweep=`.",
         rank=DOUBT,
         why="what was timed may compute something else",
-        of_process=_is_unverified,
+        of_process=lambda _, process: (
+            bool(process.rounds) and (process.accuracy is None or process.accuracy.passed is None)
+        ),
         of_trial=_was_wrong_before,
     ),
     "attention_differs": Flag(
@@ -333,7 +325,9 @@ FLAGS: Mapping[str, Flag] = {
         "Look at `speedup_host_2x_slower` before you count on the speedup elsewhere.",
         rank=CONTEXT,
         why="the speedup is right on this host, and a slightly slower one changes it",
-        of_trial=_has_little_headroom,
+        of_trial=lambda _, result: (
+            result.host_bound_arms is None and (result.host_share.largest or 0.0) > MAX_HOST_SHARE
+        ),
     ),
     "no_kernels": Flag(
         "Inductor wrote no kernel of its own",

@@ -126,17 +126,13 @@ def _percentile(arm: str, share: str) -> Metric:
     meaning = (
         f"{share[1:]}th percentile of single {arm} steps, each waited for, with measure.clock=step"
     )
-    ok = arm == "compiled"
-    return Metric(f"{arm}_{share}_s", meaning, read, needs_ok=ok, mlflow=True, unit="ms")
+    is_compiled = arm == "compiled"
+    return Metric(f"{arm}_{share}_s", meaning, read, needs_ok=is_compiled, mlflow=True, unit="ms")
 
 
 def read_loop_step_s(process: Process) -> PerArm:
     """Return the seconds per step of a script's loop that runs one arm throughout."""
     return _read_loops(process, lambda loop: loop.step_s)
-
-
-def _read_loader_share(process: Process) -> PerArm:
-    return _read_loops(process, lambda loop: loop.loader_share)
 
 
 def _read_loops(process: Process, read: Callable[[LoopRun], float | None]) -> PerArm:
@@ -270,7 +266,7 @@ METRICS: list[Metric] = [
     *_per_arm(
         "{arm}_loader_share",
         "share of that time in which the {arm} loop waits for its loader",
-        _read_loader_share,
+        lambda process: _read_loops(process, lambda loop: loop.loader_share),
         False,
     ),
 ]

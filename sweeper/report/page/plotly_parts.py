@@ -158,9 +158,7 @@ def points(name: str, xs: Numbers, ys: Numbers, marker: Part, **more: Any) -> Tr
     }
 
 
-def bars(
-    name: str, xs: Numbers, ys: Numbers, marker: Part, values: Numbers, **more: Any
-) -> Trace:
+def bars(name: str, xs: Numbers, ys: Numbers, marker: Part, values: Numbers, **more: Any) -> Trace:
     """Describe a trace of bars with `values` written on the bars."""
     return {
         "type": "bar",
@@ -264,9 +262,7 @@ def _show_seconds(seconds: float) -> str:
     return f"{seconds:,g} s" if seconds >= 1 else f"{1e3 * seconds:g} ms"
 
 
-def log_axis(
-    title: str, ticks: Sequence[float], show: Callable[[float], str], **more: Any
-) -> Part:
+def log_axis(title: str, ticks: Sequence[float], show: Callable[[float], str], **more: Any) -> Part:
     """Describe a logarithmic axis with a text at each tick; `more` are settings of plotly.js."""
     return {
         "title": {"text": title},

@@ -74,8 +74,7 @@ MARKS = {
 
 def select_measured(entries: Sequence[Entry]) -> list[Entry]:
     """Select the trials with a speedup that can be drawn, the fastest first."""
-    measured = [entry for entry in entries if entry.is_ok and read_speedup(entry)]
-    return sorted(measured, key=speedup, reverse=True)
+    return sorted(filter(read_speedup, entries), key=speedup, reverse=True)
 
 
 def speedup(entry: Entry) -> float:
