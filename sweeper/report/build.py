@@ -66,7 +66,7 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
         describe(manifests, findings.entries, str(limits)),
         tuple(notes),
         loaded.problems,
-        verdict=make_verdict(findings, manifests),
+        make_verdict(findings, manifests),
     )
 
 

@@ -13,7 +13,6 @@ from .plotly_parts import (
     Trace,
     choose_colour,
     estimate_bars,
-    fill,
     lay_out,
     name_first,
     names_axis,
@@ -83,7 +82,7 @@ def _draw_rungs(title: str, found: Sequence[tuple[int, Rung]], names: Sequence[s
         )
         places.append(place)
         speedups.append(rung.speedup)
-    return estimate_bars(title, places, speedups, fill(colours, pattern), hover)
+    return estimate_bars(title, places, speedups, colours, pattern, hover)
 
 
 def _rank(rung: Rung) -> int:

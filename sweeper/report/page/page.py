@@ -79,12 +79,10 @@ def _render(
     script = _read("page.js")
     assert "</script" not in plotly.lower()
     findings = report.findings
-    trials, failed = len(findings.entries), len(findings.failed)
     cards, rest = make_cards(findings, published)
     page = template.render(
         policy=_policy(plotly, script),
         css=_read("page.css"),
-        count=f"{trials:,} trials, {trials - failed:,} ok",
         report=report,
         published=published,
         cards=cards,

@@ -158,8 +158,21 @@ def points(name: str, xs: Numbers, ys: Numbers, marker: Part, **more: Any) -> Tr
     }
 
 
-def bars(name: str, xs: Numbers, ys: Numbers, marker: Part, values: Numbers, **more: Any) -> Trace:
-    """Describe a trace of bars with `values` written on the bars."""
+def bars(
+    name: str,
+    xs: Numbers,
+    ys: Numbers,
+    shades: Sequence[str],
+    pattern: str,
+    values: Numbers,
+    **more: Any,
+) -> Trace:
+    """Describe a trace of bars with `values` written on the bars: in one colour or one for each,
+    hatched where there is a pattern.
+    """
+    marker: Part = {"color": shades[0] if len(set(shades)) == 1 else shades}
+    if pattern:
+        marker |= {"pattern": {"shape": pattern, "fillmode": "replace"}}
     return {
         "type": "bar",
         "hoverinfo": "text",
@@ -176,7 +189,8 @@ def estimate_bars(
     name: str,
     places: Numbers,
     estimates: Sequence[Estimate | None],
-    marker: Part,
+    shades: Sequence[str],
+    pattern: str,
     hover: Sequence[str],
 ) -> Trace:
     """Describe a trace of bars with their intervals, a gap for each estimate that is missing."""
@@ -190,17 +204,8 @@ def estimate_bars(
         heights.append(middle or None)
         ends.append((low, middle, high))
     style = {"textposition": "outside", "cliponaxis": False, "hovertext": hover}
-    return bars(name, places, heights, marker, heights, error_y=error_bars(ends), **style)
-
-
-def fill(shades: Sequence[str], pattern: str) -> Part:
-    """Describe the inside of bars: one colour for all or one for each, hatched where there is a
-    pattern.
-    """
-    inside: Part = {"color": shades[0] if len(set(shades)) == 1 else shades}
-    if pattern:
-        inside |= {"pattern": {"shape": pattern, "fillmode": "replace"}}
-    return inside
+    whiskers = error_bars(ends)
+    return bars(name, places, heights, shades, pattern, heights, error_y=whiskers, **style)
 
 
 def error_bars(ends: Iterable[tuple[float, float, float]]) -> dict[str, Any]:

@@ -36,7 +36,6 @@ from .plotly_parts import (
     compiled_colour,
     error_bars,
     estimate_bars,
-    fill,
     group_by,
     label,
     lay_out,
@@ -250,10 +249,10 @@ def _backend_bars(name: str, series: Mapping[str, Sequence[Entry]]) -> Drawing:
     for index, (title, entries) in enumerate(series.items()):
         speedups = list(map(speedup, entries))
         places = [order.index(_backend(entry)) for entry in entries]
-        marker = fill(list(map(compiled_colour, entries)), pick(PATTERNS, index))
+        shades, pattern = list(map(compiled_colour, entries)), pick(PATTERNS, index)
         hover = list(map(describe_trial, entries))
         style = {"orientation": "h", "textposition": "auto", "hovertext": hover}
-        traces.append(bars(title, speedups, places, marker, speedups, **style))
+        traces.append(bars(title, speedups, places, shades, pattern, speedups, **style))
     height = 110 + len(order) * (18 + 14 * len(series))
     xaxis, yaxis = zero_axis("speedup"), names_axis(order)
     layout = lay_out(xaxis, yaxis, reference_line("x"), barmode="group")
@@ -331,27 +330,30 @@ def draw_families(groups: Sequence[Group], references: References) -> Figure:
 def _family_bars(name: str, by_key: Mapping[GroupKey, Sequence[Group]]) -> Drawing:
     every = list(chain.from_iterable(by_key.values()))
     order = [*sorted({group.family for group in every} - {ALL}), ALL]
+    common = set.intersection(*(set(key.parts) for key in by_key))
     traces = []
     modes: list[str] = []
     for key, groups in by_key.items():
         # of several keys with one mode
         pattern = pick(PATTERNS, modes.count(key.mode))
         modes.append(key.mode)
+        differing = [part for part in key.parts if part not in common]
+        series = ", ".join(differing) or str(key)
         places = [order.index(group.family) for group in groups]
         for mean in (AMP, FP32):
             if not mean.estimate(groups[-1]):
                 continue
             title = mean.title
             if len(by_key) > 1:
-                title = f"{mean.title}, {_shorten_key(key, by_key)}"
-            marker = fill([choose_colour(key.mode, mean.title)], pattern)
+                title = f"{mean.title}, {series}"
             estimates, hover = [], []
             for group in groups:
                 estimate = mean.estimate(group)
                 estimates.append(estimate)
                 over = f"{estimated(estimate)} over {mean.describe_models(group)}"
                 hover.append(stack(f"{group.family}, {title}", over))
-            traces.append(estimate_bars(title, places, estimates, marker, hover))
+            shades = [choose_colour(key.mode, mean.title)]
+            traces.append(estimate_bars(title, places, estimates, shades, pattern, hover))
     published = {}
     for group in every:
         item = find_published(group)
@@ -372,12 +374,6 @@ def _family_bars(name: str, by_key: Mapping[GroupKey, Sequence[Group]]) -> Drawi
     yaxis = zero_axis("speedup")
     layout = lay_out(xaxis, yaxis, reference_line("y"), barmode="group", bargap=0.25)
     return Drawing(name, traces, 400, layout)
-
-
-def _shorten_key(key: GroupKey, keys: Iterable[GroupKey]) -> str:
-    """Keep the parts of a key in which it differs from the other keys."""
-    common = set.intersection(*(set(other.parts) for other in keys))
-    return ", ".join(part for part in key.parts if part not in common) or str(key)
 
 
 def _dotted_lines(published: Mapping[int, Published]) -> Trace:

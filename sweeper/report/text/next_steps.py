@@ -101,7 +101,13 @@ def list_again(
     """List what is worth another run, with one command for several precisions where the same models
     lack the same.
     """
-    commands = _find_commands(entries, manifests)
+    planned = list_planned(manifests)
+    commands = {}  # by case, the last one that planned a trial of it, and the name of its sweep
+    for entry in entries:
+        sweep = show(name_sweep(entry))
+        command = planned.get((sweep, entry.record.trial_id))
+        if command:
+            commands[show_axes(entry, CASE)] = command, sweep
     # Models in order, by what they lack and their precision, with the wall seconds of a process of
     # the trial that the answer rests on; not a number where they are not known.
     lacking: dict[tuple[_Need, str], dict[ReportedModel, float]] = defaultdict(dict)
@@ -138,20 +144,6 @@ def _find_need(answer: Answer, command: str, sweep: str) -> _Need | None:
     trial = answer.best.entry.trial
     mode, backend = trial.mode, trial.backend or "inductor"
     return _Need(why, mode, backend, False, MIN_PROCESSES_IF_HOST_BOUND, command, sweep)
-
-
-def _find_commands(
-    entries: Sequence[Entry], manifests: Sequence[Manifest]
-) -> dict[tuple[str, ...], tuple[str, str]]:
-    """Find the last command that planned a trial of each case, and the name of its sweep."""
-    planned = list_planned(manifests)
-    found = {}
-    for entry in entries:
-        sweep = show(name_sweep(entry))
-        command = planned.get((sweep, entry.record.trial_id))
-        if command:
-            found[show_axes(entry, CASE)] = command, sweep
-    return found
 
 
 def list_planned(manifests: Sequence[Manifest]) -> dict[TrialKey, str]:
