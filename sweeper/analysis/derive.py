@@ -3,13 +3,13 @@ headroom, and the share of waiting from which an arm is host-bound.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import ARMS, Accuracy, PerArm, Process, Record, of_arm
 
-from .metrics import METRICS, read_loop_step_s
+from .metrics import METRICS, Reading, read_loop_step_s
 from .result import NO_ARMS, Result
 from .stats import (
     NOT_KNOWN,
@@ -223,9 +223,7 @@ def _find_waiting(measured: Sequence[Process], arm: str) -> float | None:
 
 
 def _estimate(
-    measured: Sequence[Process],
-    read: Callable[[Process], float | None],
-    is_host_bound: bool = False,
+    measured: Sequence[Process], read: Reading, is_host_bound: bool = False
 ) -> Estimate | None:
     """Estimate the mean log over processes, or over draws where there are enough: each draw tunes
     kernels anew.
@@ -269,14 +267,14 @@ def _add_missing(result: Result, record: Record) -> Result:
     """Add why figures are missing; a CPU lacks them by nature."""
     if record.trial.device == "cpu":
         return result
-    if result.device_speedup is None:
-        reasons = [process.device_time_missing for process in record.processes]
-        result = replace(result, device_time_missing=_join_reasons(reasons))
-    if result.peak_memory_bytes.ratio is None:
-        reasons = [process.memory_missing for process in record.processes]
-        result = replace(result, memory_missing=_join_reasons(reasons))
-    return result
-
-
-def _join_reasons(reasons: Iterable[str | None]) -> str | None:
-    return "; ".join(dict.fromkeys(filter(None, reasons))) or None
+    of_time, of_memory = [], []
+    for process in record.processes:
+        if process.device_time_missing and result.device_speedup is None:
+            of_time.append(process.device_time_missing)
+        if process.memory_missing and result.peak_memory_bytes.ratio is None:
+            of_memory.append(process.memory_missing)
+    return replace(
+        result,
+        device_time_missing="; ".join(dict.fromkeys(of_time)) or None,
+        memory_missing="; ".join(dict.fromkeys(of_memory)) or None,
+    )

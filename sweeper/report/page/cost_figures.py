@@ -69,14 +69,16 @@ def draw_memory(entries: Sequence[Entry]) -> Figure:
     """Draw the ratio of peak memory against speedup."""
     shown, thinned = _select_known(entries, peak_ratio)
     axis = partial(ratio_axis, "eager / compiled peak memory")
-    drawings = _scatter(shown, peak_ratio, axis, _describe_memory, reference_line("x"))
+    drawings = _scatter(
+        shown,
+        peak_ratio,
+        axis,
+        lambda entry: f"memory {show_memory_change(entry)}",
+        reference_line("x"),
+    )
     caption = "Right of 1 compiling saves device memory, above 1 it saves time."
     missing = "no trial with a speedup has the peak memory of both arms"
     return Figure("memory", "Memory against speedup", caption + thinned, drawings, missing)
-
-
-def _describe_memory(entry: Entry) -> str:
-    return f"memory {show_memory_change(entry)}"
 
 
 def _select_known(

@@ -39,10 +39,11 @@ def print_verdict(report: Report, console: Console) -> None:
     _print_best(report.findings.answers, console)
     console.print()
     last = len(report.verdict.sentences) - 1
-    parts = []  # texts with their numbers of lines
+    parts, least = [], []  # texts with their numbers of lines; the fewest of each part
     for texts in _write_verdict(report.verdict):
-        parts.append({text: _count_lines(text, console) for text in texts})
-    least = [min(sizes.values()) for sizes in parts]
+        sizes = {text: _count_lines(text, console) for text in texts}
+        parts.append(sizes)
+        least.append(min(sizes.values()))
     left = MAX_LINES
     for place, sizes in enumerate(parts):
         needed = sum(least[place + 1 :])
