@@ -3,15 +3,23 @@ headroom, and the share of waiting from which an arm is host-bound.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import ARMS, Accuracy, PerArm, Process, Record, of_arm
 
-from .metrics import METRICS, read_loop_step_s
+from .metrics import METRICS, Reading, read_loop_step_s
 from .result import NO_ARMS, Result
-from .stats import NOT_KNOWN, Bounded, Estimate, group_logs_by_draw, mean_over_draws, median_of
+from .stats import (
+    NOT_KNOWN,
+    Bounded,
+    Estimate,
+    group_logs_by_draw,
+    mean_over_draws,
+    median_of,
+    ratio_of,
+)
 
 # with fewer compile caches, an interval describes these compiled artifacts alone
 MIN_DRAWS_FOR_INTERVAL = 3
@@ -44,7 +52,7 @@ def derive(record: Record) -> Result:
     result = Result(
         processes=len(measured),
         draws=len({process.draw for process in measured}),
-        eager_step=_estimate_step(measured, "eager"),
+        eager_step=_estimate(measured, lambda process: process.step_s("eager")),
         artifacts=len(record.artifacts) or None,
         seen_of_script=next(filter(None, (process.script for process in record.processes)), None),
         graph_breaks=graph_breaks,
@@ -154,7 +162,10 @@ def _add_speedups(result: Result, record: Record, measured: Sequence[Process]) -
     waits = PerArm(_find_waiting(measured, "eager"), _find_waiting(measured, "compiled"))
     bound = [arm for arm in ARMS if (of_arm(waits, arm) or 0.0) > HOST_BOUND]
     speedup = _estimate(measured, read_speedup, bool(bound))
-    compiled = _estimate_step(measured, "compiled", "compiled" in bound)
+    # Steps are estimated as the speedup is, so that the ratio of the arms is the speedup.
+    eager = _estimate(measured, lambda process: process.step_s("eager"), "eager" in bound)
+    compiled = _estimate(measured, lambda process: process.step_s("compiled"), "compiled" in bound)
+    loop_speedup = _estimate(measured, lambda process: read_loop_step_s(process).ratio)
     assert speedup is not None
     assert compiled is not None
     interval, arms = "none", "both"
@@ -171,7 +182,10 @@ def _add_speedups(result: Result, record: Record, measured: Sequence[Process]) -
         samples_per_s = samples / compiled.ratio
     if tokens := measured[0].tokens_per_step:
         tokens_per_s = tokens / compiled.ratio
-    result = replace(
+    eager_s, decisive = ratio_of(eager), speedup
+    if loop_speedup:
+        eager_s, decisive = result.loop_step_s.eager, loop_speedup
+    return replace(
         result,
         interval=interval,
         speedup=speedup,
@@ -180,22 +194,16 @@ def _add_speedups(result: Result, record: Record, measured: Sequence[Process]) -
         device_speedup=_estimate(
             measured, lambda process: (process.device_step_s or NO_ARMS).ratio
         ),
-        loop_speedup=_estimate(measured, lambda process: read_loop_step_s(process).ratio),
+        loop_speedup=loop_speedup,
         host_bound_fraction=waits.largest,
         compiled_waits_fraction=waits.compiled,
         host_bound_arms=arms or None,
-        eager_step=_estimate_step(measured, "eager", "eager" in bound),
+        eager_step=eager,
         compiled_step=compiled,
         samples_per_s=samples_per_s,
         tokens_per_s=tokens_per_s,
-    )
-    eager_s = result.step_s.eager
-    if result.loop_speedup:
-        eager_s, speedup = result.loop_step_s.eager, result.loop_speedup
-    return replace(
-        result,
-        break_even_steps=find_break_even(result.compile_cold_s, eager_s, speedup),
-        break_even_warm_steps=find_break_even(result.compile_warm_s, eager_s, speedup),
+        break_even_steps=find_break_even(result.compile_cold_s, eager_s, decisive),
+        break_even_warm_steps=find_break_even(result.compile_warm_s, eager_s, decisive),
     )
 
 
@@ -214,19 +222,8 @@ def _find_waiting(measured: Sequence[Process], arm: str) -> float | None:
     return median_of(shares)
 
 
-def _estimate_step(
-    measured: Sequence[Process], arm: str, is_host_bound: bool = False
-) -> Estimate | None:
-    """Estimate log seconds per step as the speedup is estimated, so that the ratio of the arms is
-    the speedup.
-    """
-    return _estimate(measured, lambda process: process.step_s(arm), is_host_bound)
-
-
 def _estimate(
-    measured: Sequence[Process],
-    read: Callable[[Process], float | None],
-    is_host_bound: bool = False,
+    measured: Sequence[Process], read: Reading, is_host_bound: bool = False
 ) -> Estimate | None:
     """Estimate the mean log over processes, or over draws where there are enough: each draw tunes
     kernels anew.
@@ -270,14 +267,14 @@ def _add_missing(result: Result, record: Record) -> Result:
     """Add why figures are missing; a CPU lacks them by nature."""
     if record.trial.device == "cpu":
         return result
-    if result.device_speedup is None:
-        reasons = [process.device_time_missing for process in record.processes]
-        result = replace(result, device_time_missing=_join_reasons(reasons))
-    if result.peak_memory_bytes.ratio is None:
-        reasons = [process.memory_missing for process in record.processes]
-        result = replace(result, memory_missing=_join_reasons(reasons))
-    return result
-
-
-def _join_reasons(reasons: Iterable[str | None]) -> str | None:
-    return "; ".join(dict.fromkeys(filter(None, reasons))) or None
+    of_time, of_memory = [], []
+    for process in record.processes:
+        if process.device_time_missing and result.device_speedup is None:
+            of_time.append(process.device_time_missing)
+        if process.memory_missing and result.peak_memory_bytes.ratio is None:
+            of_memory.append(process.memory_missing)
+    return replace(
+        result,
+        device_time_missing="; ".join(dict.fromkeys(of_time)) or None,
+        memory_missing="; ".join(dict.fromkeys(of_memory)) or None,
+    )

@@ -55,8 +55,9 @@ class Flag(Meaning):
     cause: str = ""  # of a disturbance, in the words of an answer; "": of another kind
     # of a disturbance: the share by which it may move the speedup of a process
     moves: Callable[[Process], float] = lambda _process: math.inf
-    of_process: Callable[[Record, Process], bool] = lambda _record, _process: False
-    of_trial: Callable[[Record, Result], bool] = lambda _record, _result: False
+    # a rule applies where it returns something true
+    of_process: Callable[[Record, Process], object] = lambda _record, _process: False
+    of_trial: Callable[[Record, Result], object] = lambda _record, _result: False
 
 
 def find_flags(record: Record, result: Result, measure: Measure) -> tuple[str, ...]:
@@ -112,9 +113,10 @@ def _is_unsteady(record: Record, process: Process) -> bool:
 
 def _is_gpu_unobserved(record: Record, process: Process) -> bool:
     """Return whether it is unknown if the GPU was shared or its clocks were lowered."""
+    if record.trial.device != "cuda" or not process.rounds:
+        return False
     gpu = process.gpu
-    observed = gpu and gpu.other_processes is not None and gpu.slowdowns is not None
-    return record.trial.device == "cuda" and bool(process.rounds) and not observed
+    return gpu is None or gpu.other_processes is None or gpu.slowdowns is None
 
 
 def _clock_difference(process: Process) -> float:
@@ -153,20 +155,10 @@ def _is_host_busy(_record: Record, process: Process) -> bool:
     return is_busy or (host.throttled_s or 0.0) > MAX_THROTTLED * _rounds_s(process)
 
 
-def _is_unverified(_record: Record, process: Process) -> bool:
-    return bool(process.rounds) and (process.accuracy is None or process.accuracy.passed is None)
-
-
 def _is_random_in_step(record: Record, process: Process) -> bool:
     """Whether a step draws random numbers although dropout is off; a script may have its own."""
     has_dropout = record.trial.model.dropout or record.trial.workload == SCRIPT
     return bool(process.accuracy and process.accuracy.random_in_step) and not has_dropout
-
-
-def _has_little_headroom(_record: Record, result: Result) -> bool:
-    """Whether the host needs nearly as long for a step of an arm as the device."""
-    share = result.host_share.largest or 0.0
-    return result.host_bound_arms is None and share > MAX_HOST_SHARE
 
 
 def _has_several_artifacts(record: Record, _result: Result) -> bool:
@@ -228,7 +220,9 @@ FLAGS: Mapping[str, Flag] = {
         "Read the reason in the opened row. Measure a mended model under another `sweep=`.",
         rank=DOUBT,
         why="what was timed may compute something else",
-        of_process=_is_unverified,
+        of_process=lambda _, process: (
+            process.rounds and (process.accuracy is None or process.accuracy.passed is None)
+        ),
         of_trial=_was_wrong_before,
     ),
     "attention_differs": Flag(
@@ -268,7 +262,7 @@ FLAGS: Mapping[str, Flag] = {
         "place. With `device=cpu` there is nothing to do.",
         rank=CONTEXT,
         why="it says what the compiler did, and the speedup is that of the program it made",
-        of_trial=lambda record, _: bool(record.cudagraph_skips),
+        of_trial=lambda record, _: record.cudagraph_skips,
     ),
     "eager_moved": Flag(
         "trials of this sweep that time the same eager step found different times",
@@ -285,7 +279,7 @@ FLAGS: Mapping[str, Flag] = {
         rank=CONTEXT,
         why="it concerns the verdict on the result; where none was possible, `accuracy_unverified`"
         " says so",
-        of_process=lambda _, process: bool(process.accuracy and process.accuracy.nondeterministic),
+        of_process=lambda _, process: process.accuracy and process.accuracy.nondeterministic,
     ),
     FAILED_BEFORE: Flag(
         "an earlier attempt in this sweep failed",
@@ -293,7 +287,7 @@ FLAGS: Mapping[str, Flag] = {
         "Count on another failure, and look at what the earlier attempts said.",
         rank=CONTEXT,
         why="the speedup is the last attempt's, and no earlier attempt has a part in it",
-        of_trial=lambda record, _: bool(record.attempts),
+        of_trial=lambda record, _: record.attempts,
     ),
     "gpu_unobserved": Flag(
         "the driver did not say whether the GPU was shared, or whether its clocks were lowered",
@@ -333,7 +327,9 @@ FLAGS: Mapping[str, Flag] = {
         "Look at `speedup_host_2x_slower` before you count on the speedup elsewhere.",
         rank=CONTEXT,
         why="the speedup is right on this host, and a slightly slower one changes it",
-        of_trial=_has_little_headroom,
+        of_trial=lambda _, result: (
+            result.host_bound_arms is None and (result.host_share.largest or 0.0) > MAX_HOST_SHARE
+        ),
     ),
     "no_kernels": Flag(
         "Inductor wrote no kernel of its own",
@@ -342,7 +338,7 @@ FLAGS: Mapping[str, Flag] = {
         rank=CONTEXT,
         why="ATen's own kernels run in both arms, and the speedup is what Dynamo and the wrapper "
         "code save",
-        of_trial=lambda record, _: bool(record.diagnostics and record.diagnostics.kernels == 0),
+        of_trial=lambda record, _: record.diagnostics and record.diagnostics.kernels == 0,
     ),
     "partly_eager": Flag(
         "the backend ran some of its graphs without compiling them",
@@ -350,7 +346,7 @@ FLAGS: Mapping[str, Flag] = {
         "`inspect=true` shows the graphs.",
         rank=CONTEXT,
         why="it says what the backend did, and the speedup is that of the program it made",
-        of_trial=lambda record, _: bool(record.diagnostics and record.diagnostics.graphs_run_eager),
+        of_trial=lambda record, _: record.diagnostics and record.diagnostics.graphs_run_eager,
     ),
     "random_in_step": Flag(
         "the step draws random numbers, although dropout is off",
@@ -385,7 +381,7 @@ FLAGS: Mapping[str, Flag] = {
         rank=DOUBT,
         cause="neighbours on the GPU",
         why="other processes may have slowed down one arm more than the other",
-        of_process=lambda _, process: bool(process.gpu and process.gpu.other_processes),
+        of_process=lambda _, process: process.gpu and process.gpu.other_processes,
     ),
     "single_process": Flag(
         "one process, so there is no interval",
@@ -410,7 +406,7 @@ FLAGS: Mapping[str, Flag] = {
         cause="throttling",
         moves=lambda process: max(_clock_difference(process), MAX_CLOCK_DIFFERENCE),
         why="the arm that needs more power loses more",
-        of_process=lambda _, process: bool(process.gpu and process.gpu.slowdowns),
+        of_process=lambda _, process: process.gpu and process.gpu.slowdowns,
     ),
     "unequal_settings": Flag(
         "a global switch of torch changed during the measurement",
@@ -419,7 +415,7 @@ FLAGS: Mapping[str, Flag] = {
         rank=DOUBT,
         cause="changed settings",
         why="the arms may have run under different switches",
-        of_process=lambda _, process: bool(process.changed_settings),
+        of_process=lambda _, process: process.changed_settings,
     ),
     "trains_differently": Flag(
         "compiled steps of the script differ from eager's by more than rounding explains",

@@ -24,6 +24,7 @@ from sweeper.core.record import (
 from .result import MetricValue, Result
 from .stats import median_of
 
+Reading = Callable[[Process], float | None]
 SCALES = {"ms": 1e3, "mib": 1 / 2**20}  # from the base unit
 
 
@@ -38,7 +39,7 @@ class Metric:
 
     name: str
     meaning: str
-    of_process: Callable[[Process], float | None] | None = None
+    of_process: Reading | None = None
     # which processes count: those with an empty cache, with a filled one; None: all
     cold: bool | None = None
     needs_ok: bool = False  # a wrong program has no speed
@@ -69,9 +70,7 @@ class Metric:
         return value
 
 
-def _per_cache(
-    name: str, meaning: str, of_process: Callable[[Process], float | None], **shown: Any
-) -> list[Metric]:
+def _per_cache(name: str, meaning: str, of_process: Reading, **shown: Any) -> list[Metric]:
     """Declare a metric with an empty cache, and with a filled one."""
     cold, warm = f"{meaning} with an empty cache", f"{meaning} with a filled cache"
     return [
@@ -91,30 +90,28 @@ def _per_arm(
 
     `needs_ok` holds for the compiled arm.
     """
-    metrics = []
-    for arm in ARMS:
-        metrics.append(
-            Metric(
-                name.format(arm=arm),
-                meaning.format(arm=arm),
-                read and _read_arm(read, arm),
-                needs_ok=needs_ok and arm == "compiled",
-                **shown,
-            )
+    return [
+        Metric(
+            name.format(arm=arm),
+            meaning.format(arm=arm),
+            read and _read_arm(read, arm),
+            needs_ok=needs_ok and arm == "compiled",
+            **shown,
         )
-    return metrics
+        for arm in ARMS
+    ]
 
 
-def _read_arm(
-    read: Callable[[Process], PerArm | None], arm: str
-) -> Callable[[Process], float | None]:
+def _read_arm(read: Callable[[Process], PerArm | None], arm: str) -> Reading:
     return lambda process: of_arm(read(process), arm)
 
 
 def _compile_part(part: str) -> Metric:
-    meaning = f"seconds of compile_cold_s in {part}"
     return Metric(
-        f"compile_{part}_s", meaning, lambda process: process.compile_parts_s.get(part), cold=True
+        f"compile_{part}_s",
+        f"seconds of compile_cold_s in {part}",
+        lambda process: process.compile_parts_s.get(part),
+        cold=True,
     )
 
 
@@ -126,17 +123,13 @@ def _percentile(arm: str, share: str) -> Metric:
     meaning = (
         f"{share[1:]}th percentile of single {arm} steps, each waited for, with measure.clock=step"
     )
-    ok = arm == "compiled"
-    return Metric(f"{arm}_{share}_s", meaning, read, needs_ok=ok, mlflow=True, unit="ms")
+    is_compiled = arm == "compiled"
+    return Metric(f"{arm}_{share}_s", meaning, read, needs_ok=is_compiled, mlflow=True, unit="ms")
 
 
 def read_loop_step_s(process: Process) -> PerArm:
     """Return the seconds per step of a script's loop that runs one arm throughout."""
     return _read_loops(process, lambda loop: loop.step_s)
-
-
-def _read_loader_share(process: Process) -> PerArm:
-    return _read_loops(process, lambda loop: loop.loader_share)
 
 
 def _read_loops(process: Process, read: Callable[[LoopRun], float | None]) -> PerArm:
@@ -270,7 +263,7 @@ METRICS: list[Metric] = [
     *_per_arm(
         "{arm}_loader_share",
         "share of that time in which the {arm} loop waits for its loader",
-        _read_loader_share,
+        lambda process: _read_loops(process, lambda loop: loop.loader_share),
         False,
     ),
 ]

@@ -307,7 +307,18 @@ def moderate_variances(estimates: Sequence[Estimate]) -> list[Estimate]:
     if len(variances) < 2 or not any(variances):
         return list(estimates)
     prior = fit_prior(variances, degrees)
-    return [_moderate(estimate, prior, sum(degrees)) for estimate in estimates]
+    max_degrees = sum(degrees)
+    moderated = []
+    for estimate in estimates:
+        moderate = estimate
+        if estimate.variance is not None and estimate.count is not None:
+            total = prior.degrees + estimate.degrees
+            share = estimate.degrees / total  # the weight of the sample's own variance
+            own = share * (estimate.variance * estimate.count)
+            new = (own + (1 - share) * prior.variance) / estimate.count
+            moderate = replace(estimate, variance=new, degrees=min(total, max_degrees))
+        moderated.append(moderate)
+    return moderated
 
 
 def moderate_groups(found: Iterable[tuple[T, Hashable, Estimate]]) -> dict[T, Estimate]:
@@ -323,15 +334,6 @@ def moderate_groups(found: Iterable[tuple[T, Hashable, Estimate]]) -> dict[T, Es
         if len(estimates) >= MIN_TO_MODERATE:
             moderated |= zip(estimates, moderate_variances(list(estimates.values())), strict=True)
     return moderated
-
-
-def _moderate(estimate: Estimate, prior: Prior, max_degrees: float) -> Estimate:
-    if estimate.variance is None or estimate.count is None:
-        return estimate
-    degrees = prior.degrees + estimate.degrees
-    share = estimate.degrees / degrees  # the weight of the sample's own variance
-    posterior = share * (estimate.variance * estimate.count) + (1 - share) * prior.variance
-    return replace(estimate, variance=posterior / estimate.count, degrees=min(degrees, max_degrees))
 
 
 def fit_prior(variances: Sequence[float], degrees: Sequence[float]) -> Prior:

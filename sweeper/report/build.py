@@ -2,7 +2,6 @@
 `print_report` all.
 """
 
-import functools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +66,7 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
         describe(manifests, findings.entries, str(limits)),
         tuple(notes),
         loaded.problems,
-        verdict=make_verdict(findings, manifests),
+        make_verdict(findings, manifests),
     )
 
 
@@ -78,7 +77,9 @@ def begin_files(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple
     for group in report.findings.groups:  # before processes fork, each of which needs these
         for mean in filter(None, (*group.means.values(), group.weighted_new_model)):
             mean.interval()
-    make_tables = parallel.start(functools.partial(_make_csv_files, report.findings), cores)
+    make_tables = parallel.start(
+        lambda: {f"{spec.name}.csv": spec.csv(report.findings) for spec in TABLES}, cores
+    )
     make_page = page.begin_page(report, out, cores)
 
     @pause_garbage_collection()
@@ -90,10 +91,6 @@ def begin_files(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple
         return tuple(out / name for name in texts)
 
     return write
-
-
-def _make_csv_files(findings: Findings) -> dict[str, str]:
-    return {f"{spec.name}.csv": spec.csv(findings) for spec in TABLES}
 
 
 def locate_inspections(entries: Sequence[Entry]) -> list[str]:

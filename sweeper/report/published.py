@@ -88,7 +88,6 @@ SUITES = {  # weighted means, 0.75 AMP + 0.25 fp32
     "torchbench": Published(1.76, 1.76, *OF_2022),
     ALL: Published(1.43, 1.43, *OF_2022),  # 163 models of these three
 }
-PT2_SUITES = SUITES.keys() - {ALL}
 FAMILIES = {  # averages; the source does not say in which precision
     "cnn": Published(1.10, 1.10, *OF_2023),  # figure 5
     "vit": Published(1.02, 1.03, *OF_2023),  # figure 6
@@ -105,7 +104,7 @@ def find_published(group: Group) -> Published | None:
     if not group.suite and not group.is_whole:
         return FAMILIES.get(group.family)
     suites = {group.suite} if group.suite else {point.suite for point in group.points}
-    if suites == PT2_SUITES:
+    if suites == SUITES.keys() - {ALL}:
         return SUITES[ALL]
     if len(suites) == 1:
         return SUITES.get(suites.pop())

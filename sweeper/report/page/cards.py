@@ -66,19 +66,15 @@ def _make_card(group: Group, mean: Mean, published: References) -> Card:
     else:
         lines.append("no interval for these models")
     if mean is WEIGHTED:
-        lines += [*list_other_means(group), *_list_references(group, published)]
+        lines += list_other_means(group)
+        lines.append(f"slowdowns as 1.0: {ratio(group.weighted_clipped)}")
+        reference = find_published(group)
+        if reference and (group.key.mode, group.key.backend) == ("default", "inductor"):
+            otherwise = ", measured otherwise" if published.differences else ""
+            lines.append(f"published: {reference.label}{otherwise}")
     doubt = ""
     if bounds and bounds.high / bounds.low >= MAX_SPAN:
         doubt = "the interval is too wide to say more"
     elif not mean.count_sure(group):
         doubt = "something disturbed every model by more than its interval"
     return Card(str(group.key), ratio(estimate.ratio), lines, doubt)
-
-
-def _list_references(group: Group, published: References) -> list[str]:
-    lines = [f"slowdowns as 1.0: {ratio(group.weighted_clipped)}"]
-    reference = find_published(group)
-    if reference and (group.key.mode, group.key.backend) == ("default", "inductor"):
-        otherwise = ", measured otherwise" if published.differences else ""
-        lines.append(f"published: {reference.label}{otherwise}")
-    return lines

@@ -1,7 +1,8 @@
 """Figures of what compiling costs and saves besides step time: compile time, total time, memory."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.gains import find_candidate
@@ -19,8 +20,7 @@ from .plotly_parts import (
     SYMBOLS,
     Drawing,
     Figure,
-    Line,
-    PlotAxis,
+    Part,
     Trace,
     choose_colour,
     compiled_colour,
@@ -46,11 +46,9 @@ NO_COMPILE_TIME = "no trial with a speedup has a compile time with an empty cach
 
 def draw_compile_time(entries: Sequence[Entry]) -> Figure:
     """Draw cold compile time against speedup."""
-    shown, thinned = _select_known(entries, _compile_cold_s)
-    drawings = []
-    if shown:
-        xaxis = seconds_axis("compile time, empty cache", map(_compile_cold_s, shown))
-        drawings = [_scatter(shown, _compile_cold_s, xaxis, _describe_compile_time)]
+    shown, thinned = _select_known(entries, _read_compile_cold_s)
+    axis = partial(seconds_axis, "compile time, empty cache")
+    drawings = _scatter(shown, _read_compile_cold_s, axis, _describe_compile_time)
     caption = "Extra wall seconds of the first compiled steps with an empty cache."
     if any("compile_contended" in entry.flags for entry in shown):
         caption += " ≤: other work kept the processor busy, so the compile time alone is shorter."
@@ -58,8 +56,8 @@ def draw_compile_time(entries: Sequence[Entry]) -> Figure:
     return Figure("compile-time", title, caption + thinned, drawings, NO_COMPILE_TIME)
 
 
-def _compile_cold_s(entry: Entry) -> float:
-    return entry.result.compile_cold_s or 0.0
+def _read_compile_cold_s(entry: Entry) -> float | None:
+    return entry.result.compile_cold_s
 
 
 def _describe_compile_time(entry: Entry) -> str:
@@ -70,15 +68,14 @@ def _describe_compile_time(entry: Entry) -> str:
 def draw_memory(entries: Sequence[Entry]) -> Figure:
     """Draw the ratio of peak memory against speedup."""
     shown, thinned = _select_known(entries, peak_ratio)
-    drawings = []
-    if shown:
-        xaxis = ratio_axis("eager / compiled peak memory", map(peak_ratio, shown))
-        line = reference_line("x")
-        drawings = [
-            _scatter(
-                shown, peak_ratio, xaxis, lambda one: f"memory {show_memory_change(one)}", line
-            )
-        ]
+    axis = partial(ratio_axis, "eager / compiled peak memory")
+    drawings = _scatter(
+        shown,
+        peak_ratio,
+        axis,
+        lambda entry: f"memory {show_memory_change(entry)}",
+        reference_line("x"),
+    )
     caption = "Right of 1 compiling saves device memory, above 1 it saves time."
     missing = "no trial with a speedup has the peak memory of both arms"
     return Figure("memory", "Memory against speedup", caption + thinned, drawings, missing)
@@ -101,11 +98,15 @@ def _select_known(
 def _scatter(
     entries: Sequence[Entry],
     read: Callable[[Entry], float | None],
-    xaxis: PlotAxis,
+    axis: Callable[[Iterable[float]], Part],
     describe: Callable[[Entry], str],
-    *lines: Line,
-) -> Drawing:
-    """Draw speedups upwards, with a symbol per precision."""
+    *lines: Part,
+) -> list[Drawing]:
+    """Draw speedups upwards over what is read, with a symbol per precision; no trials give no
+    drawing.
+    """
+    if not entries:
+        return []
     groups = group_by(list_kinds(entries), entries)
     precisions = sorted({kind[0] for kind in groups})
     traces = []
@@ -118,8 +119,9 @@ def _scatter(
         hover = [describe_trial(entry, describe(entry)) for entry in found]
         xs, ys = list(map(read, found)), list(map(speedup, found))
         traces.append(points(", ".join(kind), xs, ys, marker, text=hover))
+    xaxis = axis(filter(None, map(read, entries)))
     yaxis = ratio_axis("speedup", map(speedup, entries))
-    return Drawing("all", traces, 420, lay_out(xaxis, yaxis, reference_line("y"), *lines))
+    return [Drawing("all", traces, 420, lay_out(xaxis, yaxis, reference_line("y"), *lines))]
 
 
 def draw_total_time(entries: Sequence[Entry]) -> Figure:

@@ -13,7 +13,6 @@ from .plotly_parts import (
     Trace,
     choose_colour,
     estimate_bars,
-    fill,
     lay_out,
     name_first,
     names_axis,
@@ -70,24 +69,22 @@ def _draw_rungs(title: str, found: Sequence[tuple[int, Rung]], names: Sequence[s
         trial = rung.entry.trial
         mode = trial.mode if is_compiled else "eager"
         colours.append(choose_colour(mode, trial.labels.precision))
-        hover.append(_describe(rung, names[place]))
+        over_before = ""
+        if rung.over_before and rung.before:
+            over_before = f"over {rung.before.title} {estimated(rung.over_before)}"
+        hover.append(
+            stack(
+                f"{names[place]}, {title}",
+                f"over eager as built {estimated(rung.speedup)}",
+                over_before,
+                prefix("over strongest eager ", estimated(rung.over_strongest)),
+            )
+        )
         places.append(place)
         speedups.append(rung.speedup)
-    return estimate_bars(title, places, speedups, fill(colours, pattern), hover)
+    return estimate_bars(title, places, speedups, colours, pattern, hover)
 
 
 def _rank(rung: Rung) -> int:
     """The place of a rung; one with compile settings of its own stands with that of its mode."""
     return RUNGS.index(rung.step.rung)
-
-
-def _describe(rung: Rung, name: str) -> str:
-    over_before = ""
-    if rung.over_before and rung.before:
-        over_before = f"over {rung.before.title} {estimated(rung.over_before)}"
-    return stack(
-        f"{name}, {rung.title}",
-        f"over eager as built {estimated(rung.speedup)}",
-        over_before,
-        prefix("over strongest eager ", estimated(rung.over_strongest)),
-    )

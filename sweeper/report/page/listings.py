@@ -240,12 +240,8 @@ def _link_files(entry: Entry, out: Path) -> list[list[str]]:
     seen = entry.record.inspection or Inspection()
     named = (("log", entry.record.log, ""), ("what the compiler did", seen.folder, "/summary.md"))
     for title, name, file in named:
-        if name and _is_inside(entry, name):
+        path = entry.folder / (name or "")
+        # Records may be somebody else's, and name what is outside their trial's folder.
+        if name and path.exists() and path.resolve().is_relative_to(entry.folder.resolve()):
             links.append([title, f"{address}/{quote(name)}{file}"])
     return links
-
-
-def _is_inside(entry: Entry, name: str) -> bool:
-    """Whether what a record names is in its trial's folder: records may be somebody else's."""
-    path = (entry.folder / name).resolve()
-    return path.exists() and path.is_relative_to(entry.folder.resolve())

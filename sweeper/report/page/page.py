@@ -32,13 +32,6 @@ from .listings import Listing, make_listing
 from .plotly_parts import Figure, list_shades
 
 DIGITS = 6  # of a number in a figure
-CARD_LINES = 4  # of a card that show at once
-CONVENTIONS = (
-    "Geometric means of eager / compiled step time, wall clock. In brackets the 95 % interval for "
-    "these models, in parentheses how many; undisturbed: the models whose speedups nothing "
-    "disturbed by more than their interval; weighted = 0.75 AMP + 0.25 fp32 over the models that "
-    "are ok and verified in both; a new model: where one more of the same kind would lie."
-)
 # The contents bar: a word for each section beside the tables, and its place among them.
 SECTIONS = {
     "again": (0, "Worth another run"),
@@ -86,24 +79,14 @@ def _render(
     script = _read("page.js")
     assert "</script" not in plotly.lower()
     findings = report.findings
-    trials, failed = len(findings.entries), len(findings.failed)
-    title = "Speedups of torch.compile"
-    if report.provenance.sweeps:
-        title = "speedups of torch.compile"
     cards, rest = make_cards(findings, published)
-    amp = f" AMP: {findings.amp}." if findings.amp else ""
     page = template.render(
         policy=_policy(plotly, script),
-        sweeps=report.provenance.sweeps,
-        title=title,
         css=_read("page.css"),
-        count=f"{trials:,} trials, {trials - failed:,} ok",
         report=report,
         published=published,
         cards=cards,
-        card_lines=CARD_LINES,
         rest=rest,
-        conventions=f"{CONVENTIONS}{amp}",
         legend=make_legend(findings),
         shades=list_shades(findings.entries),
         tables=tables,
@@ -150,9 +133,7 @@ def _make_tables(findings: Findings, out: Path) -> tuple[list[Listing], str]:
 
 
 def _make_figures(findings: Findings, published: References) -> tuple[list[Figure], str]:
-    """Make the figures; return them with the layout of their first choice only, and the data as
-    JSON.
-    """
+    """Make the figures; return them with their first choice only, and the data as JSON."""
     entries = findings.entries
     figures = [
         speedup_figures.draw_forest(entries),
@@ -167,8 +148,7 @@ def _make_figures(findings: Findings, published: References) -> tuple[list[Figur
     sketches = []
     data = []
     for figure in figures:
-        first = [replace(drawing, traces=()) for drawing in figure.drawings[:1]]
-        sketches.append(replace(figure, drawings=first))
+        sketches.append(replace(figure, drawings=figure.drawings[:1]))
         choices = []
         for item in figure.drawings:
             layout = {"height": item.height, **item.layout}

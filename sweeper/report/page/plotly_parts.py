@@ -24,10 +24,7 @@ from sweeper.report.columns.formats import ratio, shorten
 T = TypeVar("T")
 K = TypeVar("K")
 Trace = dict[str, Any]
-PlotAxis = dict[str, Any]
-Layout = dict[str, Any]
-Line = dict[str, Any]
-Marker = dict[str, Any]
+Part = dict[str, Any]  # an axis, a line across a figure, a layout, or the inside of a mark
 Numbers = Sequence[float | None]
 COLOURS = {  # numbers of page.css by mode
     "default": 0, "eager": 1, "reduce-overhead": 2, "max-autotune": 3,
@@ -55,7 +52,7 @@ class Drawing:
     name: str
     traces: Sequence[Trace]
     height: int  # in pixels
-    layout: Layout
+    layout: Part
 
 
 @dataclass(frozen=True)
@@ -147,7 +144,7 @@ def name_entries(entries: Sequence[Entry], without: str = "") -> list[str]:
     return names
 
 
-def points(name: str, xs: Numbers, ys: Numbers, marker: Marker, **more: Any) -> Trace:
+def points(name: str, xs: Numbers, ys: Numbers, marker: Part, **more: Any) -> Trace:
     """Describe a trace of points, or of lines where `mode` says so."""
     return {
         "type": "scatter",
@@ -162,9 +159,20 @@ def points(name: str, xs: Numbers, ys: Numbers, marker: Marker, **more: Any) -> 
 
 
 def bars(
-    name: str, xs: Numbers, ys: Numbers, marker: Marker, values: Numbers, **more: Any
+    name: str,
+    xs: Numbers,
+    ys: Numbers,
+    shades: Sequence[str],
+    pattern: str,
+    values: Numbers,
+    **more: Any,
 ) -> Trace:
-    """Describe a trace of bars with `values` written on the bars."""
+    """Describe a trace of bars with `values` written on the bars: in one colour or one for each,
+    hatched where there is a pattern.
+    """
+    marker: Part = {"color": shades[0] if len(set(shades)) == 1 else shades}
+    if pattern:
+        marker |= {"pattern": {"shape": pattern, "fillmode": "replace"}}
     return {
         "type": "bar",
         "hoverinfo": "text",
@@ -181,7 +189,8 @@ def estimate_bars(
     name: str,
     places: Numbers,
     estimates: Sequence[Estimate | None],
-    marker: Marker,
+    shades: Sequence[str],
+    pattern: str,
     hover: Sequence[str],
 ) -> Trace:
     """Describe a trace of bars with their intervals, a gap for each estimate that is missing."""
@@ -195,17 +204,8 @@ def estimate_bars(
         heights.append(middle or None)
         ends.append((low, middle, high))
     style = {"textposition": "outside", "cliponaxis": False, "hovertext": hover}
-    return bars(name, places, heights, marker, heights, error_y=error_bars(ends), **style)
-
-
-def fill(shades: Sequence[str], pattern: str) -> Marker:
-    """Describe the inside of bars: one colour for all or one for each, hatched where there is a
-    pattern.
-    """
-    inside: Marker = {"color": shades[0] if len(set(shades)) == 1 else shades}
-    if pattern:
-        inside |= {"pattern": {"shape": pattern, "fillmode": "replace"}}
-    return inside
+    whiskers = error_bars(ends)
+    return bars(name, places, heights, shades, pattern, heights, error_y=whiskers, **style)
 
 
 def error_bars(ends: Iterable[tuple[float, float, float]]) -> dict[str, Any]:
@@ -218,7 +218,7 @@ def error_bars(ends: Iterable[tuple[float, float, float]]) -> dict[str, Any]:
     }
 
 
-def names_axis(names: Sequence[str]) -> PlotAxis:
+def names_axis(names: Sequence[str]) -> Part:
     """Describe an axis with a name at 0, 1, 2 and so on."""
     return {
         "tickvals": list(range(len(names))),
@@ -228,7 +228,7 @@ def names_axis(names: Sequence[str]) -> PlotAxis:
     }
 
 
-def ratio_axis(title: str, values: Iterable[float | None]) -> PlotAxis:
+def ratio_axis(title: str, values: Iterable[float | None]) -> Part:
     """Describe a logarithmic axis, on which 2 and 1/2 are equally far from 1; it always shows 1."""
     logs = [0.0]
     for value in values:
@@ -237,22 +237,17 @@ def ratio_axis(title: str, values: Iterable[float | None]) -> PlotAxis:
     low, high = min(logs), max(logs)
     margin = max(0.06 * (high - low), 0.01)
     low, high = low - margin, high + margin
-    return log_axis(title, _choose_ticks(low, high), "{:g}".format, range=[low, high])
-
-
-def _choose_ticks(low: float, high: float) -> list[float]:
-    """Choose round numbers between two logarithms, with 1 among them and enough room between
-    neighbours.
-    """
+    # Round numbers, with 1 among them and enough room between neighbours.
     gap = (high - low) / MAX_TICKS
     chosen = [0.0]
     for at in sorted(map(math.log10, _TICKS), key=abs):
         if low <= at <= high and all(abs(at - other) >= gap for other in chosen):
             chosen.append(at)
-    return [round(10**at, 4) for at in sorted(chosen)]
+    ticks = [round(10**at, 4) for at in sorted(chosen)]
+    return log_axis(title, ticks, "{:g}".format, range=[low, high])
 
 
-def seconds_axis(title: str, values: Iterable[float]) -> PlotAxis:
+def seconds_axis(title: str, values: Iterable[float]) -> Part:
     """Describe a logarithmic axis with ticks at 1, 2 and 5, in milliseconds below one second, for
     positive seconds.
     """
@@ -272,9 +267,7 @@ def _show_seconds(seconds: float) -> str:
     return f"{seconds:,g} s" if seconds >= 1 else f"{1e3 * seconds:g} ms"
 
 
-def log_axis(
-    title: str, ticks: Sequence[float], show: Callable[[float], str], **more: Any
-) -> PlotAxis:
+def log_axis(title: str, ticks: Sequence[float], show: Callable[[float], str], **more: Any) -> Part:
     """Describe a logarithmic axis with a text at each tick; `more` are settings of plotly.js."""
     return {
         "title": {"text": title},
@@ -285,12 +278,12 @@ def log_axis(
     }
 
 
-def zero_axis(title: str) -> PlotAxis:
+def zero_axis(title: str) -> Part:
     """Describe an axis that shows 0."""
     return {"title": {"text": title}, "rangemode": "tozero"}
 
 
-def lay_out(xaxis: PlotAxis, yaxis: PlotAxis, *lines: Line, **more: Any) -> Layout:
+def lay_out(xaxis: Part, yaxis: Part, *lines: Part, **more: Any) -> Part:
     """Describe two axes and lines across the figure; `more` are settings of plotly.js."""
     layout = {"xaxis": xaxis, "yaxis": yaxis, **more}
     if lines:
@@ -298,7 +291,7 @@ def lay_out(xaxis: PlotAxis, yaxis: PlotAxis, *lines: Line, **more: Any) -> Layo
     return layout
 
 
-def reference_line(axis: str, at: float = 1, **style: Any) -> Line:
+def reference_line(axis: str, at: float = 1, **style: Any) -> Part:
     """Describe a line across the figure where `axis` has a value, by default 1, where compiling
     changes nothing.
     """

@@ -11,7 +11,7 @@ from sweeper.analysis.flags import UNVERIFIED, leave_out_housekeeping
 from sweeper.analysis.stats import ratio_of
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.gains import Gain, find_candidate
-from sweeper.report.answers.groups import ALL, AMP, FP32, Group, Mean
+from sweeper.report.answers.groups import ALL, AMP, FP32, Group
 from sweeper.report.answers.model_points import GroupKey
 from sweeper.report.answers.speedups import (
     read_speedup,
@@ -29,15 +29,13 @@ from .plotly_parts import (
     SYMBOLS,
     Drawing,
     Figure,
-    Line,
-    PlotAxis,
+    Part,
     Trace,
     bars,
     choose_colour,
     compiled_colour,
     error_bars,
     estimate_bars,
-    fill,
     group_by,
     label,
     lay_out,
@@ -75,8 +73,7 @@ MARKS = {
 
 def select_measured(entries: Sequence[Entry]) -> list[Entry]:
     """Select the trials with a speedup that can be drawn, the fastest first."""
-    measured = [entry for entry in entries if entry.is_ok and read_speedup(entry)]
-    return sorted(measured, key=speedup, reverse=True)
+    return sorted(filter(read_speedup, entries), key=speedup, reverse=True)
 
 
 def speedup(entry: Entry) -> float:
@@ -145,10 +142,9 @@ def _both_ends(start: str, entries: Sequence[Entry], max_entries: int) -> Drawin
     return _forest(name, [*entries[:half], *entries[-half:]], line)
 
 
-def _forest(name: str, entries: Sequence[Entry], *lines: Line) -> Drawing:
+def _forest(name: str, entries: Sequence[Entry], *lines: Part) -> Drawing:
     marks = list(MARKS)
-    ranks = [marks.index(_mark(entry)) for entry in entries]
-    keys = zip(list_kinds(entries), ranks, strict=True)
+    keys = zip(list_kinds(entries), map(marks.index, map(_mark, entries)), strict=True)
     number = len(entries)
     traces = []
     for (kind, rank), places in sorted(group_by(keys, range(number)).items()):
@@ -199,7 +195,7 @@ def _ends(entry: Entry) -> tuple[float, float, float]:
     return gain.low, gain.value, gain.high
 
 
-def _speedup_axis(entries: Iterable[Entry]) -> PlotAxis:
+def _speedup_axis(entries: Iterable[Entry]) -> Part:
     """Describe an axis that shows every speedup with its error bar."""
     return ratio_axis("speedup", chain.from_iterable(map(_ends, entries)))
 
@@ -253,10 +249,10 @@ def _backend_bars(name: str, series: Mapping[str, Sequence[Entry]]) -> Drawing:
     for index, (title, entries) in enumerate(series.items()):
         speedups = list(map(speedup, entries))
         places = [order.index(_backend(entry)) for entry in entries]
-        marker = fill(list(map(compiled_colour, entries)), pick(PATTERNS, index))
+        shades, pattern = list(map(compiled_colour, entries)), pick(PATTERNS, index)
         hover = list(map(describe_trial, entries))
         style = {"orientation": "h", "textposition": "auto", "hovertext": hover}
-        traces.append(bars(title, speedups, places, marker, speedups, **style))
+        traces.append(bars(title, speedups, places, shades, pattern, speedups, **style))
     height = 110 + len(order) * (18 + 14 * len(series))
     xaxis, yaxis = zero_axis("speedup"), names_axis(order)
     layout = lay_out(xaxis, yaxis, reference_line("x"), barmode="group")
@@ -334,23 +330,30 @@ def draw_families(groups: Sequence[Group], references: References) -> Figure:
 def _family_bars(name: str, by_key: Mapping[GroupKey, Sequence[Group]]) -> Drawing:
     every = list(chain.from_iterable(by_key.values()))
     order = [*sorted({group.family for group in every} - {ALL}), ALL]
+    common = set.intersection(*(set(key.parts) for key in by_key))
     traces = []
     modes: list[str] = []
     for key, groups in by_key.items():
         # of several keys with one mode
         pattern = pick(PATTERNS, modes.count(key.mode))
         modes.append(key.mode)
+        differing = [part for part in key.parts if part not in common]
+        series = ", ".join(differing) or str(key)
         places = [order.index(group.family) for group in groups]
         for mean in (AMP, FP32):
             if not mean.estimate(groups[-1]):
                 continue
             title = mean.title
             if len(by_key) > 1:
-                title = f"{mean.title}, {_shorten_key(key, by_key)}"
-            marker = fill([choose_colour(key.mode, mean.title)], pattern)
-            estimates = list(map(mean.estimate, groups))
-            hover = [_describe_mean(title, mean, group) for group in groups]
-            traces.append(estimate_bars(title, places, estimates, marker, hover))
+                title = f"{mean.title}, {series}"
+            estimates, hover = [], []
+            for group in groups:
+                estimate = mean.estimate(group)
+                estimates.append(estimate)
+                over = f"{estimated(estimate)} over {mean.describe_models(group)}"
+                hover.append(stack(f"{group.family}, {title}", over))
+            shades = [choose_colour(key.mode, mean.title)]
+            traces.append(estimate_bars(title, places, estimates, shades, pattern, hover))
     published = {}
     for group in every:
         item = find_published(group)
@@ -371,19 +374,6 @@ def _family_bars(name: str, by_key: Mapping[GroupKey, Sequence[Group]]) -> Drawi
     yaxis = zero_axis("speedup")
     layout = lay_out(xaxis, yaxis, reference_line("y"), barmode="group", bargap=0.25)
     return Drawing(name, traces, 400, layout)
-
-
-def _shorten_key(key: GroupKey, keys: Iterable[GroupKey]) -> str:
-    """Keep the parts of a key in which it differs from the other keys."""
-    common = set.intersection(*(set(other.parts) for other in keys))
-    return ", ".join(part for part in key.parts if part not in common) or str(key)
-
-
-def _describe_mean(title: str, mean: Mean, group: Group) -> str:
-    return stack(
-        f"{group.family}, {title}",
-        f"{estimated(mean.estimate(group))} over {mean.describe_models(group)}",
-    )
 
 
 def _dotted_lines(published: Mapping[int, Published]) -> Trace:

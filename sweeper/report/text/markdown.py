@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from sweeper.core.text import escape_markdown, printable
-from sweeper.report.answers.findings import Findings
 from sweeper.report.columns.column import MARKDOWN, Column, show_row
 from sweeper.report.columns.formats import join, sentence
 from sweeper.report.tables.registry import TABLES
@@ -34,31 +33,26 @@ def document(report: Report) -> str:
             sections.append(f"      {printable(item.command)}")  # code, to be copied as it is
     sections.append(bullets(facts))
     for spec in TABLES:
-        sections += _write_section(spec, report.findings)
+        items = spec.items(report.findings)
+        shown, lead = spec.arrange(items), spec.lead(items)
+        if not items and not lead:
+            continue
+        sections += [f"## {spec.title}", escape(sentence(lead)), *write_headlines(spec, items)]
+        meaning = ""
+        if shown:
+            columns = spec.shown(shown, report.findings, MARKDOWN)
+            sections.append(table(columns, shown[: spec.max_markdown_rows]))
+            meaning = escape(sentence(join(column.meaning for column in columns)))
+        hidden = len(shown) - spec.max_markdown_rows
+        if hidden > 0:
+            sections.append(f"And {hidden:,} more in {spec.name}.csv.")
+        sections += map(escape, map(sentence, spec.notes(items)))
+        sections += [meaning, escape(spec.explain(report.findings, items))]
     if report.notes:
         sections += ["## Notes", bullets(report.notes)]
     if report.problems:
         sections += ["## Records that could not be read", bullets(report.problems)]
     return f"{join(sections, PARAGRAPH)}\n"
-
-
-def _write_section(spec: TableSpec[T], findings: Findings) -> list[str]:
-    items = spec.items(findings)
-    shown, lead = spec.arrange(items), spec.lead(items)
-    if not items and not lead:
-        return []
-    sections = [f"## {spec.title}", escape(sentence(lead))]
-    sections += write_headlines(spec, items)
-    meaning = ""
-    if shown:
-        columns = spec.shown(shown, findings, MARKDOWN)
-        sections.append(table(columns, shown[: spec.max_markdown_rows]))
-        meaning = escape(sentence(join(column.meaning for column in columns)))
-    hidden = len(shown) - spec.max_markdown_rows
-    if hidden > 0:
-        sections.append(f"And {hidden:,} more in {spec.name}.csv.")
-    sections += map(escape, map(sentence, spec.notes(items)))
-    return [*sections, meaning, escape(spec.explain(findings, items))]
 
 
 def write_headlines(spec: TableSpec[T], items: Sequence[T]) -> list[str]:

@@ -6,7 +6,7 @@ import math
 import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import NamedTuple
@@ -72,16 +72,12 @@ class _Need(NamedTuple):
         """Describe what these models lack in these precisions, with the command for it and how long
         that takes, if a process of each of them took `took_s` together.
         """
-        command = ""
-        if self.command:
-            command = narrow(self.command, models, self._change(precisions))
         why = self.why
         if not math.isnan(took_s):
             why += f" (about {duration(took_s * self.processes)})"
-        return Again(why, tuple(model.name for model in models), tuple(precisions), command)
-
-    def _change(self, precisions: Sequence[str]) -> dict[str, str]:
-        """Change the overrides of the command to what the models lack."""
+        again = Again(why, tuple(model.name for model in models), tuple(precisions))
+        if not self.command:
+            return again
         changes: dict[str, str] = {}
         if OWN_PRECISION not in precisions:
             changes |= {"precision": ",".join(precisions)}
@@ -93,9 +89,10 @@ class _Need(NamedTuple):
             if "backend" in self.command or self.backend != "inductor":
                 changes |= {"backend": self.backend}
         if self.is_new:
-            return {**changes, "sweep": self.sweep}
-        again = {"measure.processes": str(self.processes), "sweep": f"{self.sweep}-again"}
-        return {**changes, **again}
+            changes |= {"sweep": self.sweep}
+        else:
+            changes |= {"measure.processes": str(self.processes), "sweep": f"{self.sweep}-again"}
+        return replace(again, command=narrow(self.command, models, changes))
 
 
 def list_again(
@@ -104,8 +101,15 @@ def list_again(
     """List what is worth another run, with one command for several precisions where the same models
     lack the same.
     """
-    commands = _find_commands(entries, manifests)
-    # Models in order, by what they lack and their precision, with the seconds of a process.
+    planned = list_planned(manifests)
+    commands = {}  # by case, the last one that planned a trial of it, and the name of its sweep
+    for entry in entries:
+        sweep = show(name_sweep(entry))
+        command = planned.get((sweep, entry.record.trial_id))
+        if command:
+            commands[show_axes(entry, CASE)] = command, sweep
+    # Models in order, by what they lack and their precision, with the wall seconds of a process of
+    # the trial that the answer rests on; not a number where they are not known.
     lacking: dict[tuple[_Need, str], dict[ReportedModel, float]] = defaultdict(dict)
     for answer in answers:
         first = answer.entry
@@ -113,7 +117,10 @@ def list_again(
         need = _find_need(answer, command, sweep)
         if need:
             model = ReportedModel(show_axis(first, "model"), show_axis(first, "suite") or None)
-            lacking[need, show_axis(first, "precision")][model] = _find_process_s(answer)
+            entry = answer.best.entry if answer.best else first
+            wall_s, processes = entry.record.wall_s, entry.result.processes
+            process_s = wall_s / processes if wall_s and processes else math.nan
+            lacking[need, show_axis(first, "precision")][model] = process_s
     precisions: dict[tuple[_Need, tuple[ReportedModel, ...]], dict[str, float]] = defaultdict(dict)
     for (need, precision), models in lacking.items():
         precisions[need, tuple(models)][precision] = sum(models.values())
@@ -121,15 +128,6 @@ def list_again(
     for (need, names), took_s in precisions.items():
         said.append(need.describe(names, list(took_s), sum(took_s.values())))
     return said
-
-
-def _find_process_s(answer: Answer) -> float:
-    """Return the wall seconds of a process of the trial that the answer rests on; not a number
-    where they are not known.
-    """
-    entry = answer.best.entry if answer.best else answer.entry
-    wall_s, processes = entry.record.wall_s, entry.result.processes
-    return wall_s / processes if wall_s and processes else math.nan
 
 
 def _find_need(answer: Answer, command: str, sweep: str) -> _Need | None:
@@ -146,20 +144,6 @@ def _find_need(answer: Answer, command: str, sweep: str) -> _Need | None:
     trial = answer.best.entry.trial
     mode, backend = trial.mode, trial.backend or "inductor"
     return _Need(why, mode, backend, False, MIN_PROCESSES_IF_HOST_BOUND, command, sweep)
-
-
-def _find_commands(
-    entries: Sequence[Entry], manifests: Sequence[Manifest]
-) -> dict[tuple[str, ...], tuple[str, str]]:
-    """Find the last command that planned a trial of each case, and the name of its sweep."""
-    planned = list_planned(manifests)
-    found = {}
-    for entry in entries:
-        sweep = show(name_sweep(entry))
-        command = planned.get((sweep, entry.record.trial_id))
-        if command:
-            found[show_axes(entry, CASE)] = command, sweep
-    return found
 
 
 def list_planned(manifests: Sequence[Manifest]) -> dict[TrialKey, str]:

@@ -1,6 +1,6 @@
 """The contents of a report, before they become files, text or a page."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from sweeper.report.answers.findings import Findings
@@ -17,5 +17,5 @@ class Report:
     provenance: Provenance
     notes: tuple[str, ...]  # what a reader should know beside the tables
     problems: tuple[str, ...]
+    verdict: Verdict
     paths: tuple[Path, ...] = ()  # of the files that were written
-    verdict: Verdict = field(default_factory=Verdict)

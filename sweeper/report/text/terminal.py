@@ -19,7 +19,6 @@ from sweeper.report.answers.trials import find_varying, name_trial, show_axes
 from sweeper.report.columns.column import TERMINAL, Column, show_row
 from sweeper.report.columns.formats import count, prefix
 from sweeper.report.tables.registry import TABLES
-from sweeper.report.tables.spec import TableSpec
 
 from .report import Report
 from .verdict import Verdict
@@ -40,10 +39,11 @@ def print_verdict(report: Report, console: Console) -> None:
     _print_best(report.findings.answers, console)
     console.print()
     last = len(report.verdict.sentences) - 1
-    parts = []  # texts with their numbers of lines
+    parts, least = [], []  # texts with their numbers of lines; the fewest of each part
     for texts in _write_verdict(report.verdict):
-        parts.append({text: _count_lines(text, console) for text in texts})
-    least = [min(sizes.values()) for sizes in parts]
+        sizes = {text: _count_lines(text, console) for text in texts}
+        parts.append(sizes)
+        least.append(min(sizes.values()))
     left = MAX_LINES
     for place, sizes in enumerate(parts):
         needed = sum(least[place + 1 :])
@@ -139,37 +139,29 @@ def _show_answer(answer: Answer) -> str:
 def print_tables(findings: Findings, console: Console) -> None:
     """Print the tables of the registry, the one that people want to see last."""
     for spec in sorted(TABLES, key=lambda spec: spec.is_last_in_terminal):
-        _print_section(spec, findings, console)
-
-
-def _print_section(spec: TableSpec[T], findings: Findings, console: Console) -> None:
-    items = spec.items(findings)
-    lead = escape(spec.lead(items))
-    if not items:
-        print_line(lead, console)
-        return
-    arranged = spec.arrange(items)
-    shown = arranged[: spec.max_terminal_rows]
-    if arranged:
-        console.print(f"\n[bold]{escape(spec.title.lower())}[/]", soft_wrap=True, highlight=False)
-    print_line(lead, console)
-    in_lines = False
-    for item in shown:
-        line, entry = spec.line(item), spec.entry(item)
-        if line and entry:
-            problem, rest = map(escape, line)
-            name = escape(name_trial(entry, findings.axes))
-            print_line(f"{name}: [red]{problem}[/]{rest}", console)
-            in_lines = True
-    if arranged and not in_lines:
-        _print_in_parts(spec.shown(arranged, findings, TERMINAL), shown, console)
-    if len(arranged) > len(shown):
-        print_line(f"and {len(arranged) - len(shown)} more in {spec.name}.csv", console)
-    for headline in spec.headlines(items):
-        style = "bold green" if headline.is_good else "bold"
-        print_line(f"{escape(headline.rows)}: [{style}]{escape(headline.text)}[/]", console)
-    for note in (*spec.notes(items), *spec.terminal_notes(items)):
-        print_line(escape(note), console)
+        items = spec.items(findings)
+        arranged = spec.arrange(items)
+        shown = arranged[: spec.max_terminal_rows]
+        if arranged:
+            print_line(f"\n[bold]{escape(spec.title.lower())}[/]", console)
+        print_line(escape(spec.lead(items)), console)
+        in_lines = False
+        for item in shown:
+            line, entry = spec.line(item), spec.entry(item)
+            if line and entry:
+                problem, rest = map(escape, line)
+                name = escape(name_trial(entry, findings.axes))
+                print_line(f"{name}: [red]{problem}[/]{rest}", console)
+                in_lines = True
+        if arranged and not in_lines:
+            _print_in_parts(spec.shown(arranged, findings, TERMINAL), shown, console)
+        if len(arranged) > len(shown):
+            print_line(f"and {len(arranged) - len(shown)} more in {spec.name}.csv", console)
+        for headline in spec.headlines(items):
+            style = "bold green" if headline.is_good else "bold"
+            print_line(f"{escape(headline.rows)}: [{style}]{escape(headline.text)}[/]", console)
+        for note in (*spec.notes(items), *spec.terminal_notes(items)):
+            print_line(escape(note), console)
 
 
 def _print_in_parts(columns: Sequence[Column[T]], items: Sequence[T], console: Console) -> None:

@@ -214,9 +214,8 @@ def _describe_failures(findings: Findings) -> tuple[str, str, str]:
     named = ", ".join(f"{number} {status}" for status, number in counts)
     trials = count(len(findings.entries), "trial")
     failed = f"{len(findings.failed)} of {trials} failed: {named}"
-    ordered = sorted(findings.failed, key=rank_trial)
     first = min(
-        ordered,
+        sorted(findings.failed, key=rank_trial),
         key=lambda one: (not one.record.judges_the_compiler, one.record.status in NOT_RUN),
     )
     message = shorten(show(first.record.first_line), MAX_MESSAGE_CHARACTERS)

@@ -30,6 +30,7 @@ from sweeper.report.columns.formats import sentence
 from sweeper.report.page import listings, page
 from sweeper.report.page.legend import make_legend
 from sweeper.report.text.report import Report
+from sweeper.report.text.verdict import Verdict
 
 HOSTILE = "<img src=x onerror=alert(1)></script><!--"
 FIGURES = (
@@ -459,7 +460,7 @@ def test_links_start_from_the_folder_of_the_page(tmp_path: Path, out: str) -> No
 
 def test_a_trial_whose_folder_is_elsewhere_has_no_links(tmp_path: Path) -> None:
     moved = [replace(entry, folder=tmp_path / "gone") for entry in loaded(tmp_path, PAIR)]
-    report = Report(Findings(moved), Provenance(), (), ())
+    report = Report(Findings(moved), Provenance(), (), (), Verdict())
     data = data_of(page.begin_page(report, tmp_path)())
     assert [row["links"] for row in data["tables"]["speedups"]["rows"]] == [[], []]
 
