@@ -76,27 +76,32 @@ def watch(machine: Host, seconds: float) -> Host:
     passed. Unchanged where the kernel does not tell.
     """
     cores = range(os.cpu_count() or 1)
-    programs_s, start, before_s = _read_programs_s(), time.monotonic(), busy_s(cores)
+    programs, start, before_s = _read_programs(), time.monotonic(), busy_s(cores)
     time.sleep(seconds)
     passed_s, spent_s = time.monotonic() - start, busy_s(cores) - before_s
     if not before_s:
         return machine
-    now_s = _read_programs_s()
-    busy = {name: (now_s[name] - programs_s.get(name, 0.0)) / passed_s for name in now_s}
+    busy = {}
+    for number, (name, total_s) in _read_programs().items():
+        _, earlier_s = programs.get(number, (name, 0.0))  # it may have had another name
+        busy[name] = (total_s - earlier_s) / passed_s
     most = heapq.nlargest(MAX_PROGRAMS, busy, busy.__getitem__)
     shown = tuple(f"{name} {busy[name]:.1f}" for name in most if busy[name] > 0.1)
     return replace(machine, load=min(machine.load or 0.0, spent_s / passed_s), busy_with=shown)
 
 
-def _read_programs_s() -> dict[str, float]:
-    """Read the processor seconds of every other process, by `name (pid N)`: proc_pid_stat(5)."""
+def _read_programs() -> dict[str, tuple[str, float]]:
+    """Read the name, `NAME (pid N)`, and the processor seconds of every other process, by its
+    number: proc_pid_stat(5).
+    """
     found = {}
     for folder in (ROOT / "proc").glob("[0-9]*"):
         # the name may have any character in it
         begin, _, rest = _text(f"proc/{folder.name}/stat").rpartition(") ")
         if rest and folder.name != str(os.getpid()):
             name = f"{begin.partition('(')[2]} (pid {folder.name})"
-            found[name] = sum(map(int, rest.split()[11:13])) / TICKS_PER_SECOND
+            seconds = sum(map(int, rest.split()[11:13])) / TICKS_PER_SECOND
+            found[folder.name] = name, seconds
     return found
 
 

@@ -110,11 +110,17 @@ def test_only_the_cores_asked_for_count(root: Path) -> None:
     assert host.busy_s({0}) == 160 / host.TICKS_PER_SECOND
 
 
-def test_busy_cores_are_counted_over_a_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The seconds of both clocks come from lists: two of four cores were busy for three seconds."""
+NAMES = ("own", "tar", "c) 3 (x", "kworker-idle")
 
-    def write_processes(*seconds: float) -> None:
-        for pid, (name, spent_s) in enumerate(zip(NAMES, seconds, strict=True), 10):
+
+def test_busy_cores_are_counted_over_a_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The seconds of both clocks come from lists: two of four cores were busy for three seconds.
+
+    A kernel's worker has another name than before, and was busy long ago.
+    """
+
+    def write_processes(*seconds: float, names: tuple[str, ...] = NAMES) -> None:
+        for pid, (name, spent_s) in enumerate(zip(names, seconds, strict=True), 10):
             ticks = round(spent_s * host.TICKS_PER_SECOND)
             stat = (
                 f"{pid} ({name}) R 1 1 1 0 -1 4194304 1 0 0 0 {ticks // 3} {ticks - ticks // 3} 0 0"
@@ -123,17 +129,17 @@ def test_busy_cores_are_counted_over_a_time(root: Path, monkeypatch: pytest.Monk
 
     clock, busy = iter([10.0, 13.0]), iter([100.0, 106.0])
     monkeypatch.setattr(host.time, "monotonic", lambda: next(clock))
-    monkeypatch.setattr(host.time, "sleep", lambda _seconds: write_processes(4.0, 3.3, 9.0, 2.1))
+    later = (*NAMES[:-1], "kworker-writeback")
+    monkeypatch.setattr(
+        host.time, "sleep", lambda _seconds: write_processes(4.0, 3.3, 9.0, 50.1, names=later)
+    )
     monkeypatch.setattr(host, "busy_s", lambda _cores: next(busy))
     monkeypatch.setattr(host.os, "getpid", lambda: 10)  # which is not named
-    write_processes(1.0, 1.8, 6.0, 2.0)
+    write_processes(1.0, 1.8, 6.0, 50.0)
     machine = host.Host("a processor", 4, 4, load=2.5)
     watched = host.watch(machine, 3.0)
     assert watched.load == 2.0
     assert watched.busy_with == ("c) 3 (x (pid 12) 1.0", "tar (pid 11) 0.5")
-
-
-NAMES = ("own", "tar", "c) 3 (x", "idle")
 
 
 def test_a_process_is_named_where_it_is_seen_to_use_the_gpu(root: Path) -> None:
