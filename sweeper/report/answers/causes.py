@@ -21,8 +21,6 @@ from .gains import MIN_GAIN
 
 WAITS = "the device waits for the host"
 GRAPHS = "mode=reduce-overhead launches its kernels all at once"
-LARGER_BATCH = "a larger batch gives the device more to do"
-RECOMPILE = "recompile"
 HAVE_PLACES = {"graph_break": "graph break", "cudagraph_skip": "skipped CUDA graph"}
 
 
@@ -82,7 +80,7 @@ def _find_causes(entry: Entry) -> Iterator[Cause]:
     result, trial, diagnostics = entry.result, entry.trial, entry.record.diagnostics
     share, step_s = result.compiled_waits_fraction, result.step_s.compiled
     if share is not None and step_s and result.host_bound_arms in ("compiled", "both"):
-        fix, detail = LARGER_BATCH, WAITS
+        fix, detail = "a larger batch gives the device more to do", WAITS
         has_graphs = trial.mode in GRAPH_MODES or "triton.cudagraphs" in trial.compile.options
         if trial.backend == "inductor" and not has_graphs:  # another mode would record them
             fix, detail = GRAPHS, f"{WAITS}; {GRAPHS}"
@@ -96,8 +94,8 @@ def _find_causes(entry: Entry) -> Iterator[Cause]:
         if diagnostics.recompiles:
             inspect = "" if trial.workload == SCRIPT else " or inspect=true"
             detail = f"TORCH_LOGS=recompiles{inspect} says why"
-            says, fix = CAUSES[RECOMPILE].says, _fix(RECOMPILE)
-            yield Cause(entry, RECOMPILE, detail, says, fix, diagnostics.recompiles)
+            says, fix = CAUSES["recompile"].says, _fix("recompile")
+            yield Cause(entry, "recompile", detail, says, fix, diagnostics.recompiles)
     fix = _fix("cudagraph_skip")
     if trial.device == "cpu":
         fix = "Nothing: on a GPU this mode records them."
