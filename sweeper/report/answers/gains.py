@@ -112,12 +112,13 @@ class Candidate:
         if not UNVERIFYING.isdisjoint(self.entry.flags):
             reasons.append("unverified")
         distance = abs(math.log(self.gain.value) - math.log(self.turn))
-        moving = []
-        for flag, share in self.entry.disturbances.items():
-            if math.log1p(share) > max(distance, math.log1p(self.gain.share)):
-                moving.append(FLAGS[flag].cause)
+        reach = max(distance, math.log1p(self.gain.share))
+        shares = self.entry.disturbances.items()
+        moving = dict.fromkeys(
+            FLAGS[flag].cause for flag, share in shares if math.log1p(share) > reach
+        )
         if moving:
-            reasons.append(f"disturbed: {', '.join(dict.fromkeys(moving))}")
+            reasons.append(f"disturbed: {', '.join(moving)}")
         if self.steps is not None and "compile_contended" in self.entry.flags:
             reasons.append("its compile time is an upper bound")
         return tuple(reasons)

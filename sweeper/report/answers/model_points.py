@@ -18,7 +18,7 @@ from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import count
 
 from .gains import find_doubts
-from .trials import name_backend, rank_mode
+from .trials import rank_mode
 
 NamedPrecision = tuple[str, Precision]
 
@@ -130,7 +130,7 @@ def collect(entries: Iterable[Entry]) -> ModelPoints:
     counts: dict[Row, Counter[NamedPrecision]] = defaultdict(Counter)
     for entry in filter(has_weight, entries):
         trial = entry.trial
-        key = GroupKey(trial.workload, trial.mode, name_backend(entry), entry.variant)
+        key = GroupKey(trial.workload, trial.mode, trial.backend, entry.variant)
         row, precision = (key, trial.labels.weight or ""), (trial.labels.precision, trial.precision)
         weighted.append((row, precision, entry))
         counts[row][precision] += 1

@@ -18,10 +18,9 @@ NAMING_AXES = ("precision", "mode", *TRIAL_AXES)
 
 def name_backend(entry: Entry) -> str | None:
     """Return the backend's name; None where nothing is compiled."""
-    trial = entry.trial
-    if trial.mode == "eager":
+    if entry.trial.mode == "eager":
         return None
-    return trial.backend
+    return entry.trial.backend
 
 
 @lru_cache(maxsize=1000)

@@ -4,8 +4,6 @@ from collections.abc import Iterable
 
 from sweeper.analysis.stats import Estimate
 
-MAX_NAMES = 3  # in a line
-
 
 def figure(value: float | None) -> str:
     """Show three significant digits, and large numbers without an exponent."""
@@ -75,7 +73,7 @@ def sentence(line: str) -> str:
     return f"{line[:1].upper()}{line[1:].removesuffix('.')}."
 
 
-def shorten_names(names: Iterable[str], between: str = ", ", max_names: int = MAX_NAMES) -> str:
+def shorten_names(names: Iterable[str], between: str = ", ", max_names: int = 3) -> str:
     """Join the first few names and say how many more there are."""
     listed = list(names)
     joined, hidden = between.join(listed[:max_names]), len(listed) - max_names

@@ -122,8 +122,6 @@ class LadderTable(TableSpec[Rung]):
         return [f"on {answer.name(axes)}: {answer.explain()}" for answer in answers]
 
     def explain(self, findings: Findings, items: Sequence[Rung]) -> str:
-        if not items:
-            return ""
         spread = dict.fromkeys(answer.model for answer in findings.ladders if answer.num_gpus > 1)
         moved = ""
         if spread:
