@@ -21,6 +21,7 @@ from .gains import MIN_GAIN
 
 WAITS = "the device waits for the host"
 GRAPHS = "mode=reduce-overhead launches its kernels all at once"
+LARGER_BATCH = "a larger batch gives the device more to do"
 HAVE_PLACES = {"graph_break": "graph break", "cudagraph_skip": "skipped CUDA graph"}
 
 
@@ -80,7 +81,7 @@ def _find_causes(entry: Entry) -> Iterator[Cause]:
     result, trial, diagnostics = entry.result, entry.trial, entry.record.diagnostics
     share, step_s = result.compiled_waits_fraction, result.step_s.compiled
     if share is not None and step_s and result.host_bound_arms in ("compiled", "both"):
-        fix, detail = "a larger batch gives the device more to do", WAITS
+        fix, detail = LARGER_BATCH, WAITS
         has_graphs = trial.mode in GRAPH_MODES or "triton.cudagraphs" in trial.compile.options
         if trial.backend == "inductor" and not has_graphs:  # another mode would record them
             fix, detail = GRAPHS, f"{WAITS}; {GRAPHS}"
