@@ -67,7 +67,8 @@ def name_origins(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]
     are_mixed = len(set(torches)) > len(dict(torches))  # some trial has two versions
     origins: list[tuple[str, ...]] = []
     for (record, _), known, (_, torch) in zip(records, seen, torches, strict=True):
-        type_, name, parts = record.trial.device, "unknown", list[str]()
+        type_, name = record.trial.device, "unknown"
+        parts: list[str] = []
         same_type = [kind for kind in kinds if kind.type == type_]
         if len(known) == 1:
             (kind,) = known

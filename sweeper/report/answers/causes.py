@@ -22,6 +22,7 @@ from .gains import MIN_GAIN
 WAITS = "the device waits for the host"
 GRAPHS = "mode=reduce-overhead launches its kernels all at once"
 LARGER_BATCH = "a larger batch gives the device more to do"
+RECOMPILE = "recompile"
 HAVE_PLACES = {"graph_break": "graph break", "cudagraph_skip": "skipped CUDA graph"}
 
 
@@ -95,8 +96,8 @@ def _find_causes(entry: Entry) -> Iterator[Cause]:
         if diagnostics.recompiles:
             inspect = "" if trial.workload == SCRIPT else " or inspect=true"
             detail = f"TORCH_LOGS=recompiles{inspect} says why"
-            says, fix = CAUSES["recompile"].says, _fix("recompile")
-            yield Cause(entry, "recompile", detail, says, fix, diagnostics.recompiles)
+            says, fix = CAUSES[RECOMPILE].says, _fix(RECOMPILE)
+            yield Cause(entry, RECOMPILE, detail, says, fix, diagnostics.recompiles)
     fix = _fix("cudagraph_skip")
     if trial.device == "cpu":
         fix = "Nothing: on a GPU this mode records them."

@@ -344,10 +344,12 @@ def _list_untried(answer: Answer, left: Sequence[Candidate]) -> tuple[str, ...]:
         tried_graphs |= is_cpu or has_graphs or trial.compile.asks_for_cuda_graphs
     if not tried_without:
         return ("default",)
+    if tried_graphs:
+        return ()
     for one in left:
-        # would it gain if the device never waited for the host?
         waits = one.result.compiled_waits_fraction
+        # whether it would gain if the device never waited for the host, or may
         may_gain = waits is None or one.gain.value > (1 + MIN_GAIN) * (1 - waits)
-        if one.entry.trial.backend == "inductor" and may_gain and not tried_graphs:
+        if one.entry.trial.backend == "inductor" and may_gain:
             return ("reduce-overhead",)
     return ()
