@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 from sweeper.analysis.margins import find_margin
+from sweeper.analysis.stats import difference
 from sweeper.core.trial import OF_COMPILING
 
 from .entries import Entry, OverStrongest
@@ -28,7 +29,12 @@ def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
             moved.update(group)
     over_strongest: dict[Entry, OverStrongest] = {}
     for ladder in find_ladders(entries):
-        over_strongest |= ladder.find_speedups_over_strongest()
+        strongest = ladder.strongest
+        for entry in ladder.compiled:
+            time = entry.result.compiled_step
+            if strongest and strongest.time and time and not entry.record.smaller_batch_size:
+                speedup = difference(strongest.time, time)
+                over_strongest[entry] = OverStrongest(strongest.title, speedup)
     found = []
     for entry in entries:
         flags = entry.flags

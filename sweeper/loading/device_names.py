@@ -45,51 +45,42 @@ def name_origins(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]
     An origin is e.g. `("device=cuda", "gpu=NVIDIA H200", "torch=2.13.0")`. It holds only what
     differs: the type of the device, devices of one type, and torch where one trial was run with
     several versions. An interpreter that the grid asked for (`worker.python`) makes another trial,
-    with a variant of its own.
-    """
-    origins = _name_devices(records)
-    torches = []
-    for record, _ in records:
-        version = get_mapping(record.environment, "versions").get("torch", "unknown")
-        torches.append((record.trial_id, f"torch={printable(str(version))}"))
-    if len(set(torches)) > len(dict(torches)):  # some trial has two
-        for number, (_, torch) in enumerate(torches):
-            origins[number] += (torch,)
-    return origins
-
-
-def _name_devices(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]]:
-    """Name the device of each record. A trial that ended before it saw its device has the only one
-    of its sweep.
+    with a variant of its own. A trial that ended before it saw its device has the only one of its
+    sweep.
     """
     kinds: list[DeviceKind] = []  # of devices that are alike, the first
     seen: list[set[DeviceKind]] = []
     by_sweep: dict[tuple[Path, str], set[DeviceKind]] = defaultdict(set)
+    torches: list[tuple[str, str]] = []
     for record, sweep in records:
-        device, of_sweep = read_device(record), by_sweep[sweep, record.trial.device]
-        if device is None:
-            seen.append(of_sweep)
-            continue
-        kind = next(filter(device.is_like, kinds), device)
-        seen.append({kind})
-        of_sweep.add(kind)
-        if kind not in kinds:
-            kinds.append(kind)
+        device, known = read_device(record), by_sweep[sweep, record.trial.device]
+        if device is not None:
+            kind = next(filter(device.is_like, kinds), device)
+            if kind not in kinds:
+                kinds.append(kind)
+            known.add(kind)
+            known = {kind}
+        seen.append(known)
+        version = get_mapping(record.environment, "versions").get("torch", "unknown")
+        torches.append((record.trial_id, f"torch={printable(str(version))}"))
     types = {record.trial.device for record, _ in records}
-    names = []
-    for (record, _), known in zip(records, seen, strict=True):
+    are_mixed = len(set(torches)) > len(dict(torches))  # some trial has two versions
+    origins: list[tuple[str, ...]] = []
+    for (record, _), known, (_, torch) in zip(records, seen, torches, strict=True):
         type_, name = record.trial.device, "unknown"
+        parts: list[str] = []
         same_type = [kind for kind in kinds if kind.type == type_]
         if len(known) == 1:
             (kind,) = known
             name = kind.name_among(same_type)
-        parts: tuple[str, ...] = ()
         if len(types) > 1:
-            parts += (f"device={type_}",)
+            parts.append(f"device={type_}")
         if len(same_type) > 1:
-            parts += (f"{VARIANT_KEYS.get(type_, type_)}={name}",)
-        names.append(parts)
-    return names
+            parts.append(f"{VARIANT_KEYS.get(type_, type_)}={name}")
+        if are_mixed:
+            parts.append(torch)
+        origins.append(tuple(parts))
+    return origins
 
 
 def read_device(record: Record) -> DeviceKind | None:

@@ -6,18 +6,18 @@ are for a recommendation. A ladder belongs to one sweep and one kind of device.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sweeper.analysis.flags import FAILED_BEFORE, UNVERIFIED
-from sweeper.analysis.stats import Estimate, difference, pool_estimates
+from sweeper.analysis.stats import Estimate, pool_estimates
 from sweeper.core import ladder
 from sweeper.core.backends import GRAPHED
 from sweeper.core.trial import Compile, Trial
 
 from .device_names import name_origins
-from .entries import Entry, OverStrongest
+from .entries import Entry
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,17 +33,14 @@ class Step:
 
 @dataclass(frozen=True, eq=False)
 class Ladder:
-    """The rungs in order, and every trial of the same eager step that was compiled."""
+    """The rungs in order, eager as built first, and every trial of the same eager step that was
+    compiled.
+    """
 
     plain: Trial  # its labels and axes without any rung's
     origin: tuple[str, ...]  # its device as in `name_origins`, where its sweep has several
     steps: tuple[Step, ...]
     compiled: tuple[Entry, ...]
-
-    @property
-    def eager(self) -> Step | None:
-        """Eager as built, where it was measured."""
-        return next((step for step in self.steps if step.rung == ladder.EAGER and step.time), None)
 
     @property
     def strongest(self) -> Step | None:
@@ -67,27 +64,14 @@ class Ladder:
                 times[step] = step.time.log
         return min(times, key=times.__getitem__, default=None)
 
-    def find_speedups_over_strongest(self) -> dict[Entry, OverStrongest]:
-        """Compare every compiled trial that is ok with the strongest eager."""
-        strongest = self.strongest
-        if strongest is None or strongest.time is None:
-            return {}
-        found = {}
-        for entry in self.compiled:
-            step = entry.result.compiled_step
-            if step and not entry.record.smaller_batch_size:
-                found[entry] = OverStrongest(strongest.title, difference(strongest.time, step))
-        return found
 
-
-def find_ladders(entries: Iterable[Entry]) -> list[Ladder]:
+def find_ladders(entries: Iterable[Entry]) -> Iterator[Ladder]:
     """Find the models with eager as built and at least one other way to run eager, in order of
     appearance.
     """
     by_sweep: dict[Path, list[Entry]] = defaultdict(list)
     for entry in entries:
         by_sweep[entry.sweep].append(entry)
-    found: list[Ladder] = []
     for sweep in by_sweep.values():
         varied = {entry.trial.model.name for entry in sweep if _is_variant(entry.trial)}
         if not varied:
@@ -100,8 +84,7 @@ def find_ladders(entries: Iterable[Entry]) -> list[Ladder]:
                 groups[_strip(entry.trial).id, origin].append(entry)
         for (_, origin), group in groups.items():
             if built := _build(origin, group):
-                found.append(built)
-    return found
+                yield built
 
 
 def _is_variant(trial: Trial) -> bool:
@@ -115,15 +98,12 @@ def _one_liners(trial: Trial) -> tuple[str, str, bool]:
 
 def _strip(trial: Trial) -> Trial:
     """The trial with mode=default and nothing of what a rung chooses."""
-    overrides = (
-        part
-        for part in trial.labels.overrides.split("; ")
-        if not part.startswith("model.memory_format=")
-    )
+    parts = trial.labels.overrides.split("; ")
+    overrides = "; ".join(part for part in parts if not part.startswith("model.memory_format="))
     return replace(
         trial,
         model=replace(trial.model, memory_format="contiguous"),
-        labels=replace(trial.labels, rung=None, overrides="; ".join(overrides)),
+        labels=replace(trial.labels, rung=None, overrides=overrides),
         mode="default",
         backend="inductor",
         compile=Compile(),
@@ -135,7 +115,7 @@ def _strip(trial: Trial) -> Trial:
 def _build(origin: tuple[str, ...], group: Sequence[Entry]) -> Ladder | None:
     if not any(_is_variant(entry.trial) for entry in group):
         return None
-    plain = _strip(group[0].record.trial)
+    plain = _strip(group[0].trial)
     steps: list[Step] = []
     for rung in ladder.RUNGS:
         steps += _find_steps(plain, rung, group)
@@ -145,12 +125,12 @@ def _build(origin: tuple[str, ...], group: Sequence[Entry]) -> Ladder | None:
     return Ladder(plain, origin, tuple(steps), compiled)
 
 
-def _find_steps(plain: Trial, rung: str, group: Sequence[Entry]) -> list[Step]:
+def _find_steps(plain: Trial, rung: str, group: Sequence[Entry]) -> Iterator[Step]:
     """Find the trials of a rung: of an eager one its own, or else the trials whose eager arm is
     that.
     """
     if ladder.explain_not_for(plain, rung):
-        return []
+        return
     expected, title = ladder.climb(plain, rung), ladder.TITLES[rung]
     own: list[Entry] = []
     timed: list[Entry] = []
@@ -164,17 +144,15 @@ def _find_steps(plain: Trial, rung: str, group: Sequence[Entry]) -> list[Step]:
                 timed.append(entry)
                 times.append(eager)
     if rung in ladder.EAGER_RUNGS and own:
-        return [_make_step(rung, title, own[0], _pool_arms(own[0]))]
-    if rung in ladder.EAGER_RUNGS and timed:
-        return [_make_step(rung, title, timed[0], pool_estimates(times))]
-    steps = []
-    for entry in own:  # with its compile settings, e.g. `compile default (compile.scope=step)`
-        whole, compiled = title, entry.result.compiled_step
-        settings = [part for part in entry.variant.split("; ") if part.startswith("compile.")]
-        if settings:
-            whole += f" ({', '.join(settings)})"
-        steps.append(_make_step(rung, whole, entry, compiled))
-    return steps
+        yield _make_step(rung, title, own[0], _pool_arms(own[0]))
+    elif rung in ladder.EAGER_RUNGS and timed:
+        yield _make_step(rung, title, timed[0], pool_estimates(times))
+    else:
+        for entry in own:  # with its compile settings, e.g. `compile default (compile.scope=step)`
+            parts = entry.variant.split("; ")
+            settings = ", ".join(part for part in parts if part.startswith("compile."))
+            whole = f"{title} ({settings})" if settings else title
+            yield _make_step(rung, whole, entry, entry.result.compiled_step)
 
 
 def _make_step(rung: str, title: str, entry: Entry, time: Estimate | None) -> Step:

@@ -28,7 +28,7 @@ def judge_modes(sweep: Path) -> Judged:
     for answer in choose_all(load([sweep]).entries):
         for entry in answer.entries:
             one = find_candidate(entry) if entry.is_ok else None
-            if answer.chosen and one and one.gains and one.name != answer.chosen.name:
+            if answer.chosen and one and one.gain.low > one.turn and one.name != answer.chosen.name:
                 found.append((answer, one))
                 best = answer.chosen.entry.trial.id
                 pairs.append(Pair(sides[entry.trial.id], sides[best]))

@@ -6,8 +6,7 @@ anything else do.
 """
 
 from collections import defaultdict
-from collections.abc import Hashable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Hashable, Iterable, Sequence
 
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
@@ -26,8 +25,6 @@ SWITCHES = (
     "autocast",
     "grad_scaler",
 )
-
-K = TypeVar("K", bound=Hashable)
 
 
 def find_mixtures(entries: Sequence[Entry]) -> list[str]:
@@ -58,20 +55,25 @@ def find_mixtures(entries: Sequence[Entry]) -> list[str]:
             f"trials ran on different devices, which no mean mixes: {', '.join(sorted(devices))} "
             "(in variant)"
         )
-    if mixed := _find_mixed(torches):
-        different = sorted(set[str]().union(*mixed.values()))
-        lines.append(f"means hold trials of different versions of torch: {', '.join(different)}")
-    if _find_mixed(clocks):
+    if mixed := _find_mixed(torches.values()):
+        different = ", ".join(sorted(mixed))
+        lines.append(f"means hold trials of different versions of torch: {different}")
+    if _find_mixed(clocks.values()):
         lines.append("means hold trials timed step by step (measure.clock=step) beside others")
     differing: dict[str, set[str]] = defaultdict(set)
-    for (switch, _), found in _find_mixed(switches).items():
-        differing[switch] |= found
+    for (switch, _), found in switches.items():
+        if len(found) > 1:
+            differing[switch] |= found
     for switch, found in differing.items():
         values = shorten_names(sorted(found))
         lines.append(f"means hold trials with different settings: {switch} {values}")
     return [printable(line) for line in lines]
 
 
-def _find_mixed(values: Mapping[K, set[str]]) -> dict[K, set[str]]:
-    """Select the keys that have several values."""
-    return {key: found for key, found in values.items() if len(found) > 1}
+def _find_mixed(groups: Iterable[set[str]]) -> set[str]:
+    """Find the values of the groups that have several."""
+    mixed: set[str] = set()
+    for found in groups:
+        if len(found) > 1:
+            mixed |= found
+    return mixed

@@ -127,7 +127,13 @@ class Answer:
         if one is None:
             return f"{self.verdict}: {self.why_not}{unsure}"
         name = f"compile {one.name}" if self.is_sure else f"{one.name}, unsure"
-        figures = show_gain(one), show_payback(one), show_memory(one)
+        figures = [show_gain(one)]
+        if one.result.break_even_steps.value is not None:
+            steps = math.ceil(one.result.break_even_steps.value)
+            took = duration(one.total_s(steps) or 0.0)
+            figures.append(f"pays back after {steps:,} steps ({took})")
+        if abs(memory_change_percent(one.entry) or 0.0) >= MIN_MEMORY_CHANGE:
+            figures.append(f"peak memory {show_memory_change(one.entry)}")
         return f"{name}: {join(figures)}{unsure}"
 
 
@@ -139,21 +145,6 @@ def show_gain(one: Candidate) -> str:
     step = f"step {ratio(ratio_of(one.result.speedup))}x" if one.of_loop else ""
     device = f"{ratio(one.device.value)}x by the device" if one.device else ""
     return join((shown, step, device), ", ")
-
-
-def show_payback(one: Candidate) -> str:
-    """E.g. `pays back after 3,178 steps (12 min)`."""
-    if one.result.break_even_steps.value is None:
-        return ""
-    steps = math.ceil(one.result.break_even_steps.value)
-    return f"pays back after {steps:,} steps ({duration(one.total_s(steps) or 0.0)})"
-
-
-def show_memory(one: Candidate) -> str:
-    """E.g. `peak memory +16 %`; nothing of a change below `MIN_MEMORY_CHANGE`."""
-    if abs(memory_change_percent(one.entry) or 0.0) < MIN_MEMORY_CHANGE:
-        return ""
-    return f"peak memory {show_memory_change(one.entry)}"
 
 
 def choose_all(entries: Iterable[Entry], limits: Limits = NO_LIMITS) -> list[Answer]:
@@ -203,7 +194,9 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Answer:
     eager_needs = limits.exceeded_by(min(filter(None, peaks), default=None))
     if eager_needs:
         ruled_out.append(f"eager: {eager_needs}")
-    kept = [one for one in candidates if not limits.exceeded_by(one.peak_bytes)]
+    kept = [
+        one for one in candidates if not limits.exceeded_by(one.result.peak_memory_bytes.compiled)
+    ]
     answer = Answer(
         tuple(entries),
         limits,
@@ -215,17 +208,18 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Answer:
         return replace(answer, why_not=why if candidates else _say_what_failed(entries))
     if eager_needs:  # so nothing has to be paid back
         return _take(answer, [replace(one, steps=None) for one in kept])
-    gaining = [one for one in kept if one.gains]
+    gaining = [one for one in kept if one.gain.low > one.turn]
     gaining = gaining or [one for one in kept if one.may_gain]
     if gaining:
         return _take(answer, gaining)
-    crossing = [one for one in kept if not one.fails_to_gain]
+    crossing = [one for one in kept if one.gain.high >= one.turn]
     nearest = max(crossing or kept, key=lambda one: one.gain.value)
     answer = replace(answer, best=nearest, not_tried=_list_untried(answer, kept))
     if crossing:
-        ends = f"{ratio(nearest.gain.low)}x to {ratio(nearest.gain.high)}x"
-        measured = f"{nearest.name} {nearest.shown}x may be {ends}"
-        why = f"{measured}, and pays from {ratio(nearest.turn)}x on"
+        why = (
+            f"{nearest.name} {nearest.shown}x may be {ratio(nearest.gain.low)}x to "
+            f"{ratio(nearest.gain.high)}x, and pays from {ratio(nearest.turn)}x on"
+        )
         return replace(answer, why_not=why, why_unsure=nearest.why_unsure)
     unsure = chain.from_iterable(one.why_unsure for one in kept)
     return replace(
@@ -257,16 +251,14 @@ def _find_comparable(
             why = "no rounds that count"
         else:
             candidates.append(one)
-            why = limits.exceeded_by(one.peak_bytes)
+            why = limits.exceeded_by(one.result.peak_memory_bytes.compiled)
         if why:
             ruled_out.append(f"{name_mode(entry)}: {why}")
     of_loop = [one for one in candidates if one.of_loop]
-    if not of_loop:
-        return candidates, ruled_out
     for other in candidates:
-        if not other.of_loop:
+        if of_loop and not other.of_loop:
             ruled_out.append(f"{other.name}: its loop was not timed")
-    return of_loop, ruled_out
+    return of_loop or candidates, ruled_out
 
 
 def _take(answer: Answer, gaining: Sequence[Candidate]) -> Answer:
@@ -323,8 +315,7 @@ def _say_why_to_stay(nearest: Candidate) -> str:
     if nearest.turn > 1 + MIN_GAIN:
         why, needed = "never pays back", nearest.result.break_even_steps.value
         if needed is not None:
-            paid = f"pays back after {math.ceil(needed):,} steps"
-            why = f"{paid}, and the job has {nearest.steps:,}"
+            why = f"pays back after {math.ceil(needed):,} steps, and the job has {nearest.steps:,}"
     return f"{nearest.name} {why}; measured {show_gain(nearest)}"
 
 
@@ -332,9 +323,8 @@ def _say_what_failed(entries: Sequence[Entry]) -> str:
     """Say what became of trials of which none is right, e.g. `default: timeout while eager`."""
     parts = []
     for entry in entries:
-        record = entry.record
-        ended = f"{record.status}{prefix(' while ', record.phase or '')}"
-        parts.append(join((name_mode(entry), ended, record.first_line), ": "))
+        ended = f"{entry.record.status}{prefix(' while ', entry.record.phase or '')}"
+        parts.append(join((name_mode(entry), ended, entry.record.first_line), ": "))
     return shorten_names(parts)
 
 
@@ -354,6 +344,12 @@ def _list_untried(answer: Answer, left: Sequence[Candidate]) -> tuple[str, ...]:
         tried_graphs |= is_cpu or has_graphs or trial.compile.asks_for_cuda_graphs
     if not tried_without:
         return ("default",)
-    if not tried_graphs and any(one.may_gain_from_graphs for one in left):
-        return ("reduce-overhead",)
+    if tried_graphs:
+        return ()
+    for one in left:
+        waits = one.result.compiled_waits_fraction
+        # whether it would gain if the device never waited for the host, or may
+        may_gain = waits is None or one.gain.value > (1 + MIN_GAIN) * (1 - waits)
+        if one.entry.trial.backend == "inductor" and may_gain:
+            return ("reduce-overhead",)
     return ()

@@ -45,7 +45,7 @@ class Findings:
 
     @cached_property
     def suites(self) -> list[Group]:
-        return group_by_suite(self.model_points.points)
+        return group_by_suite(self.groups)
 
     @cached_property
     def answers(self) -> list[Answer]:

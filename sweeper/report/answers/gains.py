@@ -62,10 +62,6 @@ class Candidate:
         return self.entry.result
 
     @property
-    def peak_bytes(self) -> float | None:
-        return self.result.peak_memory_bytes.compiled
-
-    @property
     def clock(self) -> str:
         """What was timed of a script, before its speedup; "" of other models."""
         if self.of_loop:
@@ -96,29 +92,14 @@ class Candidate:
         return max(turn, 1 / left) if left > 0 else math.inf
 
     @property
-    def gains(self) -> bool:
-        return self.gain.low > self.turn
-
-    @property
     def may_gain(self) -> bool:
         """Whether it is faster as measured and by the device, though not between all ends."""
         return self.gain.value > self.turn and bool(self.device and self.device.low > self.turn)
 
     @property
-    def fails_to_gain(self) -> bool:
-        return self.gain.high < self.turn
-
-    @property
     def waits_for_host(self) -> bool:
         """Whether the device waits for the host in a compiled step."""
         return self.result.host_bound_arms in ("compiled", "both")
-
-    @property
-    def may_gain_from_graphs(self) -> bool:
-        """Whether its step would gain if the device never waited for the host, or may."""
-        waits = self.result.compiled_waits_fraction
-        of_inductor = self.entry.trial.backend == "inductor"
-        return of_inductor and (waits is None or self.gain.value > (1 + MIN_GAIN) * (1 - waits))
 
     @property
     def why_unsure(self) -> tuple[str, ...]:
@@ -131,12 +112,13 @@ class Candidate:
         if not UNVERIFYING.isdisjoint(self.entry.flags):
             reasons.append("unverified")
         distance = abs(math.log(self.gain.value) - math.log(self.turn))
-        moving = []
-        for flag, share in self.entry.disturbances.items():
-            if math.log1p(share) > max(distance, math.log1p(self.gain.share)):
-                moving.append(FLAGS[flag].cause)
+        reach = max(distance, math.log1p(self.gain.share))
+        shares = self.entry.disturbances.items()
+        moving = dict.fromkeys(
+            FLAGS[flag].cause for flag, share in shares if math.log1p(share) > reach
+        )
         if moving:
-            reasons.append(f"disturbed: {', '.join(dict.fromkeys(moving))}")
+            reasons.append(f"disturbed: {', '.join(moving)}")
         if self.steps is not None and "compile_contended" in self.entry.flags:
             reasons.append("its compile time is an upper bound")
         return tuple(reasons)

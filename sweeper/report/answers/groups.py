@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from typing import TypeVar
 
 from sweeper.analysis import stats
@@ -78,10 +79,9 @@ class Group:
     def weighted_failures_as_one(self) -> float | None:
         pairs = []
         for point in self.judged:
-            if len(point.entries) == len(WEIGHTS):
-                amp, fp32 = point.speedup_or_one("amp"), point.speedup_or_one("fp32")
-                if amp and fp32:
-                    pairs.append((amp, fp32))
+            amp, fp32 = map(point.speedup_or_one, WEIGHTS)
+            if amp and fp32:
+                pairs.append((amp, fp32))
         return _weigh(pairs)
 
     @property
@@ -114,12 +114,8 @@ class Mean:
         """List the speedups of each of the models, in the order of `weights`."""
         selected = []
         for point in group.points:
-            speedups = []
-            for weight in self.weights:
-                if weight in point.verified:
-                    speedup = self.speedup(point.verified[weight])
-                    if speedup:
-                        speedups.append(speedup)
+            results = filter(None, map(point.verified.get, self.weights))
+            speedups = list(filter(None, map(self.speedup, results)))
             if len(speedups) == len(self.weights):
                 selected.append(speedups)
         return selected
@@ -166,26 +162,29 @@ def make_groups(points: Iterable[ModelPoint]) -> list[Group]:
     """Make the rows of the summary: by key, families in alphabetical order, then `all`."""
     groups = []
     for key, every in _split(points, lambda point: point.key).items():
-        weights = _list_weights(every)
-        by_family = _split(every, lambda point: point.family)
+        whole = Group(
+            ALL, key, frozenset(chain.from_iterable(point.entries for point in every)), every
+        )
+        by_family = _split(every, lambda point: point.first.trial.labels.family)
         for family, found in sorted(by_family.items()):
-            groups.append(Group(family, key, weights, found))
-        groups.append(Group(ALL, key, weights, every))
+            groups.append(replace(whole, family=family, points=found))
+        groups.append(whole)
     return groups
 
 
-def group_by_suite(points: Sequence[ModelPoint]) -> list[Group]:
-    """Group model points as the summary does, with the suite in place of the family, where there
-    are several suites.
-    """
-    if len({point.suite for point in points if point.suite}) < 2:
+def group_by_suite(groups: Iterable[Group]) -> list[Group]:
+    """Make a group of each suite of a whole group, where there are several suites."""
+    suites = []
+    for whole in groups:
+        if whole.is_whole:
+            for suite, found in _split(whole.points, lambda point: point.suite).items():
+                if suite:
+                    suites.append(
+                        replace(whole, family=f"suite {suite}", points=found, suite=suite)
+                    )
+    if len({group.suite for group in suites}) < 2:
         return []
-    groups = []
-    for key, every in _split(points, lambda point: point.key).items():
-        for suite, found in _split(every, lambda point: point.suite).items():
-            if suite:
-                groups.append(Group(f"suite {suite}", key, _list_weights(every), found, suite))
-    return groups
+    return suites
 
 
 def _split(
@@ -196,10 +195,6 @@ def _split(
     for point in points:
         groups[read(point)].append(point)
     return groups
-
-
-def _list_weights(points: Iterable[ModelPoint]) -> frozenset[str]:
-    return frozenset[str]().union(*(point.entries for point in points))
 
 
 def list_missing_precisions(groups: Iterable[Group]) -> list[str]:

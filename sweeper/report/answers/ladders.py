@@ -3,7 +3,6 @@
 Trials are compared unpaired, by Welch's t over processes (over draws where there are three).
 """
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -50,10 +49,10 @@ class Rung:
     @cached_property
     def speedup(self) -> Estimate | None:
         """Over eager as built; for eager itself 1, without an interval."""
-        eager = self.ladder.eager
-        if eager is self.step:
+        built = self.ladder.steps[0]
+        if self.step is built and built.time:
             return Estimate(0.0)
-        return _compare(eager, self.step)
+        return _compare(built, self.step)
 
     @cached_property
     def over_before(self) -> Estimate | None:
@@ -79,11 +78,6 @@ class Rung:
         if found.eager is None or found.compiled is None:
             return None
         return fmean((found.eager, found.compiled))
-
-    @property
-    def doubts(self) -> list[str]:
-        """The flags that say that its step time may be off."""
-        return list(find_doubts(self.entry))
 
 
 def _compare(one: Step | None, other: Step) -> Estimate | None:
@@ -122,17 +116,21 @@ class LadderAnswer:
     def best(self) -> Rung | None:
         """The compiled rung that is fastest against the strongest eager; None: none worked."""
         compiled = [rung for rung in self.rungs if rung.over_strongest]
-        return max(compiled, key=lambda rung: _read_gain(rung.over_strongest), default=None)
+        return max(compiled, key=lambda rung: ratio_of(rung.over_strongest) or 0.0, default=None)
 
     @property
     def eager_gain(self) -> float:
         """How many times as fast as eager as built the strongest eager is; 0 where not known."""
-        return _read_gain(self.strongest.speedup if self.strongest else None)
+        if self.strongest:
+            return ratio_of(self.strongest.speedup) or 0.0
+        return 0.0
 
     @property
     def compile_gain(self) -> float:
         """How many times as fast as the strongest eager the best compiled rung is; 0: none."""
-        return _read_gain(self.best.over_strongest if self.best else None)
+        if self.best:
+            return ratio_of(self.best.over_strongest) or 0.0
+        return 0.0
 
     @property
     def adds(self) -> bool:
@@ -145,14 +143,18 @@ class LadderAnswer:
         return bool(self.eager_gain and self.compile_gain)
 
     @cached_property
-    def doubts(self) -> dict[str, list[str]]:
+    def doubts(self) -> dict[str, Sequence[str]]:
         """The doubt flags of the rungs that are compared, by their titles."""
-        compared = filter(None, (self.built, self.strongest, self.best))
-        return {rung.title: rung.doubts for rung in compared if rung.doubts}
+        doubts: dict[str, Sequence[str]] = {}
+        for rung in filter(None, (self.built, self.strongest, self.best)):
+            if flags := find_doubts(rung.entry):
+                doubts[rung.title] = flags
+        return doubts
 
     @property
-    def is_verified(self) -> bool:
-        return not any(UNVERIFIED in flags for flags in self.doubts.values())
+    def flags(self) -> Sequence[str]:
+        """The doubt flags of all of them, each once."""
+        return list(dict.fromkeys(chain.from_iterable(self.doubts.values())))
 
     @property
     def num_gpus(self) -> int:
@@ -161,10 +163,7 @@ class LadderAnswer:
 
     def name(self, axes: Iterable[str]) -> str:
         """Name the ladder by its model and the values of `axes`, e.g. `resnet50 amp`."""
-        names = [self.model]
-        for axis in axes:
-            names.append(_show_axis(self.built, axis))
-        return join(names, " ")
+        return join([self.model, *(_show_axis(self.built, axis) for axis in axes)], " ")
 
     def describe(self) -> str:
         """E.g. `gains 1.93x without torch.compile (eager + channels_last), and another 1.35x with
@@ -177,8 +176,7 @@ class LadderAnswer:
         if self.adds:
             added = f"another {compiled}"
         gains = f"gains {ratio(self.eager_gain)}x without torch.compile ({self.strongest.title})"
-        flags = dict.fromkeys(chain.from_iterable(self.doubts.values()))
-        return join((f"{gains}, and {added}", prefix("flagged ", ", ".join(flags))))
+        return join((f"{gains}, and {added}", prefix("flagged ", ", ".join(self.flags))))
 
     def explain(self) -> str:
         """Say the same with intervals, and what is missing of it."""
@@ -198,10 +196,6 @@ class LadderAnswer:
         return join((strongest, f"beyond it torch.compile gives {gain})", doubts))
 
 
-def _read_gain(found: Estimate | None) -> float:
-    return ratio_of(found) or 0.0
-
-
 def answer_ladders(ladders: Iterable[Ladder]) -> list[LadderAnswer]:
     """Compare the rungs of each ladder with the last one above that worked."""
     answers = []
@@ -216,12 +210,11 @@ def answer_ladders(ladders: Iterable[Ladder]) -> list[LadderAnswer]:
 
 def find_ladder_axes(answers: Sequence[LadderAnswer]) -> list[str]:
     """Find the axes in which ladders of one model differ."""
+    models = {answer.model for answer in answers}
     differing = []
     for name in AXES:
-        values: dict[str, set[str]] = defaultdict(set)
-        for answer in answers:
-            values[answer.model].add(_show_axis(answer.built, name))
-        if max(map(len, values.values()), default=0) > 1:
+        values = {(answer.model, _show_axis(answer.built, name)) for answer in answers}
+        if len(values) > len(models):
             differing.append(name)
     return differing
 
@@ -234,7 +227,7 @@ def conclude(answers: Sequence[LadderAnswer]) -> list[str]:
     if len(whole) <= MAX_SENTENCES:
         axes = find_ladder_axes(answers)
         return [f"over eager as built, {answer.name(axes)} {answer.describe()}" for answer in whole]
-    verified = [answer for answer in whole if answer.is_verified]
+    verified = [answer for answer in whole if UNVERIFIED not in answer.flags]
     if not verified:
         return [f"over eager as built, none of {len(whole)} ladders is verified"]
     sure = sum(not answer.doubts for answer in verified)

@@ -18,14 +18,9 @@ from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import count
 
 from .gains import find_doubts
-from .trials import name_backend, rank_mode
+from .trials import rank_mode
 
 NamedPrecision = tuple[str, Precision]
-
-
-def is_verified(entry: Entry) -> bool:
-    """Whether a trial is ok and its result was judged; any other trial is in no mean."""
-    return entry.is_ok and UNVERIFIED not in entry.flags
 
 
 class GroupKey(NamedTuple):
@@ -42,6 +37,9 @@ class GroupKey(NamedTuple):
 
     def __str__(self) -> str:
         return ", ".join(self.parts)
+
+
+Row = tuple[GroupKey, str]  # and the weight that a trial carries under the key
 
 
 @dataclass(frozen=True)
@@ -63,10 +61,6 @@ class ModelPoint:
         return f"{trial.labels.model} (batch {trial.batch_size})"
 
     @property
-    def family(self) -> str:
-        return self.first.trial.labels.family
-
-    @property
     def suite(self) -> str:
         return self.first.trial.labels.suite or ""
 
@@ -77,13 +71,21 @@ class ModelPoint:
 
     @cached_property
     def verified(self) -> Mapping[str, Result]:
-        """The results of the verified trials by weight."""
-        return {weight: one.result for weight, one in self.entries.items() if is_verified(one)}
+        """The results by weight of trials that are ok and whose results were judged; any other
+        trial is in no mean.
+        """
+        results = {}
+        for weight, entry in self.entries.items():
+            if entry.is_ok and UNVERIFIED not in entry.flags:
+                results[weight] = entry.result
+        return results
 
     @property
     def has_unverified(self) -> bool:
         """Whether a trial is ok, but its result could not be judged."""
-        return sum(entry.is_ok for entry in self.entries.values()) > len(self.verified)
+        return any(
+            one.is_ok and weight not in self.verified for weight, one in self.entries.items()
+        )
 
     def is_sure(self, weights: Iterable[str], doubts: Set[str]) -> bool:
         """Whether it was tried under each of these weights, and no trial there has one of these
@@ -96,14 +98,14 @@ class ModelPoint:
         return True
 
     def speedup_or_one(self, weight: str) -> float | None:
-        """Return the speedup under `weight`, which must have been tried; 1.0 where the trial
-        failed.
+        """Return the speedup under `weight`; 1.0 where the trial failed.
 
-        None where the trial is ok but not verified: it may be either of the two.
+        None where it was not tried, and where the trial is ok but not verified: it may be either of
+        the two.
         """
         if weight in self.verified:
             return ratio_of(self.verified[weight].speedup)
-        if self.entries[weight].is_ok:
+        if weight not in self.entries or self.entries[weight].is_ok:
             return None
         return 1.0
 
@@ -124,14 +126,21 @@ def collect(entries: Iterable[Entry]) -> ModelPoints:
     later one. No mean mixes precisions: of several that carry one weight under a key, the one with
     the most trials counts.
     """
-    weighted = list(filter(has_weight, entries))
-    chosen, notes = _choose_precisions(weighted)
+    weighted: list[tuple[Row, NamedPrecision, Entry]] = []
+    counts: dict[Row, Counter[NamedPrecision]] = defaultdict(Counter)
+    for entry in filter(has_weight, entries):
+        trial = entry.trial
+        key = GroupKey(trial.workload, trial.mode, trial.backend, entry.variant)
+        row, precision = (key, trial.labels.weight or ""), (trial.labels.precision, trial.precision)
+        weighted.append((row, precision, entry))
+        counts[row][precision] += 1
+    chosen, notes = _choose_precisions(counts)
     slots: dict[tuple[GroupKey, Hashable], dict[str, Entry]] = defaultdict(dict)
     aside: Counter[tuple[str, str]] = Counter()
-    for entry in weighted:
-        key, weight = row = _row(entry)
-        if _precision(entry) != chosen[row]:
+    for row, precision, entry in weighted:
+        if precision != chosen[row]:
             continue
+        key, weight = row
         slot = slots[key, (entry.trial.model.key, entry.trial.batch_size)]
         kept, other = entry, slot.get(weight)
         if other is not None:
@@ -154,26 +163,12 @@ def has_weight(entry: Entry) -> bool:
     return entry.trial.mode != "eager" and bool(entry.trial.labels.weight)
 
 
-def _row(entry: Entry) -> tuple[GroupKey, str]:
-    """Return the key of an entry, and the weight that it carries under the key."""
-    trial = entry.trial
-    key = GroupKey(trial.workload, trial.mode, name_backend(entry), entry.variant)
-    return key, trial.labels.weight or ""
-
-
-def _precision(entry: Entry) -> NamedPrecision:
-    return entry.trial.labels.precision, entry.trial.precision
-
-
 def _choose_precisions(
-    entries: Iterable[Entry],
-) -> tuple[Mapping[tuple[GroupKey, str], NamedPrecision], list[str]]:
+    counts: Mapping[Row, Counter[NamedPrecision]],
+) -> tuple[Mapping[Row, NamedPrecision], list[str]]:
     """Choose one precision for each row: the one with the most trials, then the first. Lines tell
     of the others.
     """
-    counts: dict[tuple[GroupKey, str], Counter[NamedPrecision]] = defaultdict(Counter)
-    for entry in entries:
-        counts[_row(entry)][_precision(entry)] += 1
     chosen = {}
     lines = []
     for (key, weight), found in counts.items():

@@ -6,6 +6,7 @@ Which packages a record has versions of is decided in `sweeper.worker.monitoring
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from sweeper.core.text import printable
@@ -44,14 +45,8 @@ class Provenance:
 
     facts: tuple[Fact, ...] = ()
     sweeps: str = ""
-    device: str = ""
-    torch: str = ""
+    machine: str = ""  # what the figures hold for, e.g. `NVIDIA H200 · torch 2.11.0+cu130`
     precedence: str = ""  # of several sweeps: whose trial counts where two have the same
-
-    @property
-    def machine(self) -> str:
-        """What the figures hold for, e.g. `NVIDIA H200 · torch 2.11.0+cu130`."""
-        return join((self.device, self.torch), " · ")
 
 
 def describe(
@@ -74,11 +69,10 @@ def describe(
             versions[package].add(version)
     described = {name: f"{name} {' and '.join(sorted(found))}" for name, found in versions.items()}
     device = _list_distinct(sorted(devices))
-    distinct = dict.fromkeys(names)
     precedence = ""
-    if len(distinct) > 1:
+    if len(set(names)) > 1:
         precedence = (
-            f"where several of {', '.join(distinct)} tried one model, precision, batch and mode, "
+            f"where several of {_list_distinct(names)} tried one model, precision, batch and mode, "
             "means and recommendations take the trial of the sweep named last; recommendations "
             "take an earlier one where the last is not ok"
         )
@@ -103,8 +97,8 @@ def describe(
         "same trial twice": precedence,
     }
     facts = [Fact(name, printable(value)) for name, value in values.items() if value]
-    torch = described.get(TORCH, "")
-    return Provenance(tuple(facts), sweeps, device, torch, precedence)
+    machine = join((device, described.get(TORCH, "")), " · ")
+    return Provenance(tuple(facts), sweeps, machine, precedence)
 
 
 def _list_distinct(values: Iterable[str | None], between: str = ", ") -> str:
@@ -140,20 +134,14 @@ def _describe_settings(entries: Iterable[Entry]) -> str:
     """List every setting that was equal in both arms with its values, and how many records have it
     if not all do.
     """
-    counts: Counter[tuple[str, int]] = Counter()
-    shared = {}  # many records share one
-    for entry in entries:
-        settings = entry.record.settings
-        if settings:
-            shared[id(settings)] = settings
-            counts[entry.trial.labels.precision, id(settings)] += 1
     values: dict[str, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     having: Counter[str] = Counter()
-    for (label, identity), number in counts.items():
-        for name, value in shared[identity].items():
-            values[name][label].append(_show_setting(value))
-            having[name] += number
-    total = counts.total()
+    total = 0
+    for entry in entries:
+        total += bool(entry.record.settings)
+        for name, value in entry.record.settings.items():
+            values[name][entry.trial.labels.precision].append(_show_setting(value))
+            having[name] += 1
     parts = []
     for name, by_label in values.items():
         rare = f" in {having[name]:,} of {total:,} records" if having[name] < total else ""
@@ -185,15 +173,13 @@ def _show_setting(value: object) -> str:
 
 def _describe_inductor_config(environments: Iterable[Environment]) -> str:
     """Count Inductor's settings that are not at their defaults, and list the first few."""
-    items: dict[str, None] = {}
-    for environment in environments:
-        items.update(dict.fromkeys(environment.inductor_config))
+    items = dict.fromkeys(chain.from_iterable(found.inductor_config for found in environments))
     if not items:
         return ""
     number = f"{len(items)} settings differ from defaults"
     if len(items) == 1:
         number = "1 setting differs from its default"
-    return f"{number}: {shorten_names(list(map(_show_setting, items)))}"
+    return f"{number}: {shorten_names(map(_show_setting, items))}"
 
 
 def _describe_measuring(manifests: Iterable[Manifest], entries: Iterable[Entry]) -> str:

@@ -12,7 +12,7 @@ from sweeper.analysis.stats import ratio_of
 from sweeper.core.record import TORCH_NN, CompileCall, PerArm, ScriptRun
 from sweeper.core.serialization import drop_defaults
 from sweeper.loading.entries import Entry
-from sweeper.report.columns.formats import count, duration, figure, join, percent, prefix, ratio
+from sweeper.report.columns.formats import duration, figure, join, percent, prefix, ratio
 
 from . import trajectories
 from .decision import OPEN, Answer
@@ -117,11 +117,10 @@ class ScriptAnswer:
     @cached_property
     def findings(self) -> tuple[str, ...]:
         """What a user should know of the script, the most useful first."""
-        asked = self.entry.trial.model.asked_trajectory
         return (
             *self._describe_total(),
             *self._say_how_to_compile(),
-            *trajectories.describe(self.seen.trajectory, asked),
+            *trajectories.describe(self.seen.trajectory, self.entry.trial.model.asked_trajectory),
             *self._describe_loop(),
         )
 
@@ -136,8 +135,7 @@ class ScriptAnswer:
         if break_even is not None:
             paid = "have paid back" if self.saving.value_s > 0 else "would pay back"
             when = f"{paid} after {math.ceil(break_even):,} steps"
-        compiling = f"{most}{_show_time(compile_s)} of compilation"
-        yield f"{self.total}: {compiling} {when}"
+        yield f"{self.total}: {most}{_show_time(compile_s)} of compilation {when}"
 
     def _say_how_to_compile(self) -> Iterator[str]:
         calls = [call for call in self.seen.compile_calls if call.is_arm]
@@ -176,8 +174,10 @@ class ScriptAnswer:
         if eager >= NOTABLE_WAIT:
             yield f"{waits} {percent(eager)} of its time, which compiling does not shorten"
         elif compiled >= NOTABLE_WAIT:
-            wait = f"{percent(compiled)} of its time, which it did not in eager"
-            yield f"once compiled, {waits} {wait}: speed that up next"
+            yield (
+                f"once compiled, {waits} {percent(compiled)} of its time, which it did not in "
+                "eager: speed that up next"
+            )
         seen, loop = self.seen, self.seen.loop_compiled
         predicted = predict_loop_speedup(self.entry.result)
         measured = self.entry.result.loop_speedup
@@ -207,8 +207,7 @@ class ScriptAnswer:
         if loop and loop.batches > 1:
             yield f"{loop.batches:.2g} batches per step"
         if len(seen.optimizers) > 1:
-            optimizers = count(len(seen.optimizers), "optimizer")
-            yield f"{optimizers} take turns, and a step is one turn of all"
+            yield f"{len(seen.optimizers)} optimizers take turns, and a step is one turn of all"
         if seen.skipped_steps:
             yield f"the gradient scaler skipped {seen.skipped_steps} steps"
         silenced = [describe_call(call) for call in seen.compile_calls if not call.is_arm]

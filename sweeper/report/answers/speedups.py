@@ -151,10 +151,8 @@ def name_common_flags(entries: Sequence[Entry]) -> str:
     for flag in find_common_flags(entries):
         arms = {_name_arms(entry, flag) for entry in ok}
         named.append(f"{flag}{arms.pop() if len(arms) == 1 else ''}")
-    if not named:
-        return ""
     which = "" if len(ok) == len(entries) else " that is ok"
-    return f"every trial{which}: {', '.join(named)}"
+    return prefix(f"every trial{which}: ", ", ".join(named))
 
 
 def _name_arms(entry: Entry, flag: str) -> str:

@@ -18,10 +18,9 @@ NAMING_AXES = ("precision", "mode", *TRIAL_AXES)
 
 def name_backend(entry: Entry) -> str | None:
     """Return the backend's name; None where nothing is compiled."""
-    trial = entry.trial
-    if trial.mode == "eager":
+    if entry.trial.mode == "eager":
         return None
-    return trial.backend
+    return entry.trial.backend
 
 
 @lru_cache(maxsize=1000)
@@ -63,12 +62,7 @@ def show_axes(entry: Entry, names: Iterable[str]) -> tuple[str, ...]:
 
 def find_varying(entries: Sequence[Entry], names: Iterable[str]) -> list[str]:
     """Return the axes, of those in `names`, in which trials differ."""
-    varying = []
-    for name in names:
-        read = AXES[name]
-        if len({read(entry) for entry in entries}) > 1:
-            varying.append(name)
-    return varying
+    return [name for name in names if len(set(map(AXES[name], entries))) > 1]
 
 
 def name_trial(entry: Entry, axes: Iterable[str]) -> str:
@@ -79,9 +73,9 @@ def name_trial(entry: Entry, axes: Iterable[str]) -> str:
 
 
 def name_common_axes(entries: Sequence[Entry]) -> str:
-    """Name the axes that all trials have in common, e.g. `train, inductor, batch 32`."""
-    if not entries:
-        return ""
+    """Name the axes that all trials have in common, e.g. `train, inductor, batch 32`; there is one
+    trial at least.
+    """
     varying = find_varying(entries, COMMON_AXES)
     names = []
     for name in COMMON_AXES:

@@ -5,6 +5,7 @@ import io
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from sweeper.analysis.stats import Estimate, Interval
@@ -49,20 +50,16 @@ class Column(Generic[T]):
         if self.text is not None:
             return self.text(item)
         value = self.value(item)
-        if value is None:
-            return ""
         if self.kind is float and isinstance(value, (int, float)):
             return formats.figure(value)
         return cell.show(value)
 
     def number(self, item: T) -> float | None:
         """Return what the page sorts by; None: by the text."""
-        if not self.is_number:
-            return None
         value = self.value(item)
-        if not isinstance(value, (int, float)) or not math.isfinite(value):
-            return None
-        return float(value)
+        if self.is_number and isinstance(value, (int, float)) and math.isfinite(value):
+            return float(value)
+        return None
 
 
 def lift(column: Column[T], get: Callable[[S], T | None]) -> Column[S]:
@@ -92,14 +89,11 @@ def select(columns: Iterable[Column[T]], names: Sequence[str]) -> list[Column[T]
 
 def interval_columns(name: str, read: Callable[[T], Estimate | None]) -> list[Column[T]]:
     """Make the columns of the ends of an estimate's interval."""
-
-    def bounds(item: T) -> Interval | None:
-        found = read(item)
-        return found.interval() if found else None
-
-    low = Column[Interval](f"{name}_low", lambda bounds: bounds.low, float)
-    high = Column[Interval](f"{name}_high", lambda bounds: bounds.high, float)
-    return [lift(low, bounds), lift(high, bounds)]
+    columns = []
+    for end in Interval._fields:
+        column = Column[Interval](f"{name}_{end}", attrgetter(end), float)
+        columns.append(lift(lift(column, Estimate.interval), read))
+    return columns
 
 
 def estimate_column(name: str, read: Callable[[T], Estimate | None], **shown: Any) -> Column[T]:
@@ -127,7 +121,7 @@ def find_varying(columns: Iterable[Column[T]], items: Collection[T]) -> frozense
 
 def differs(column: Column[T], items: Iterable[T]) -> bool:
     """Say whether items differ in a column."""
-    return len({column.value(item) for item in items}) > 1
+    return len(set(map(column.value, items))) > 1
 
 
 def write_csv(columns: Sequence[Column[T]], items: Iterable[T]) -> str:

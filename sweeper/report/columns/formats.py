@@ -1,10 +1,8 @@
 """Formats: numbers, intervals, durations and lists of names as people see them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from sweeper.analysis.stats import Estimate
-
-MAX_NAMES = 3  # in a line
 
 
 def figure(value: float | None) -> str:
@@ -75,9 +73,10 @@ def sentence(line: str) -> str:
     return f"{line[:1].upper()}{line[1:].removesuffix('.')}."
 
 
-def shorten_names(names: Sequence[str], between: str = ", ", max_names: int = MAX_NAMES) -> str:
+def shorten_names(names: Iterable[str], between: str = ", ", max_names: int = 3) -> str:
     """Join the first few names and say how many more there are."""
-    joined, hidden = between.join(names[:max_names]), len(names) - max_names
+    listed = list(names)
+    joined, hidden = between.join(listed[:max_names]), len(listed) - max_names
     return f"{joined} and {hidden} more" if hidden > 0 else joined
 
 

@@ -1,3 +1,3 @@
-"""The tables of a report, each with its columns, its rows and its `SPEC`, which
+"""The tables of a report, each a class with its columns and its rows, which
 `report/tables/registry.py` lists.
 """

@@ -14,7 +14,7 @@ and cause.
 | `sweep` | the name of the trial's sweep |
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 
 from sweeper.loading.entries import Entry
@@ -30,23 +30,6 @@ from .trials import NAMES, trial_columns
 MAX_TRIALS = 200  # that a cause on the page opens to
 
 
-COLUMNS: tuple[Column[Cause], ...] = (
-    *trial_columns((*NAMES, "trial_id")),
-    Column("cause", lambda cause: cause.name, title="cause"),
-    Column("count", lambda cause: cause.count, int, title="count"),
-    lift(
-        Column[float](
-            "lost_ms_per_step", lambda lost_s: lost_s * 1e3, float, title="lost ms per step"
-        ),
-        lambda cause: cause.lost_s,
-    ),
-    Column("lost_fraction", lambda cause: cause.lost_fraction, float),
-    Column("detail", lambda cause: join_lines(cause.detail), title="detail"),
-    Column("reason", lambda cause: join_lines(cause.reason)),
-    Column("fix", lambda cause: cause.fix),
-)
-
-
 class CausesTable(TableSpec[Cause]):
     name = "causes"
     title = "Causes of lost time"
@@ -55,7 +38,21 @@ class CausesTable(TableSpec[Cause]):
     has_every_axis = True
     max_markdown_rows = 50
     max_terminal_rows = 10
-    columns = COLUMNS
+    columns: Sequence[Column[Cause]] = (
+        *trial_columns(*NAMES, "trial_id"),
+        Column("cause", lambda cause: cause.name, title="cause"),
+        Column("count", lambda cause: cause.count, int, title="count"),
+        lift(
+            Column[float](
+                "lost_ms_per_step", lambda lost_s: lost_s * 1e3, float, title="lost ms per step"
+            ),
+            lambda cause: cause.lost_s,
+        ),
+        Column("lost_fraction", lambda cause: cause.lost_fraction, float),
+        Column("detail", lambda cause: join_lines(cause.detail), title="detail"),
+        Column("reason", lambda cause: join_lines(cause.reason)),
+        Column("fix", lambda cause: cause.fix),
+    )
 
     def items(self, findings: Findings) -> Sequence[Cause]:
         return findings.causes
@@ -71,38 +68,18 @@ class CausesTable(TableSpec[Cause]):
 
 
 def _name_models(causes: Sequence[Cause]) -> str:
-    names = dict.fromkeys(cause.entry.trial.labels.model for cause in causes)
-    return shorten_names(list(names))
+    return shorten_names(dict.fromkeys(cause.entry.trial.labels.model for cause in causes))
 
 
 def _name_reasons(causes: Sequence[Cause]) -> str:
     """Name the most frequent reasons, each with the number of its trials where there are
     several.
     """
-    having: dict[str, set[Entry]] = defaultdict(set)
-    for cause in causes:
-        having[join_lines(cause.reason)].add(cause.entry)
-    often = sorted(having.items(), key=lambda item: -len(item[1]))
+    trials = dict.fromkeys((join_lines(cause.reason), cause.entry) for cause in causes)
+    often = Counter(reason for reason, _ in trials).most_common()
     if len(often) == 1:
         return often[0][0]
-    counted = [f"{reason} ({len(entries)})" for reason, entries in often]
-    return shorten_names(counted, between="; ")
-
-
-GROUP_COLUMNS: tuple[Column[list[Cause]], ...] = (
-    Column("", lambda causes: causes[0].name, title="cause"),
-    Column("", _name_reasons, title="reason"),
-    Column("", lambda causes: causes[0].fix, title="fix"),
-    Column(
-        "",
-        lambda causes: causes[0].lost_fraction,
-        float,
-        title="lost at most",
-        text=lambda causes: causes[0].loss,
-    ),
-    Column("", lambda causes: len({cause.entry for cause in causes}), int, title="trials"),
-    Column("", _name_models, title="models"),
-)
+    return shorten_names((f"{reason} ({number})" for reason, number in often), between="; ")
 
 
 class CauseGroupsTable(TableSpec[list[Cause]]):
@@ -114,7 +91,20 @@ class CauseGroupsTable(TableSpec[list[Cause]]):
     title = CausesTable.title
     word = CausesTable.word
     place = CausesTable.place
-    columns = GROUP_COLUMNS
+    columns: Sequence[Column[list[Cause]]] = (
+        Column("", lambda causes: causes[0].name, title="cause"),
+        Column("", _name_reasons, title="reason"),
+        Column("", lambda causes: causes[0].fix, title="fix"),
+        Column(
+            "",
+            lambda causes: causes[0].lost_fraction,
+            float,
+            title="lost at most",
+            text=lambda causes: causes[0].loss,
+        ),
+        Column("", lambda causes: len({cause.entry for cause in causes}), int, title="trials"),
+        Column("", _name_models, title="models"),
+    )
 
     def items(self, findings: Findings) -> Sequence[list[Cause]]:
         groups: dict[tuple[str, str], list[Cause]] = defaultdict(list)

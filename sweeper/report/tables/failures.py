@@ -32,25 +32,6 @@ class FailedTrial:
         return join_lines(self.entry.record.message or "") or None
 
 
-COLUMNS: tuple[Column[FailedTrial], ...] = (
-    *trial_columns(NAMES),
-    *file_columns(("trial_id", "family")),
-    Column(
-        "status",
-        lambda failed: failed.entry.record.status,
-        title="status",
-        is_name=True,
-        is_filter=True,
-    ),
-    Column("phase", lambda failed: failed.entry.record.phase, title="phase", is_name=True),
-    Column("message", lambda failed: failed.message, title="message", media=(MARKDOWN, TERMINAL)),
-    Column("", lambda failed: failed.entry.record.first_line, title="message", media=(PAGE,)),
-    # Rows of the page open to the end of the log, and to all of the message.
-    Column("log", lambda failed: failed.entry.log, title="log", media=(MARKDOWN, TERMINAL)),
-    Column("in_pass_rate", lambda failed: failed.in_pass_rate, bool),
-)
-
-
 class FailuresTable(TableSpec[FailedTrial]):
     name = "failures"
     title = "Failures"
@@ -58,7 +39,25 @@ class FailuresTable(TableSpec[FailedTrial]):
     has_every_axis = True
     shows_log = True
     max_terminal_rows = 20
-    columns = COLUMNS
+    columns: Sequence[Column[FailedTrial]] = (
+        *trial_columns(*NAMES),
+        *file_columns("trial_id", "family"),
+        Column(
+            "status",
+            lambda failed: failed.entry.record.status,
+            title="status",
+            is_name=True,
+            is_filter=True,
+        ),
+        Column("phase", lambda failed: failed.entry.record.phase, title="phase", is_name=True),
+        Column(
+            "message", lambda failed: failed.message, title="message", media=(MARKDOWN, TERMINAL)
+        ),
+        Column("", lambda failed: failed.entry.record.first_line, title="message", media=(PAGE,)),
+        # Rows of the page open to the end of the log, and to all of the message.
+        Column("log", lambda failed: failed.entry.log, title="log", media=(MARKDOWN, TERMINAL)),
+        Column("in_pass_rate", lambda failed: failed.in_pass_rate, bool),
+    )
 
     def items(self, findings: Findings) -> Sequence[FailedTrial]:
         judged: set[Entry] = set()

@@ -46,68 +46,68 @@ def show_speedup_or_status(rung: Rung) -> str:
     return rung.step.status
 
 
-COLUMNS: tuple[Column[Rung], ...] = (
-    *trial_columns(("model", "workload", "batch_size")),
-    Column(
-        "variant",
-        lambda rung: rung.variant,
-        title="variant",
-        folds=True,
-        is_name=True,
-        is_axis=True,
-    ),
-    *trial_columns(("sweep", "precision")),
-    Column("rung", lambda rung: rung.title, title="rung", is_name=True),
-    lift(
-        Column[Estimate](
-            "step_ms", lambda time: time.ratio * 1e3, float, title="step ms", align_right=True
-        ),
-        lambda rung: rung.step.time,
-    ),
-    lift(
-        Column[float](
-            "device_step_ms",
-            lambda step_s: step_s * 1e3,
-            float,
-            title="device ms",
-            align_right=True,
-        ),
-        lambda rung: rung.device_step_s,
-    ),
-    *estimate_columns(
-        "speedup",
-        lambda rung: rung.speedup,
-        title="over eager as built",
-        text=show_speedup_or_status,
-        meaning="speedups are ratios of step times of different trials",
-    ),
-    *estimate_columns(
-        "speedup_over_before",
-        lambda rung: rung.over_before,
-        title="over the rung before",
-        meaning="the rung before is the last one above that worked",
-    ),
-    *estimate_columns(
-        "speedup_over_strongest_eager",
-        lambda rung: rung.over_strongest,
-        title="over strongest eager",
-    ),
-    Column("flags", lambda rung: rung.entry.flags, tuple, title="flags", media=(PAGE, MARKDOWN)),
-    lift(Column[Step]("before", lambda step: step.title), lambda rung: rung.before),
-    lift(
-        Column[Step]("strongest_eager", lambda step: step.title), lambda rung: rung.ladder.strongest
-    ),
-    Column("status", lambda rung: rung.step.status, is_filter=True),
-    *file_columns(("family", "mode", "backend", "trial_id")),
-)
-
-
 class LadderTable(TableSpec[Rung]):
     name = "ladder"
     title = "How much of the speedup comes from torch.compile"
     word = "Ladder"
     place = 70
-    columns = COLUMNS
+    columns: Sequence[Column[Rung]] = (
+        *trial_columns("model", "workload", "batch_size"),
+        Column(
+            "variant",
+            lambda rung: rung.variant,
+            title="variant",
+            folds=True,
+            is_name=True,
+            is_axis=True,
+        ),
+        *trial_columns("sweep", "precision"),
+        Column("rung", lambda rung: rung.title, title="rung", is_name=True),
+        lift(
+            Column[Estimate](
+                "step_ms", lambda time: time.ratio * 1e3, float, title="step ms", align_right=True
+            ),
+            lambda rung: rung.step.time,
+        ),
+        lift(
+            Column[float](
+                "device_step_ms",
+                lambda step_s: step_s * 1e3,
+                float,
+                title="device ms",
+                align_right=True,
+            ),
+            lambda rung: rung.device_step_s,
+        ),
+        *estimate_columns(
+            "speedup",
+            lambda rung: rung.speedup,
+            title="over eager as built",
+            text=show_speedup_or_status,
+            meaning="speedups are ratios of step times of different trials",
+        ),
+        *estimate_columns(
+            "speedup_over_before",
+            lambda rung: rung.over_before,
+            title="over the rung before",
+            meaning="the rung before is the last one above that worked",
+        ),
+        *estimate_columns(
+            "speedup_over_strongest_eager",
+            lambda rung: rung.over_strongest,
+            title="over strongest eager",
+        ),
+        Column(
+            "flags", lambda rung: rung.entry.flags, tuple, title="flags", media=(PAGE, MARKDOWN)
+        ),
+        lift(Column[Step]("before", lambda step: step.title), lambda rung: rung.before),
+        lift(
+            Column[Step]("strongest_eager", lambda step: step.title),
+            lambda rung: rung.ladder.strongest,
+        ),
+        Column("status", lambda rung: rung.step.status, is_filter=True),
+        *file_columns("family", "mode", "backend", "trial_id"),
+    )
 
     def items(self, findings: Findings) -> Sequence[Rung]:
         return findings.rungs
@@ -122,12 +122,10 @@ class LadderTable(TableSpec[Rung]):
         return [f"on {answer.name(axes)}: {answer.explain()}" for answer in answers]
 
     def explain(self, findings: Findings, items: Sequence[Rung]) -> str:
-        if not items:
-            return ""
         spread = dict.fromkeys(answer.model for answer in findings.ladders if answer.num_gpus > 1)
         moved = ""
         if spread:
-            moved = f" The rungs of {shorten_names(list(spread))} ran on several GPUs."
+            moved = f" The rungs of {shorten_names(spread)} ran on several GPUs."
         return (
             "Each rung has the one-liners of those before it, as far as they apply to the model; "
             "the compiled ones have all of them and do without the CUDA graph by hand. The "

@@ -69,75 +69,80 @@ def _total_s(answer: Answer) -> float | None:
     return answer.total_compiled_s if answer.chosen else answer.total_eager_s
 
 
-COSTS = ("compile_cold_s", "compile_warm_s", "break_even_steps", "break_even_warm_steps")
-COLUMNS: tuple[Column[Answer], ...] = (
-    *trial_columns(("model", "workload")),
-    *file_columns(("family", "suite")),
-    Column(
-        "batch_size",
-        lambda answer: answer.batch_size,
-        int,
-        title="batch",
-        is_axis=True,
-        is_name=True,
-    ),
-    *trial_columns(("variant",)),
-    Column("sweep", _name_sweeps, title="sweep", is_axis=True, is_name=True, is_filter=True),
-    *trial_columns(("precision",)),
-    Column("", _show_answer, title="answer", folds=True),
-    Column("recommended", lambda answer: answer.recommended),
-    *file_columns(
-        ("mode", "backend"), lambda answer: _find_trial(answer) if answer.chosen else None
-    ),
-    Column("sure", lambda answer: answer.is_sure, bool),
-    Column("why_unsure", lambda answer: answer.why_unsure, tuple),
-    _of_best(
-        Column(
-            "speedup",
-            lambda one: one.gain.value,
-            float,
-            title="speedup",
-            text=lambda one: f"{one.shown} {one.gain.bounds}",
-        )
-    ),
-    _of_best(Column("speedup_low", lambda one: one.gain.low, float)),
-    _of_best(Column("speedup_high", lambda one: one.gain.high, float)),
-    _of_best(Column("ends", lambda one: "margin" if one.gain.by_margin else "processes")),
-    *file_columns(("device_speedup", *COSTS), _find_trial),
-    Column("", _total_s, float, title="total s", align_right=True),
-    Column(
-        "tied",
-        lambda answer: answer.tied,
-        tuple,
-        title="tied",
-        text=lambda answer: shorten_names(answer.tied),
-        folds=True,
-    ),
-    _of_best(Column("memory_ratio", lambda one: peak_ratio(one.entry), float)),
-    Column("max_memory_gib", lambda answer: answer.limits.memory_gib, float),
-    Column("steps", lambda answer: answer.limits.steps, int),
-    Column("total_eager_s", lambda answer: answer.total_eager_s, float),
-    Column("total_compiled_s", lambda answer: answer.total_compiled_s, float),
-    Column(
-        "ruled_out",
-        lambda answer: answer.ruled_out,
-        tuple,
-        title="ruled out",
-        text=lambda answer: shorten_names(answer.ruled_out),
-        folds=True,
-    ),
-    Column("reason", str, title="why", media=(PAGE, MARKDOWN)),
-    Column("not_tried", lambda answer: answer.not_tried, tuple),
-    *file_columns(("trial_id",), _find_trial),
-)
-
-
 class RecommendationsTable(TableSpec[Answer]):
     name = "recommendations"
     title = "Recommendations"
     place = 20
     max_terminal_rows = 20
-    columns = COLUMNS
+    columns: Sequence[Column[Answer]] = (
+        *trial_columns("model", "workload"),
+        *file_columns("family", "suite"),
+        Column(
+            "batch_size",
+            lambda answer: answer.batch_size,
+            int,
+            title="batch",
+            is_axis=True,
+            is_name=True,
+        ),
+        *trial_columns("variant"),
+        Column("sweep", _name_sweeps, title="sweep", is_axis=True, is_name=True, is_filter=True),
+        *trial_columns("precision"),
+        Column("", _show_answer, title="answer", folds=True),
+        Column("recommended", lambda answer: answer.recommended),
+        *file_columns(
+            "mode",
+            "backend",
+            get_entry=lambda answer: answer.chosen.entry if answer.chosen else None,
+        ),
+        Column("sure", lambda answer: answer.is_sure, bool),
+        Column("why_unsure", lambda answer: answer.why_unsure, tuple),
+        _of_best(
+            Column(
+                "speedup",
+                lambda one: one.gain.value,
+                float,
+                title="speedup",
+                text=lambda one: f"{one.shown} {one.gain.bounds}",
+            )
+        ),
+        _of_best(Column("speedup_low", lambda one: one.gain.low, float)),
+        _of_best(Column("speedup_high", lambda one: one.gain.high, float)),
+        _of_best(Column("ends", lambda one: "margin" if one.gain.by_margin else "processes")),
+        *file_columns(
+            "device_speedup",
+            "compile_cold_s",
+            "compile_warm_s",
+            "break_even_steps",
+            "break_even_warm_steps",
+            get_entry=_find_trial,
+        ),
+        Column("", _total_s, float, title="total s", align_right=True),
+        Column(
+            "tied",
+            lambda answer: answer.tied,
+            tuple,
+            title="tied",
+            text=lambda answer: shorten_names(answer.tied),
+            folds=True,
+        ),
+        _of_best(Column("memory_ratio", lambda one: peak_ratio(one.entry), float)),
+        Column("max_memory_gib", lambda answer: answer.limits.memory_gib, float),
+        Column("steps", lambda answer: answer.limits.steps, int),
+        Column("total_eager_s", lambda answer: answer.total_eager_s, float),
+        Column("total_compiled_s", lambda answer: answer.total_compiled_s, float),
+        Column(
+            "ruled_out",
+            lambda answer: answer.ruled_out,
+            tuple,
+            title="ruled out",
+            text=lambda answer: shorten_names(answer.ruled_out),
+            folds=True,
+        ),
+        Column("reason", str, title="why", media=(PAGE, MARKDOWN)),
+        Column("not_tried", lambda answer: answer.not_tried, tuple),
+        *file_columns("trial_id", get_entry=_find_trial),
+    )
 
     def items(self, findings: Findings) -> Sequence[Answer]:
         return findings.answers

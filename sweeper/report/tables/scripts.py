@@ -50,78 +50,78 @@ def _show_step(script: ScriptAnswer) -> str:
     return estimated(script.entry.result.speedup) or script.entry.record.status
 
 
-OF_TRIALS = (
-    "trial_id",
-    "backend",
-    "status",
-    "flags",
-    "speedup",
-    "speedup_low",
-    "speedup_high",
-    "loop_speedup",
-    "loop_speedup_low",
-    "loop_speedup_high",
-    "eager_loop_step_ms",
-    "compiled_loop_step_ms",
-    "eager_loader_share",
-    "compiled_loader_share",
-    "break_even_steps",
-)
-COLUMNS: tuple[Column[ScriptAnswer], ...] = (
-    *trial_columns(("model", "variant", "sweep", "mode")),
-    *file_columns(OF_TRIALS),
-    estimate_column("", lambda script: script.entry.result.loop_speedup, title="loop"),
-    estimate_column("", lambda script: script.entry.result.speedup, title="step", text=_show_step),
-    lift(
-        Column[float]("", float, float, title="loader", text=percent),
-        lambda script: script.loader_share.eager,
-    ),
-    Column("ceiling", lambda script: script.ceiling, float),
-    Column("total_steps", lambda script: script.total_steps, int),
-    _of_saving(
-        Column("saved_s", lambda saving: saving.value_s, float, title="saved", text=Saving.describe)
-    ),
-    _of_saving(Column("saved_s_low", lambda saving: saving.low_s, float)),
-    _of_saving(Column("saved_s_high", lambda saving: saving.high_s, float)),
-    Column("modules", lambda script: script.seen.modules, tuple),
-    Column("optimizers", lambda script: script.seen.optimizers, tuple, title="optimizer"),
-    lift(
-        Column[LoopRun]("batches_per_step", lambda loop: loop.batches, float),
-        lambda script: script.seen.loop_eager,
-    ),
-    Column("num_shapes", lambda script: script.seen.num_shapes or None, int),
-    lift(
-        Column[LoopRun]("recompiles", lambda loop: loop.recompiles, int),
-        lambda script: script.seen.loop_compiled,
-    ),
-    Column(
-        "compile_calls",
-        lambda script: tuple(map(describe_call, script.seen.compile_calls)),
-        tuple,
-    ),
-    Column(
-        "trajectory",
-        lambda script: trajectories.name_verdict(script.seen.trajectory),
-        title="trains alike",
-    ),
-    Column("dropout", lambda script: script.seen.dropout, bool, title="dropout"),
-    Column("autocast", lambda script: script.seen.autocast, title="autocast"),
-    Column(
-        "findings",
-        lambda script: script.findings,
-        tuple,
-        title="findings",
-        text=lambda script: "; ".join(script.findings),
-        media=(PAGE, MARKDOWN),
-    ),
-)
-
-
 class ScriptsTable(TableSpec[ScriptAnswer]):
     name = "scripts"
     title = "Your own scripts"
     place = 75
-    columns = COLUMNS
+    columns: Sequence[Column[ScriptAnswer]] = (
+        *trial_columns("model", "variant", "sweep", "mode"),
+        *file_columns(
+            "trial_id",
+            "backend",
+            "status",
+            "flags",
+            "speedup",
+            "speedup_low",
+            "speedup_high",
+            "loop_speedup",
+            "loop_speedup_low",
+            "loop_speedup_high",
+            "eager_loop_step_ms",
+            "compiled_loop_step_ms",
+            "eager_loader_share",
+            "compiled_loader_share",
+            "break_even_steps",
+        ),
+        estimate_column("", lambda script: script.entry.result.loop_speedup, title="loop"),
+        estimate_column(
+            "", lambda script: script.entry.result.speedup, title="step", text=_show_step
+        ),
+        lift(
+            Column[float]("", float, float, title="loader", text=percent),
+            lambda script: script.loader_share.eager,
+        ),
+        Column("ceiling", lambda script: script.ceiling, float),
+        Column("total_steps", lambda script: script.total_steps, int),
+        _of_saving(
+            Column(
+                "saved_s", lambda saving: saving.value_s, float, title="saved", text=Saving.describe
+            )
+        ),
+        _of_saving(Column("saved_s_low", lambda saving: saving.low_s, float)),
+        _of_saving(Column("saved_s_high", lambda saving: saving.high_s, float)),
+        Column("modules", lambda script: script.seen.modules, tuple),
+        Column("optimizers", lambda script: script.seen.optimizers, tuple, title="optimizer"),
+        lift(
+            Column[LoopRun]("batches_per_step", lambda loop: loop.batches, float),
+            lambda script: script.seen.loop_eager,
+        ),
+        Column("num_shapes", lambda script: script.seen.num_shapes or None, int),
+        lift(
+            Column[LoopRun]("recompiles", lambda loop: loop.recompiles, int),
+            lambda script: script.seen.loop_compiled,
+        ),
+        Column(
+            "compile_calls",
+            lambda script: tuple(map(describe_call, script.seen.compile_calls)),
+            tuple,
+        ),
+        Column(
+            "trajectory",
+            lambda script: trajectories.name_verdict(script.seen.trajectory),
+            title="trains alike",
+        ),
+        Column("dropout", lambda script: script.seen.dropout, bool, title="dropout"),
+        Column("autocast", lambda script: script.seen.autocast, title="autocast"),
+        Column(
+            "findings",
+            lambda script: script.findings,
+            tuple,
+            title="findings",
+            text=lambda script: "; ".join(script.findings),
+            media=(PAGE, MARKDOWN),
+        ),
+    )
 
     def items(self, findings: Findings) -> Sequence[ScriptAnswer]:
         return findings.scripts

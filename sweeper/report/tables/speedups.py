@@ -217,8 +217,7 @@ def _of_accuracy(name: str, read: Callable[[Accuracy], Value], kind: type = floa
 
 
 def _read_message(entry: Entry) -> str | None:
-    lines = (entry.record.message or "").splitlines()
-    return next(filter(str.strip, lines), None)
+    return next(filter(str.strip, (entry.record.message or "").splitlines()), None)
 
 
 def _read_dropout(entry: Entry) -> bool | None:
@@ -260,8 +259,7 @@ class SpeedupsTable(TableSpec[Entry]):
     @property
     def columns(self) -> Sequence[Column[Entry]]:
         shown = {column.name for column in SHOWN}
-        metrics = map(metric_column, METRICS)
-        others = [column for column in metrics if column.name not in shown]
+        others = [metric_column(metric) for metric in METRICS if metric.csv_name not in shown]
         return [*TRIAL_COLUMNS, *SHOWN, *others, *OTHERS]
 
     def arrange(self, items: Sequence[Entry]) -> Sequence[Entry]:
@@ -275,9 +273,16 @@ class SpeedupsTable(TableSpec[Entry]):
         }
         columns = super().shown(items, findings, medium)
         shown = [column for column in columns if needed.get(column.title, True)]
-        flags = _make_flags_column(items, medium)
-        if medium in flags.media and any(map(flags.show, items)):
-            shown.append(flags)
+        common = speedups.find_common_flags(items)
+
+        def show_flags(entry: Entry) -> str:
+            flags = select_flags(entry, common)
+            if medium == PAGE:  # keeps housekeeping flags for the rows that are opened
+                return ", ".join(leave_out_housekeeping(flags))
+            return ";".join(flags)
+
+        if medium != TERMINAL and any(map(show_flags, items)):
+            shown.append(Column("", show_flags, title="flags"))
         return shown
 
     def lead(self, items: Sequence[Entry]) -> str:
@@ -300,19 +305,6 @@ class SpeedupsTable(TableSpec[Entry]):
 
     def entry(self, item: Entry) -> Entry:
         return item
-
-
-def _make_flags_column(entries: Sequence[Entry], medium: str) -> Column[Entry]:
-    """Make the column of flags; the page keeps housekeeping flags for the rows that are opened."""
-    common = speedups.find_common_flags(entries)
-
-    def show(entry: Entry) -> str:
-        flags = select_flags(entry, common)
-        if medium == PAGE:
-            return ", ".join(leave_out_housekeeping(flags))
-        return ";".join(flags)
-
-    return Column("", show, title="flags", media=(PAGE, MARKDOWN))
 
 
 def explain_intervals(entries: Sequence[Entry]) -> str:

@@ -96,54 +96,53 @@ def _mean_columns(name: str, mean: Mean) -> list[Column[Group]]:
     ]
 
 
-COLUMNS: tuple[Column[Group], ...] = (
-    Column("family", lambda group: group.family, title="family", folds=True, is_filter=True),
-    Column("workload", lambda group: group.key.workload, title="workload", is_axis=True),
-    Column("mode", lambda group: group.key.mode, title="mode", is_axis=True, is_filter=True),
-    Column("backend", lambda group: group.key.backend, title="backend", is_axis=True),
-    Column("variant", lambda group: group.key.variant, title="variant", is_axis=True, folds=True),
-    Column("models", lambda group: len(group.judged), int),
-    Column(
-        "passed",
-        lambda group: len(group.passed),
-        int,
-        title="passed",
-        text=lambda group: f"{len(group.passed)} of {len(group.judged)}",
-    ),
-    Column("pass_rate", lambda group: group.pass_rate, float),
-    *_mean_columns("geomean_amp", AMP),
-    *_mean_columns("geomean_fp32", FP32),
-    *_mean_columns("weighted", WEIGHTED),
-    *interval_columns("weighted_new_model", attrgetter("weighted_new_model")),
-    Column("", show_new_model, title="a new model", media=(PAGE,)),
-    estimate_column(
-        "",
-        DEVICE.estimate,
-        title=DEVICE.title,
-        text=lambda group: show_mean(DEVICE, group),
-        media=(PAGE,),
-    ),
-    Column("weighted_failures_as_one", lambda group: group.weighted_failures_as_one, float),
-    Column(
-        "weighted_clipped",
-        lambda group: group.weighted_clipped,
-        float,
-        title="slowdowns as 1.0",
-        media=(PAGE,),
-    ),
-    lift(
-        Column[Published]("", lambda found: found.label, title="published", media=(PAGE,)),
-        find_published,
-    ),
-)
-
-
 class SummaryTable(TableSpec[Group]):
     name = "summary"
     title = "Summary"
     place = 90
     is_last_in_terminal = True
-    columns = COLUMNS
+    columns: Sequence[Column[Group]] = (
+        Column("family", lambda group: group.family, title="family", folds=True, is_filter=True),
+        Column("workload", lambda group: group.key.workload, title="workload", is_axis=True),
+        Column("mode", lambda group: group.key.mode, title="mode", is_axis=True, is_filter=True),
+        Column("backend", lambda group: group.key.backend, title="backend", is_axis=True),
+        Column(
+            "variant", lambda group: group.key.variant, title="variant", is_axis=True, folds=True
+        ),
+        Column("models", lambda group: len(group.judged), int),
+        Column(
+            "passed",
+            lambda group: len(group.passed),
+            int,
+            title="passed",
+            text=lambda group: f"{len(group.passed)} of {len(group.judged)}",
+        ),
+        Column("pass_rate", lambda group: group.pass_rate, float),
+        *_mean_columns("geomean_amp", AMP),
+        *_mean_columns("geomean_fp32", FP32),
+        *_mean_columns("weighted", WEIGHTED),
+        *interval_columns("weighted_new_model", attrgetter("weighted_new_model")),
+        Column("", show_new_model, title="a new model", media=(PAGE,)),
+        estimate_column(
+            "",
+            DEVICE.estimate,
+            title=DEVICE.title,
+            text=lambda group: show_mean(DEVICE, group),
+            media=(PAGE,),
+        ),
+        Column("weighted_failures_as_one", lambda group: group.weighted_failures_as_one, float),
+        Column(
+            "weighted_clipped",
+            lambda group: group.weighted_clipped,
+            float,
+            title="slowdowns as 1.0",
+            media=(PAGE,),
+        ),
+        lift(
+            Column[Published]("", lambda found: found.label, title="published", media=(PAGE,)),
+            find_published,
+        ),
+    )
 
     def items(self, findings: Findings) -> Sequence[Group]:
         return findings.groups
@@ -152,7 +151,7 @@ class SummaryTable(TableSpec[Group]):
         """Keep rows that say something: some model was judged, and `all` is more than one
         family.
         """
-        judged = [group for group in items if group.judged]
+        judged = list(filter(attrgetter("judged"), items))
         families = Counter(group.key for group in judged if not group.is_whole)
         return [group for group in judged if not group.is_whole or families[group.key] != 1]
 
@@ -187,7 +186,7 @@ class SummaryTable(TableSpec[Group]):
                 keys[sure].append(group.key)
         lines = []
         for sure, found in keys.items():
-            names = shorten_names(list(map(str, found)), between="; ")
+            names = shorten_names(map(str, found), between="; ")
             lines.append(f"undisturbed models: {sure} ({names})")
         return lines
 
@@ -222,10 +221,10 @@ def _count_sure(mean: Mean, group: Group) -> str:
     """Show e.g. `AMP 2 of 42`, `AMP none of 42`, `AMP all 42`; empty without a mean."""
     if mean.estimate(group) is None:
         return ""
-    number = mean.count(group)
-    if mean.count_sure(group) == number:
+    sure, number = mean.name_sure(group), mean.count(group)
+    if sure == "all":
         return f"{mean.title} all {number}"
-    return f"{mean.title} {mean.name_sure(group)} of {number}"
+    return f"{mean.title} {sure} of {number}"
 
 
 def headline(group: Group) -> str:

@@ -1,6 +1,6 @@
 """Columns of what tells trials apart, for every table whose rows have a trial."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -67,17 +67,17 @@ def metric_column(metric: Metric) -> Column[Entry]:
 
 
 def trial_columns(
-    names: Sequence[str], get_entry: Callable[[T], Entry | None] = attrgetter("entry")
+    *names: str, get_entry: Callable[[T], Entry | None] = attrgetter("entry")
 ) -> list[Column[T]]:
-    """Make columns of trials for a table over items that have an entry."""
-    return [lift(column, get_entry) for column in select(TRIAL_COLUMNS, names)]
+    """Make columns of trials and of their figures for a table over items that have an entry; they
+    are empty for items without one.
+    """
+    columns = select([*TRIAL_COLUMNS, *map(metric_column, METRICS)], names)
+    return [lift(column, get_entry) for column in columns]
 
 
 def file_columns(
-    names: Sequence[str], get_entry: Callable[[T], Entry | None] = attrgetter("entry")
+    *names: str, get_entry: Callable[[T], Entry | None] = attrgetter("entry")
 ) -> list[Column[T]]:
-    """Make columns of trials and of their figures that files alone have; they are empty for items
-    without an entry.
-    """
-    columns = select([*TRIAL_COLUMNS, *map(metric_column, METRICS)], names)
-    return [replace(lift(column, get_entry), title="") for column in columns]
+    """Make such columns that files alone have."""
+    return [replace(column, title="") for column in trial_columns(*names, get_entry=get_entry)]
