@@ -40,11 +40,11 @@ def driver() -> Driver:
     return Driver()
 
 
-def make_lease(driver: Driver) -> Lease:
-    lease = Lease(driver.ask)
+def begin_breaks(lease: Lease) -> LeaseBreaks:
     lease.take()
-    LeaseBreaks(lease).begin()
-    return lease
+    breaks = LeaseBreaks(lease)
+    breaks.begin()
+    return breaks
 
 
 def compiled(seen: Callable[[], object]) -> object:
@@ -58,7 +58,7 @@ def compiled(seen: Callable[[], object]) -> object:
 
 
 def test_device_is_let_go_while_the_compiler_runs_and_taken_back(driver: Driver) -> None:
-    make_lease(driver)
+    begin_breaks(Lease(driver.ask))
     at_compilation: list[list[str]] = []
     compiled(lambda: at_compilation.append(list(driver.heard)))
     assert at_compilation == [[DEVICE, NOTHING]]
@@ -66,19 +66,20 @@ def test_device_is_let_go_while_the_compiler_runs_and_taken_back(driver: Driver)
 
 
 def test_whoever_had_it_alone_has_it_alone_after_a_recompilation(driver: Driver) -> None:
-    lease = make_lease(driver)
+    lease = Lease(driver.ask)
+    begin_breaks(lease)
     lease.take(ALONE)
     compiled(lambda: None)
     assert driver.heard == [DEVICE, ALONE, NOTHING, ALONE]
 
 
 def test_each_benchmark_while_compiling_has_the_device_for_itself_alone(driver: Driver) -> None:
-    lease = make_lease(driver)
+    breaks = begin_breaks(Lease(driver.ask))
 
     def benchmarks() -> None:
         driver.heard.clear()
         for _ in range(2):
-            with lease._benchmark():
+            with breaks._benchmark():
                 driver.heard.append("benchmark")
 
     compiled(benchmarks)
@@ -86,12 +87,12 @@ def test_each_benchmark_while_compiling_has_the_device_for_itself_alone(driver: 
 
 
 def test_a_benchmark_within_a_benchmark_leaves_the_device_to_the_outer_one(driver: Driver) -> None:
-    lease = make_lease(driver)
+    breaks = begin_breaks(Lease(driver.ask))
 
     def benchmarks() -> None:
         driver.heard.clear()
-        with lease._benchmark():
-            with lease._benchmark():
+        with breaks._benchmark():
+            with breaks._benchmark():
                 driver.heard.append("inner")
             driver.heard.append("outer")
 
@@ -100,10 +101,10 @@ def test_a_benchmark_within_a_benchmark_leaves_the_device_to_the_outer_one(drive
 
 
 def test_a_benchmark_that_fails_lets_go_of_the_device(driver: Driver) -> None:
-    lease = make_lease(driver)
+    breaks = begin_breaks(Lease(driver.ask))
 
     def benchmarks() -> None:
-        with pytest.raises(RuntimeError, match="no such kernel"), lease._benchmark():
+        with pytest.raises(RuntimeError, match="no such kernel"), breaks._benchmark():
             raise RuntimeError("no such kernel")
         assert driver.heard[-1] == NOTHING
 
@@ -112,8 +113,8 @@ def test_a_benchmark_that_fails_lets_go_of_the_device(driver: Driver) -> None:
 
 
 def test_a_benchmark_in_a_step_changes_nothing(driver: Driver) -> None:
-    lease = make_lease(driver)
-    with lease._benchmark():
+    breaks = begin_breaks(Lease(driver.ask))
+    with breaks._benchmark():
         pass
     assert driver.heard == [DEVICE]
 
@@ -121,7 +122,8 @@ def test_a_benchmark_in_a_step_changes_nothing(driver: Driver) -> None:
 def test_inductors_timing_of_kernels_is_such_a_benchmark(
     driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lease, inside = make_lease(driver), []
+    lease, inside = Lease(driver.ask), []
+    begin_breaks(lease)
     monkeypatch.setattr(lease, "take", lambda: inside.append("benchmark"))
     lease.leave()
     # there is no GPU
@@ -140,7 +142,8 @@ def test_clock_stands_still_while_it_waits_and_while_it_is_stopped() -> None:
 
 
 def test_whoever_keeps_books_is_told_before_leaving_and_after_returning(driver: Driver) -> None:
-    lease = make_lease(driver)
+    lease = Lease(driver.ask)
+    begin_breaks(lease)
     lease.before_leaving = lambda: driver.heard.append("leaves")
     lease.after_returning = lambda: driver.heard.append("is back")
     compiled(lambda: None)
