@@ -310,14 +310,14 @@ def moderate_variances(estimates: Sequence[Estimate]) -> list[Estimate]:
     max_degrees = sum(degrees)
     moderated = []
     for estimate in estimates:
-        moderate = estimate
+        found = estimate
         if estimate.variance is not None and estimate.count is not None:
             total = prior.degrees + estimate.degrees
             share = estimate.degrees / total  # the weight of the sample's own variance
             own = share * (estimate.variance * estimate.count)
             new = (own + (1 - share) * prior.variance) / estimate.count
-            moderate = replace(estimate, variance=new, degrees=min(total, max_degrees))
-        moderated.append(moderate)
+            found = replace(estimate, variance=new, degrees=min(total, max_degrees))
+        moderated.append(found)
     return moderated
 
 
