@@ -73,6 +73,8 @@ found["docs"] = [line for line in format_docs.text().splitlines() if "`colour`" 
 json.dump(found, sys.stdout)
 """
 
+pytestmark = pytest.mark.xdist_group("one axis")  # which share what takes seconds to make
+
 
 # keys, and how the line begins below which each is declared
 AXES = {

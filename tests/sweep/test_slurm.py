@@ -35,6 +35,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, s
         yield variables
 
 
+@pytest.mark.slow
 def test_six_trials_as_array_jobs_and_a_killed_worker_is_one_row(
     cluster: Mapping[str, str], run_module: Run, tmp_path: Path
 ) -> None:

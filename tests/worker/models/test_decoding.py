@@ -144,7 +144,13 @@ def test_autocast_that_a_static_cache_cannot_take_is_unavailable() -> None:
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("precision", [Precision(), Precision("bfloat16")], ids=["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "precision",
+    [
+        pytest.param(Precision(), id="fp32"),
+        pytest.param(Precision("bfloat16"), id="bf16", marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("workload", ["prefill", "decode"])
 def test_compiled_step_is_compared_in_logits_and_cache(workload: str, precision: Precision) -> None:
     outcome, _ = run(replace(trial_of(workload), precision=precision))
