@@ -36,7 +36,7 @@ class PhaseBegan:
 
 @dataclass(frozen=True)
 class Finished:
-    """The record of a trial is on disk; the result is derived once and goes with it."""
+    """The record of a trial is on disk; its result, as it was derived here, goes with it."""
 
     record: Record
     result: Result

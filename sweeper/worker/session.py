@@ -1,9 +1,14 @@
 """One worker process from building to the last reading.
 
-The order is fixed: eager, with nothing compiled yet; compile; check that it is right; then, with
-the device alone, warm up, measure both arms in turn, and take the readings that belong to no round.
-Before that, other workers may compile on the host, and use the device whenever this process has
-given its lease back. What a model and a script do differently are methods of `Subject`.
+Where both arms are timed, the order is fixed: eager, with nothing compiled yet; compile; check;
+then, with the device alone, warm up, time both arms in turn, and take the readings that belong to
+no round. What a model and a script do differently are methods of `Subject`. A model is checked
+before the rounds, and until then other workers may compile on the host, and use the device whenever
+this process has given its lease back. A script has the device alone throughout, and is checked
+last.
+
+The runs of a script's loop (`scripts.phases`), its trajectory and an inspection time no rounds, and
+have short orders of their own.
 """
 
 import torch
@@ -69,7 +74,7 @@ def build(job: Job, log: ProcessLog) -> ModelSubject:
 
 
 def measure(subject: Subject, log: ProcessLog) -> Steps[None]:
-    """Measure both arms of a subject that is built: the one order of events."""
+    """Time both arms of a subject that is built: the order of events for models and scripts."""
     with log.enter("eager"):
         yield from subject.run_eager(log)
     with log.enter("compiling"):

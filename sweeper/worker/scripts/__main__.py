@@ -25,7 +25,7 @@ from sweeper.worker.parent_death import die_with_parent
 from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.source_lines import describe_in_script, find_own_line
 
-from .arms import Arms
+from .arms import ArmSwitch
 from .description import describe
 from .phases import compare_steps, prepare_loop, run_loop
 from .runs import EAGER_LOOP, RUNS, STEPS, TRAJECTORY, LoopFacts
@@ -85,7 +85,7 @@ class WatchedScript:
     def __init__(self, job: Job, log: ProcessLog, patches: Patches) -> None:
         self._job, self._log, self._patches = job, log, patches
         self._calls, self._loop = CompileCalls(), Loop(patches)
-        self._arms = Arms(job.trial, self._calls, patches)
+        self._switch = ArmSwitch(job.trial, self._calls, patches)
         self._sha256: str | None = None  # of the script's file, before it ran
 
     def run(self, which: str, known: LoopFacts, say: Callable[[Message], None]) -> None:
@@ -97,10 +97,10 @@ class WatchedScript:
             self._sha256 = hashlib.sha256(program.file.read_bytes()).hexdigest()
         log.add(script=ScriptRun(self._sha256))
         own_calls = self._calls.begin(patches)
-        self._arms.begin()
+        self._switch.begin()
 
         def end(error: Exception | None) -> None:
-            self._arms.stop()
+            self._switch.stop()
             patches.undo(own_calls)
             if error is None:
                 say(log.outcome("ok"))
@@ -113,7 +113,7 @@ class WatchedScript:
         os.register_at_fork(after_in_child=loop.stop)  # a child's steps are not the script's
         refuse_several(patches, self._refuse)
         if which not in (STEPS, TRAJECTORY):
-            prepare_loop(loop, self._arms, log, _arm_of(which), known)
+            prepare_loop(loop, self._switch, log, _arm_of(which), known)
         before = measure_log()
         try:
             program.run(patches)
@@ -127,11 +127,11 @@ class WatchedScript:
         loop.finish()
 
     def _run_phases(self, which: str, known: LoopFacts) -> Steps[None]:
-        """Go through the phases of a run from the end of the first step on, and keep what was seen
-        of the script.
+        """Go through the phases of a run, from the first step on of which the loop knows the end,
+        and keep what was seen of the script.
         """
         log = self._log
-        subject = ScriptSubject(self._job, self._loop, self._calls, self._arms, self._patches)
+        subject = ScriptSubject(self._job, self._loop, self._calls, self._switch, self._patches)
         try:
             if which == STEPS:
                 yield from compare_steps(subject, log)

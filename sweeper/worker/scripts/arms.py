@@ -124,7 +124,7 @@ class CompileOnFirstCall:
             self._patches.undo(self._patch)
 
 
-class Arms:
+class ArmSwitch:
     """The arms of a script; eager runs until `prepare`, or `compile_at_first_calls`."""
 
     def __init__(self, trial: Trial, calls: CompileCalls, patches: Patches) -> None:
@@ -187,7 +187,7 @@ class Arms:
     def _end_first_calls(self) -> list[str]:
         return self._first_calls.end() if self._first_calls else []
 
-    def switch(self, arm: str) -> None:
+    def choose(self, arm: str) -> None:
         """Run an arm from the next step on; to be called before the script, or at the end of a
         step.
         """

@@ -22,7 +22,7 @@ def describe(subject: ScriptSubject, sha256: str | None) -> ScriptRun:
     # Of the module that gets the most different ones: shapes of several modules have nothing to do
     # with each other.
     shapes: Counter[tuple[torch.Size, ...]] = max(
-        (form.shapes for form in subject.forms.forms), key=len, default=Counter()
+        (form.shapes for form in subject.switch.forms), key=len, default=Counter()
     )
     sizes = count_sizes(shapes)
     return ScriptRun(

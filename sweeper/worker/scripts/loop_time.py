@@ -71,7 +71,7 @@ class _Window(NamedTuple):
     def begin(subject: ScriptSubject) -> _Window:
         subject.bench.synchronize()
         before, now = subject.loop.count(), time.perf_counter()
-        return _Window(before, len(subject.forms.counters.programs), now, now, before)
+        return _Window(before, len(subject.switch.counters.programs), now, now, before)
 
     def extend(self, subject: ScriptSubject) -> _Window:
         return self._replace(end=time.perf_counter(), seen=subject.loop.count())
@@ -92,7 +92,7 @@ class _Window(NamedTuple):
     def describe(self, subject: ScriptSubject, left_out: bool) -> LoopRun:
         seen = self.seen.since(self.before)
         loader_s = seen.loader_s / seen.steps if subject.loop.loader.seen else None
-        recompiles = len(subject.forms.counters.programs) - self.programs
+        recompiles = len(subject.switch.counters.programs) - self.programs
         step_s, batches = self.length_s / seen.steps, seen.batches / seen.steps
         return LoopRun(seen.steps, step_s, loader_s, batches, recompiles, *self.events, left_out)
 
@@ -125,7 +125,7 @@ class _Timing:
         """Note the end of a step, and say whether the time is long enough."""
         last, self._window = self._window, self._window.extend(self._subject)
         if (
-            len(self._subject.forms.counters.programs) > last.programs
+            len(self._subject.switch.counters.programs) > last.programs
             and self._compilations < MAX_STARTS - 1
         ):
             self._compilations += 1

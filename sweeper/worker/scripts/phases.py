@@ -13,7 +13,7 @@ from sweeper.worker.monitoring.host_monitor import HostMonitor
 from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.session import measure
 
-from .arms import Arms
+from .arms import ArmSwitch
 from .loop_time import time_loop
 from .runs import LoopFacts
 from .subject import EAGER_STEPS, ScriptSubject
@@ -30,7 +30,9 @@ def compare_steps(subject: ScriptSubject, log: ProcessLog) -> Steps[None]:
         subject.end_early(over, log)
 
 
-def prepare_loop(loop: Loop, arms: Arms, log: ProcessLog, arm: str, known: LoopFacts) -> None:
+def prepare_loop(
+    loop: Loop, switch: ArmSwitch, log: ProcessLog, arm: str, known: LoopFacts
+) -> None:
     """Set what counts from the first batch of a loop on.
 
     Each known module is compiled at its first call, as `model.compile()` before the loop does:
@@ -40,20 +42,20 @@ def prepare_loop(loop: Loop, arms: Arms, log: ProcessLog, arm: str, known: LoopF
     loop.loader.keep_none()
     if arm == "compiled":
         loop.modules.stop()  # its hooks would break graphs
-        arms.switch("compiled")
+        switch.choose("compiled")
         if not known.compiles_itself:
-            arms.compile_at_first_calls(known.modules, lambda: log.announce("compiling"))
+            switch.compile_at_first_calls(known.modules, lambda: log.announce("compiling"))
 
 
 def run_loop(subject: ScriptSubject, log: ProcessLog, arm: str, known: LoopFacts) -> Steps[None]:
     """Time the loop as the script runs it, with one arm throughout."""
-    arms, loop = subject.forms, subject.loop
+    switch, loop = subject.switch, subject.loop
     if arm == "compiled":
         with log.enter("compiling"):
-            subject.compile(log)
-            arms.switch(arm)
-            yield from _settle(arms)
-            arms.require_compiled()
+            subject.compile(log)  # of modules that `prepare_loop` named, none is left
+            switch.choose(arm)
+            yield from _settle(switch)
+            switch.require_compiled()
     else:
         with log.enter("eager"):
             yield from run_steps(EAGER_STEPS)
@@ -65,14 +67,14 @@ def run_loop(subject: ScriptSubject, log: ProcessLog, arm: str, known: LoopFacts
         yield from time_loop(subject, arm, known)
         log.add(host=HostState(busy_while_measuring=host.share_busy_by_others()))
         if arm == "compiled":
-            arms.require_compiled()
+            switch.require_compiled()
 
 
-def _settle(arms: Arms) -> Steps[None]:
+def _settle(switch: ArmSwitch) -> Steps[None]:
     """Run until nothing has been compiled for some steps."""
     quiet, steps = 0, 0
     while quiet < SETTLED_STEPS and steps < FIRST_STEPS[1]:
-        programs = arms.counters.programs
+        programs = switch.counters.programs
         yield
         steps += 1
-        quiet = quiet + 1 if arms.counters.programs == programs else 0
+        quiet = quiet + 1 if switch.counters.programs == programs else 0

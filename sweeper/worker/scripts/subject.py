@@ -31,7 +31,7 @@ from sweeper.worker.monitoring.round_monitor import RoundMonitor
 from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.subject import Subject
 
-from .arms import Arms
+from .arms import ArmSwitch
 from .check import check_modules
 from .watch.compile_calls import CompileCalls
 from .watch.interruptions import Interruptions
@@ -51,13 +51,15 @@ class LoopBench(Bench):
     `LoopMonitor` sees it.
     """
 
-    def __init__(self, device: torch.device, arms: Arms, interruptions: Interruptions) -> None:
+    def __init__(
+        self, device: torch.device, switch: ArmSwitch, interruptions: Interruptions
+    ) -> None:
         super().__init__(device)
-        self._arms, self._interruptions = arms, interruptions
+        self._switch, self._interruptions = switch, interruptions
 
     def run(self, arm: Arm, steps: int, stance: str = "default") -> Iterable[None]:  # noqa: ARG002  # see above
         """Run an arm from now on; the loop has to run its steps."""
-        self._arms.switch(arm.name)
+        self._switch.choose(arm.name)
         return run_steps(steps)
 
     def before_round(self, steps: int) -> Iterable[None]:
@@ -70,7 +72,7 @@ class LoopBench(Bench):
             yield
 
     def steps_s(self, arm: Arm, steps: int, until_idle: bool = True) -> Steps[list[float]]:
-        self._arms.switch(arm.name)
+        self._switch.choose(arm.name)
         times = []
         for _ in range(steps):
             self.synchronize()
@@ -132,16 +134,16 @@ class ScriptSubject(Subject):
     monitor: LoopMonitor
 
     def __init__(
-        self, job: Job, loop: Loop, calls: CompileCalls, arms: Arms, patches: Patches
+        self, job: Job, loop: Loop, calls: CompileCalls, switch: ArmSwitch, patches: Patches
     ) -> None:
         self.trial, self.measure, self.job = job.trial, job.measure, job
-        self.loop, self.calls, self.forms, self.patches = loop, calls, arms, patches
+        self.loop, self.calls, self.switch, self.patches = loop, calls, switch, patches
         self.eager, self.compiled = (
             Arm(name, _run_no_step, eager=name == "eager") for name in ARMS
         )
         self.device = loop.find_device()
-        self.bench = LoopBench(self.device, arms, loop.interruptions)
-        self.monitor = LoopMonitor(self.device, loop, arms.counters)
+        self.bench = LoopBench(self.device, switch, loop.interruptions)
+        self.monitor = LoopMonitor(self.device, loop, switch.counters)
         self.monitor.set_baseline()
         self.loops: dict[str, LoopRun] = {}  # by arm
         self.trajectory: Trajectory | None = None
@@ -159,11 +161,11 @@ class ScriptSubject(Subject):
             self.bench.num_sizes = cycle
 
     def compile(self, log: ProcessLog) -> None:
-        log.counters = self.forms.counters
-        self.forms.prepare(self.loop.modules.modules)
+        log.counters = self.switch.counters
+        self.switch.prepare(self.loop.modules.modules)
 
     def require_compiled(self) -> None:
-        self.forms.require_compiled()
+        self.switch.require_compiled()
 
     def time_rounds(self, log: ProcessLog) -> Steps[None]:
         """Time rounds, of shorter blocks where the script's evaluations or saved files leave no
@@ -186,8 +188,8 @@ class ScriptSubject(Subject):
 
     def check_at_end(self, log: ProcessLog) -> Iterable[None]:
         """Judge each compiled module, when the script is needed no more."""
-        self.forms.switch("eager")
-        pairs = self.forms.compiled_forms()
+        self.switch.choose("eager")
+        pairs = self.switch.compiled_forms()
         return check_modules(self.job, self.device, pairs, self.patches, log)
 
     def end_early(self, over: ScriptOverError, log: ProcessLog) -> None:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from sweeper.worker.measurement.bench import Steps
 from sweeper.worker.process_log import ProcessLog
-from sweeper.worker.scripts.arms import Arms
+from sweeper.worker.scripts.arms import ArmSwitch
 from sweeper.worker.scripts.phases import prepare_loop
 from sweeper.worker.scripts.runs import NOTHING
 from sweeper.worker.scripts.watch.loader import copy_structure
@@ -401,7 +401,7 @@ def test_a_loop_that_is_timed_keeps_no_batch_from_the_first_on() -> None:
     for is_timed in (False, True):
         loop = begin_loop(count_steps([], MANY))
         if is_timed:
-            prepare_loop(loop, cast("Arms", None), cast("ProcessLog", None), "eager", NOTHING)
+            prepare_loop(loop, cast("ArmSwitch", None), cast("ProcessLog", None), "eager", NOTHING)
         try:
             iterator = iter(DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2))
             kept.append(weakref.ref(next(iterator)[0])() is not None)

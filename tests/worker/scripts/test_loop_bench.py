@@ -44,7 +44,7 @@ class Machine:
         self.arm, self.order = "eager", list[str]()
         self.host_s = self.device_s = self.used_j = 0.0
 
-    def switch(self, arm: str) -> None:
+    def choose(self, arm: str) -> None:
         self.arm = arm
 
     def synchronize(self) -> None:

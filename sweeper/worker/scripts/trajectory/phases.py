@@ -27,8 +27,8 @@ def compare_trajectory(subject: ScriptSubject, log: ProcessLog) -> Steps[None]:
         yield from run_steps(EAGER_STEPS)
     with torch._inductor.config.patch(fallback_random=True):
         subject.compile(log)
-        subject.forms.switch("compiled")
-        if subject.forms.forms:
+        subject.switch.choose("compiled")
+        if subject.switch.forms:
             subject.trajectory = yield from _compare(subject, log)
         else:
             why = "the script compiles functions, and no module"
@@ -38,7 +38,7 @@ def compare_trajectory(subject: ScriptSubject, log: ProcessLog) -> Steps[None]:
 def _compare(subject: ScriptSubject, log: ProcessLog) -> Steps[Trajectory]:
     loop, trial = subject.loop, subject.trial
     replayers: list[tuple[str, StepReplayer]] = []
-    for form in subject.forms.forms:
+    for form in subject.switch.forms:
         replayer = StepReplayer(form.module, form.compiled, trial, subject.device)
         replayers.append((name_module(loop, form.caller), replayer))
         form.chosen = replayer

@@ -1,3 +1,3 @@
-"""All that sees a user's script from inside its process, or stands in torch in place of what was
-there: docs/scripts.md#what-your-process-gets lists it.
+"""What runs a user's script, and sees it from inside its process. `patches` owns everything that
+stands there in place of what was there: docs/scripts.md#what-your-process-gets lists it.
 """

@@ -1,5 +1,8 @@
-"""The one owner of what stands in a user's process in place of what was there: it makes each patch,
-lists them, and undoes them.
+"""The owner of what stands in torch and in a user's modules in place of what was there: it makes
+each patch, lists them, and undoes them.
+
+Torch's stance, which `arms` sets, and what `python train.py` itself sets (`sys.argv`, the folder)
+stay as they are until the process ends.
 """
 
 from __future__ import annotations
