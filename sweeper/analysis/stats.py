@@ -8,6 +8,7 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import chain
 from statistics import fmean, geometric_mean, median, variance
 from typing import NamedTuple, TypeVar
@@ -79,6 +80,7 @@ def ratio_of(estimate: Estimate | None) -> float | None:
     return estimate.ratio if estimate else None
 
 
+@cache
 def t_quantile(degrees: float) -> float:
     """The factor of a two-sided 95 % interval with `degrees` degrees of freedom (Student,
     Biometrika 6, 1908).
