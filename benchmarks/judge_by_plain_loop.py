@@ -31,7 +31,7 @@ from typing import Any
 
 from sweeper.analysis.derive import derive
 from sweeper.core.paths import SweepPaths
-from sweeper.core.record import ARMS, Record
+from sweeper.core.record import ARMS, Record, of_arm
 
 PLAIN_LOOP = Path(__file__).with_name("plain_loop.py")
 MAX_DIFFERENCE = 0.03
@@ -98,7 +98,7 @@ def measure_by_sweeper(
     assert result.eager_step
     assert result.compiled_step
     assert result.speedup
-    busy = {arm: process.read_arm("device_time_s", arm) for arm in ARMS}
+    busy = {arm: of_arm(process.device_time_s, arm) for arm in ARMS}
     device_speedup = None  # by busy time, as plain_loop.py, which knows no gaps
     if busy["eager"] and busy["compiled"]:
         device_speedup = busy["eager"] / busy["compiled"]

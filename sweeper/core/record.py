@@ -387,12 +387,6 @@ class Process:
         """Wall seconds with the device, roughly: compiling needs it only for moments."""
         return sum(took_s for phase, took_s in self.phases_s.items() if phase != "compiling")
 
-    def read_arm(self, name: str, arm: str) -> float | None:
-        """One arm of a field that holds both, such as `energy_j`, in the field's unit; None where
-        it is missing.
-        """
-        return of_arm(getattr(self, name), arm)
-
     def blocks_s(self, arm: str) -> list[float]:
         """Wall seconds of an arm's blocks in the rounds that count."""
         blocks = (getattr(item, f"{arm}_s") for item in self.rounds if item.void is None)

@@ -342,12 +342,8 @@ def test_compiling_is_what_the_first_steps_took_beyond_steady_ones() -> None:
 
 def test_a_figure_of_an_arm_is_missing_where_the_field_is() -> None:
     process = Process(0, 0, True, energy_j=PerArm(1.0, 2.0))
-    assert (process.read_arm("energy_j", "eager"), process.read_arm("energy_j", "compiled")) == (
-        1.0,
-        2.0,
-    )
-    assert process.read_arm("memory_bytes", "eager") is None
-    assert (of_arm(process.energy_j, "compiled"), of_arm(None, "eager")) == (2.0, None)
+    assert (of_arm(process.energy_j, "eager"), of_arm(process.energy_j, "compiled")) == (1.0, 2.0)
+    assert of_arm(process.memory_bytes, "eager") is None
     assert process.artifact is None
 
 

@@ -4,7 +4,7 @@ that cannot be taken leaves its reason.
 
 from dataclasses import replace
 
-from sweeper.core.record import ARMS, PerArm
+from sweeper.core.record import ARMS, PerArm, of_arm
 from sweeper.worker.failures import Missing, try_reading, try_steps
 from sweeper.worker.monitoring.gpu_monitor import GpuMonitor
 from sweeper.worker.process_log import ProcessLog
@@ -112,9 +112,9 @@ def _note_host_time(
         return
     known = {}
     for arm in ARMS:
-        device_s = log.process.read_arm("device_step_s", arm)
-        busy_s = log.process.read_arm("device_time_s", arm)
-        kernels = log.process.read_arm("device_kernels", arm)
+        device_s = of_arm(log.process.device_step_s, arm)
+        busy_s = of_arm(log.process.device_time_s, arm)
+        kernels = of_arm(log.process.device_kernels, arm)
         known[arm] = host_time.ProfiledArm(device_s or busy_s, kernels)
     found = yield from try_steps(host_time.leave_out_unknown(bench, arms, host_s, known))
     if isinstance(found, Missing):
