@@ -127,9 +127,21 @@ def _percentile(arm: str, share: str) -> Metric:
     return Metric(f"{arm}_{share}_s", meaning, read, needs_ok=is_compiled, mlflow=True, unit="ms")
 
 
+MAX_CALLS_DIFFERENCE = 0.05  # of modules in two loops, up to which their steps are alike
+
+
 def read_loop_step_s(process: Process) -> PerArm:
-    """Return the seconds per step of a script's loop that runs one arm throughout."""
-    return _read_loops(process, lambda loop: loop.step_s)
+    """Return the seconds per step of a script's loop that runs one arm throughout; where steps
+    differ in their calls of modules, those of the compiled loop are for as many calls as eager's.
+    """
+    times = _read_loops(process, lambda loop: loop.step_s)
+    calls = _read_loops(process, lambda loop: loop.calls)
+    if times.compiled is None or not (calls.eager and calls.compiled):
+        return times
+    factor = calls.eager / calls.compiled
+    if abs(factor - 1) <= MAX_CALLS_DIFFERENCE:
+        return times
+    return PerArm(times.eager, times.compiled * factor)
 
 
 def _read_loops(process: Process, read: Callable[[LoopRun], float | None]) -> PerArm:

@@ -42,9 +42,10 @@ class Job:
 
 @dataclass(frozen=True)
 class Phase:
-    """The worker has begun this phase."""
+    """The worker has begun this phase, or goes on with it."""
 
     name: Annotated[str, PHASES]
+    note: str = ""  # what it does for long, e.g. `no step for 60 s: ...`
 
 
 NOTHING, DEVICE, ALONE = "nothing", "device", "alone"

@@ -214,6 +214,7 @@ class LoopRun:
     # wall seconds per step in which the script waited for a batch; None without a loader
     loader_s: Seconds | None
     batches: Amount  # batches of its loader per step
+    calls: Amount | None = None  # calls of its modules with gradients per step; None: not counted
     recompiles: Count = 0  # compilations while it was timed
     evaluations: Count = 0  # how often the script evaluated while the loop was timed
     saves: Count = 0  # files that the script saved while the loop was timed
@@ -274,6 +275,8 @@ class Trajectory:
 class ScriptRun:
     """What was seen of a user's own script while it ran."""
 
+    RETIRED = ("recorded",)  # batches that were given again
+
     sha256: str | None = None  # of the script's file; None for a module
     modules: tuple[str, ...] = ()  # classes of the outermost modules that the script trains
     called_at: tuple[str, ...] = ()  # `file:line` where the script calls each of these modules
@@ -284,7 +287,13 @@ class ScriptRun:
     dropout: bool | None = None
     # how many workers the script's `DataLoader` has, e.g. `4 workers`; None: there is no loader
     loader: str | None = None
-    recorded: Count = 0  # batches that sweeper gave again while it compared steps
+    # batches that were read before the steps that were compared, at most; 0: steps were timed with
+    # their wait for the loader
+    read_ahead: Count = 0
+    watched: Count = 0  # optimizer steps after which it was decided which of them end a step
+    late: tuple[str, ...] = ()  # optimizers that stepped first after that, with the line
+    # whether steps differ in their calls of modules: times are of equally many calls
+    per_call: bool = False
     # calls of `torch.compile` in the script and its libraries
     compile_calls: tuple[CompileCall, ...] = ()
     # the twelve most frequent shapes in the compiled loop; empty where the script compiles

@@ -27,11 +27,14 @@ class Started:
 
 @dataclass(frozen=True)
 class PhaseBegan:
-    """Process number `process` of a trial has begun a phase."""
+    """Process number `process` of a trial has begun a phase, or says what it does there for
+    long.
+    """
 
     trial: Trial
     phase: str
     process: int
+    note: str = ""
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from pathlib import Path
 from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import is_resolved
 from sweeper.core.files import write_text
-from sweeper.core.protocol import NOT_UNDERSTOOD, Job, Outcome, ProtocolError
+from sweeper.core.protocol import NOT_UNDERSTOOD, Job, Outcome, Phase, ProtocolError
 from sweeper.core.record import Inspection, Process
 from sweeper.core.system.process_group import describe_exit
 
@@ -242,10 +242,9 @@ def _listen(
     """
     lease = run.slot.lease
 
-    def announce(phase: str) -> None:
-        if call.draw is None:
-            phase = f"inspection, {phase}"
-        run.on_phase(PhaseBegan(run.trial, phase, call.index))
+    def announce(phase: Phase) -> None:
+        name = f"inspection, {phase.name}" if call.draw is None else phase.name
+        run.on_phase(PhaseBegan(run.trial, name, call.index, phase.note))
 
     channel = WorkerChannel(pipe, run.settings.measure, lease, tenant, announce)
     try:
@@ -269,7 +268,8 @@ def _listen(
     if run.stop.is_set():
         return _interrupted(channel.phase)
     if exceeded is not None:
-        return Outcome("timeout", channel.phase, f"still {channel.phase} after {exceeded}")
+        message = f"still {channel.phase} after {exceeded}"
+        return Outcome("timeout", channel.phase, "; ".join(filter(None, (message, channel.note))))
     code = process.wait()  # it has ended
     without_result = " without a result" if code >= 0 else ""
     return Outcome("crashed", channel.phase, f"the worker {describe_exit(code)}{without_result}")

@@ -44,8 +44,9 @@ class WorkerChannel:
     measure: Measure
     lease: DeviceLease
     tenant: Tenant
-    on_phase: Callable[[str], None]
+    on_phase: Callable[[Phase], None]
     phase: str = "starting"
+    note: str = ""  # of what it does for long in this phase
     outcome: Outcome | None = None
     num_bytes: int = 0
     tail: bytes = b""  # the beginning of a line
@@ -98,7 +99,8 @@ class WorkerChannel:
             if isinstance(message, Phase):
                 if message.name != self.phase:
                     self.phase, self._phase_begin_s = message.name, self._now_s()
-                self.on_phase(message.name)
+                self.note = message.note
+                self.on_phase(message)
             elif isinstance(message, LeaseRequest):
                 self.lease.request(self.tenant, message.wants)
             else:

@@ -84,7 +84,10 @@ class Progress:
             # an inspection is none of them
             if self._processes > 1 and event.process < self._processes:
                 phase += f", process {event.process + 1} of {self._processes}"
-            self._current[event.trial.id].phase = phase
+            current = self._current[event.trial.id]
+            current.phase = phase
+            if event.note:
+                self._console.print(Text(f"{current.place} {event.trial.label}: {event.note}"))
 
     def _describe_result(self, record: Record, result: Result) -> str:
         """The speedup that the answer takes, with a mark where it is not sure, or the status with

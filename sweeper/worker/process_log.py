@@ -5,6 +5,7 @@ Nothing here needs torch: a worker that leads the runs of a script does without.
 
 from __future__ import annotations
 
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -68,6 +69,11 @@ class ProcessLog:
     def announce(self, phase: str) -> None:
         self.phase = phase
         self.say(Phase(phase))
+
+    def note(self, text: str) -> None:
+        """Say what goes on in the phase, to whoever watches the sweep and in the log."""
+        print(text, file=sys.stderr, flush=True)
+        self.say(Phase(self.phase, text))
 
     def add(self, **values: Any) -> None:
         """Set fields of the process."""

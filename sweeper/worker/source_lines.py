@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import site
+import sys
 import sysconfig
 import traceback
 from pathlib import Path
@@ -20,10 +21,14 @@ if TYPE_CHECKING:
 OWN = Path(__file__).parents[1]  # not resolved, as code objects name their files
 _TORCH = importlib.util.find_spec("torch")
 TORCH = str(Path(_TORCH.origin).parent) if _TORCH and _TORCH.origin else "no torch"
-LIBRARIES = tuple(
-    {sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib", "platstdlib")}
-    | {site.getusersitepackages()}
-)
+# torch's own folder may be any one, and a path may lead through a link
+_FOLDERS = {
+    *(sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib", "platstdlib")),
+    *(path for path in sys.path if path.endswith(("site-packages", "dist-packages", ".zip"))),
+    site.getusersitepackages(),
+    str(Path(TORCH).parent) if _TORCH else TORCH,
+}
+LIBRARIES = tuple(_FOLDERS | set(map(os.path.realpath, _FOLDERS)))
 CACHES = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"  # sweeper sets them in each worker
 # torch's cudagraph_trees.py
 OVERWRITTEN = "accessing tensor output of CUDAGraphs that has been overwritten"
@@ -36,6 +41,13 @@ def is_users(file: str) -> bool:
     """
     caches = [os.environ[name] for name in CACHES if name in os.environ]
     return not file.startswith(("<", *LIBRARIES, *caches)) and OWN not in Path(file).parents
+
+
+def is_users_class(value: object) -> bool:
+    """Whether a value's class is written in the script's own files."""
+    module = sys.modules.get(type(value).__module__)
+    file = getattr(module, "__file__", None)
+    return file is not None and is_users(file)
 
 
 def name_place(name: str, line: int | None) -> str:

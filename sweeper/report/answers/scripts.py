@@ -208,6 +208,13 @@ class ScriptAnswer:
             yield f"{loop.batches:.2g} batches per step"
         if len(seen.optimizers) > 1:
             yield f"{len(seen.optimizers)} optimizers take turns, and a step is one turn of all"
+        if seen.late:
+            yield (
+                f"stepped later for the first time, so it is in no figure, and its modules stay "
+                f"eager: {' and '.join(seen.late)}"
+            )
+        if seen.per_call:
+            yield "steps differ in their calls of modules, so times are for equally many calls"
         if seen.skipped_steps:
             yield f"the gradient scaler skipped {seen.skipped_steps} steps"
         silenced = [describe_call(call) for call in seen.compile_calls if not call.is_arm]

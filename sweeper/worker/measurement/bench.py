@@ -141,8 +141,8 @@ class Bench(ABC):
     def rewind(self) -> None:  # noqa: B027  # a script's loader goes on
         """Go back to the first batch."""
 
-    def before_round(self, steps: int) -> Iterable[None]:  # noqa: ARG002  # nothing disturbs a model's steps
-        """Run what would disturb a round of so many steps."""
+    def before_block(self, steps: int) -> Iterable[None]:  # noqa: ARG002  # nothing disturbs a model's steps
+        """Run what would disturb so many steps in a row."""
         return ()
 
     def round_up(self, steps: float) -> int:
@@ -155,6 +155,7 @@ class Bench(ABC):
 
     def block_s(self, arm: Arm, steps: int, stance: str = "default") -> Steps[float]:
         """Wall seconds of `steps` steps, from one synchronisation to the next."""
+        yield from self.before_block(steps)
         self.synchronize()
         start = self.clock()
         yield from self.run(arm, steps, stance)
@@ -295,7 +296,6 @@ def measure_rounds(
         if late and counted and counted % 2 == 0:
             break
         order, in_turn = ("AB", arms) if counted % 2 == 0 else ("BA", arms[::-1])
-        yield from bench.before_round(2 * (STEPS_BEFORE_BLOCK + steps))
         timed = yield from _measure_round(bench, in_turn, steps, order, measure, monitor)
         note(timed)
         if timed.round.void is None:
@@ -319,6 +319,7 @@ def _measure_round(
     by_step, stance = measure.clock == "step", "fail_on_recompile"
     monitor.start_round()
     for arm in arms:
+        yield from bench.before_block(STEPS_BEFORE_BLOCK + steps)
         try:
             with without_collector():
                 yield from bench.run(arm, STEPS_BEFORE_BLOCK, stance)

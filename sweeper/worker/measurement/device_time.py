@@ -102,6 +102,7 @@ def profile_arms(
     for _ in range(min(max(1, int(PASSES_S / once_s)), MAX_PASSES)):
         for arm in in_turn:
             yield from bench.run(arm, max(STEPS_BEFORE, math.ceil(BEFORE_S / step_s[arm.name])))
+            yield from bench.before_block(bench.round_up(STEPS))
             with recording() as read:
                 yield from bench.run(arm, bench.round_up(STEPS))
             work, names = read_work(read())

@@ -37,6 +37,7 @@ from .watch.loop import Loop
 from .watch.patches import Patches
 from .watch.script_runner import EndOfScript, Program
 from .watch.several_processes import refuse_several
+from .watch.silence import watch_silence
 
 
 class ScriptExit(failures.Failure):
@@ -116,7 +117,8 @@ class WatchedScript:
             prepare_loop(loop, self._switch, log, _arm_of(which), known)
         before = measure_log()
         try:
-            program.run(patches)
+            with watch_silence(loop, log.note):
+                program.run(patches)
         except EndOfScript:
             pass
         except SystemExit as error:

@@ -78,7 +78,7 @@ class SwitchableModule:
         return self.chosen(*arguments, **options)
 
 
-class CompileOnFirstCall:
+class FirstCalls:
     """Reports each module before its first call for training, by its name in a record.
 
     It stands in for `Module.__call__` until all have come, and steps aside for each call, so that
@@ -125,14 +125,14 @@ class CompileOnFirstCall:
 
 
 class ArmSwitch:
-    """The arms of a script; eager runs until `prepare`, or `compile_at_first_calls`."""
+    """The arms of a script; eager runs until `prepare`, or `put_in_at_first_calls`."""
 
     def __init__(self, trial: Trial, calls: CompileCalls, patches: Patches) -> None:
         self._trial, self._calls, self._patches = trial, calls, patches
         self.counters = CompileCounters()
         self.forms: list[SwitchableModule] = []
         self._put_in: list[Patch] = []
-        self._first_calls: CompileOnFirstCall | None = None
+        self._first_calls: FirstCalls | None = None
 
     def begin(self) -> None:
         """Count what is compiled, and run everything in eager, what the script compiles by itself
@@ -162,21 +162,23 @@ class ArmSwitch:
         if not self.forms:
             raise NotCompiledError(
                 "no module with parameters to train is called in a step, so there is none to "
-                "compile"
+                "compile; the script may call model.forward(...) in place of model(...)"
             )
 
-    def compile_at_first_calls(self, names: Sequence[str], tell: Callable[[], None]) -> None:
-        """Compile modules before they are called for training first, until `prepare`; `tell` is
-        called before each.
+    def put_in_at_first_calls(
+        self, names: Sequence[str], arm: str, tell: Callable[[], None]
+    ) -> None:
+        """Have modules called in one arm from their first call for training on, until `prepare`;
+        `tell` is called before each.
         """
 
-        def compile_it(module: torch.nn.Module) -> None:
+        def put_in(module: torch.nn.Module) -> None:
             tell()
             form = SwitchableModule.compile(module, self._trial, self.counters)
-            form.choose("compiled")
+            form.choose(arm)
             self._put(form)
 
-        self._first_calls = CompileOnFirstCall(names, compile_it, self._patches)
+        self._first_calls = FirstCalls(names, put_in, self._patches)
         self._first_calls.begin()
 
     def _put(self, form: SwitchableModule) -> None:
@@ -195,6 +197,11 @@ class ArmSwitch:
         torch.compiler.set_stance("default" if compiled else "force_eager")
         for form in self.forms:
             form.choose(arm)
+
+    @property
+    def num_calls(self) -> int:
+        """Calls with gradients, so far."""
+        return sum(form.shapes.total() for form in self.forms)
 
     def compiled_forms(self) -> list[tuple[torch.nn.Module, Function]]:
         """Each module with its compiled form; of what the script compiles by itself, modules

@@ -33,7 +33,10 @@ def describe(subject: ScriptSubject, sha256: str | None) -> ScriptRun:
         autocast=" and ".join(sorted(loop.modules.autocasts)).replace("torch.", "") or "off",
         dropout=loop.modules.has_dropout,
         loader=", ".join(sorted(loop.loader.seen)) or None,
-        recorded=loop.loader.num_replayed,
+        read_ahead=loop.loader.num_ahead,
+        watched=loop.watched,
+        late=tuple(loop.late),
+        per_call=subject.bench.is_per_call,
         compile_calls=tuple(subject.calls.calls),
         shapes=tuple(
             Shapes(", ".join(map(str, map(list, key))), count)

@@ -63,6 +63,7 @@ class _Window(NamedTuple):
 
     before: Counts
     programs: int
+    calls: int  # of modules, before it
     start: float
     end: float
     seen: Counts
@@ -70,11 +71,17 @@ class _Window(NamedTuple):
     @staticmethod
     def begin(subject: ScriptSubject) -> _Window:
         subject.bench.synchronize()
-        before, now = subject.loop.count(), time.perf_counter()
-        return _Window(before, len(subject.switch.counters.programs), now, now, before)
+        switch, before, now = subject.switch, subject.loop.count(), time.perf_counter()
+        programs, calls = len(switch.counters.programs), switch.num_calls
+        return _Window(before, programs, calls, now, now, before)
 
     def extend(self, subject: ScriptSubject) -> _Window:
         return self._replace(end=time.perf_counter(), seen=subject.loop.count())
+
+    def count_calls(self, subject: ScriptSubject) -> float | None:
+        """Count calls of the script's modules per step since the window began."""
+        steps = subject.loop.num_steps - self.before.steps
+        return (subject.switch.num_calls - self.calls) / steps if subject.switch.forms else None
 
     @property
     def length_s(self) -> float:
@@ -93,8 +100,16 @@ class _Window(NamedTuple):
         seen = self.seen.since(self.before)
         loader_s = seen.loader_s / seen.steps if subject.loop.loader.seen else None
         recompiles = len(subject.switch.counters.programs) - self.programs
-        step_s, batches = self.length_s / seen.steps, seen.batches / seen.steps
-        return LoopRun(seen.steps, step_s, loader_s, batches, recompiles, *self.events, left_out)
+        return LoopRun(
+            seen.steps,
+            self.length_s / seen.steps,
+            loader_s,
+            seen.batches / seen.steps,
+            self.count_calls(subject),
+            recompiles,
+            *self.events,
+            left_out,
+        )
 
 
 def _count_events(seen: Counts) -> tuple[int, int, int]:

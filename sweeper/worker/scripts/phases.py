@@ -1,10 +1,10 @@
 """What is measured while a script runs: generators that the loop resumes at the end of each of its
 steps.
 
-`compare_steps` compares both arms in one process: blocks of K steps take turns, on recorded batches
-of the script's loader, so the times leave out loading and other shapes. `run_loop` runs one arm
-throughout, loader and all, as the script does by itself: batches that were fetched ahead in one
-arm's time must not be used up in the other's.
+`compare_steps` compares both arms in one process: blocks of K steps take turns, whose batches are
+read before, so the times leave out loading. `run_loop` runs one arm throughout, loader and all, as
+the script does by itself: batches that were fetched ahead in one arm's time must not be used up in
+the other's.
 """
 
 from sweeper.core.record import HostState
@@ -40,24 +40,26 @@ def prepare_loop(
     process.
     """
     loop.loader.keep_none()
+    loop.watched = known.watched
+    loop.modules.stop()  # its hooks would break graphs
+    phase = "eager"
     if arm == "compiled":
-        loop.modules.stop()  # its hooks would break graphs
-        switch.choose("compiled")
-        if not known.compiles_itself:
-            switch.compile_at_first_calls(known.modules, lambda: log.announce("compiling"))
+        phase = "compiling"
+        switch.choose(arm)
+    if not known.compiles_itself:
+        switch.put_in_at_first_calls(known.modules, arm, lambda: log.announce(phase))
 
 
 def run_loop(subject: ScriptSubject, log: ProcessLog, arm: str, known: LoopFacts) -> Steps[None]:
     """Time the loop as the script runs it, with one arm throughout."""
     switch, loop = subject.switch, subject.loop
-    if arm == "compiled":
-        with log.enter("compiling"):
-            subject.compile(log)  # of modules that `prepare_loop` named, none is left
-            switch.choose(arm)
+    with log.enter("compiling" if arm == "compiled" else "eager"):
+        subject.compile(log)  # of modules that `prepare_loop` named, none is left
+        switch.choose(arm)
+        if arm == "compiled":
             yield from _settle(switch)
             switch.require_compiled()
-    else:
-        with log.enter("eager"):
+        else:
             yield from run_steps(EAGER_STEPS)
     with log.enter("warming"):
         # what workers fetched ahead while nothing was asked for

@@ -40,6 +40,7 @@ class LoopFacts:
     """What earlier runs of the script have shown."""
 
     interval: int = 0  # steps from one evaluation or saved file to the next; 0: none was seen
+    watched: int = 0  # optimizer steps after which it was decided which of them end a step
     # that the eager loop was timed over, with so many events; 0: it was not timed yet
     steps: int = 0
     seconds: float = 0.0
@@ -59,6 +60,7 @@ class LoopFacts:
     def of(script: ScriptRun) -> LoopFacts:
         known = LoopFacts(
             script.interval,
+            script.watched,
             modules=list(map(name_call, script.modules, script.called_at)),
             compiles_itself=any(call.is_arm for call in script.compile_calls),
         )

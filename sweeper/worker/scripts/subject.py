@@ -20,7 +20,6 @@ from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import EagerError, UnsteadyError
 from sweeper.worker.measurement import memory
 from sweeper.worker.measurement.bench import (
-    MIN_BLOCK_STEPS,
     STEPS_BEFORE_BLOCK,
     Arm,
     Bench,
@@ -34,45 +33,68 @@ from sweeper.worker.subject import Subject
 from .arms import ArmSwitch
 from .check import check_modules
 from .watch.compile_calls import CompileCalls
-from .watch.interruptions import Interruptions
 from .watch.loop import Loop, ScriptOverError, run_steps
 from .watch.patches import Patches
 
-EAGER_STEPS = 4  # of runs that begin in eager; they show how many batches a step takes
-# recorded batches that blocks go through; each new shape may have to be compiled
-MAX_CYCLE_BATCHES = 8
+EAGER_STEPS = 4  # of runs that begin in eager
+MAX_CALLS_DIFFERENCE = 0.05  # of modules in two blocks, up to which their steps are alike
 
 
 class LoopBench(Bench):
-    """Has the script's loop run the steps; its sizes are the recorded batches that its loader gives
-    in turn.
+    """Has the script's loop run the steps.
 
     No stance makes what compiles again fail, since libraries may compile code of their own:
     `LoopMonitor` sees it.
     """
 
-    def __init__(
-        self, device: torch.device, switch: ArmSwitch, interruptions: Interruptions
-    ) -> None:
+    def __init__(self, device: torch.device, switch: ArmSwitch, loop: Loop) -> None:
         super().__init__(device)
-        self._switch, self._interruptions = switch, interruptions
+        self._switch, self._loop = switch, loop
+        self._calls_per_step: float | None = None
+        self.is_per_call = False  # whether blocks were seen to differ in their calls of modules
+
+    def block_s(self, arm: Arm, steps: int, stance: str = "default") -> Steps[float]:
+        """Wall seconds of `steps` steps; where steps differ in their calls of modules, of as many
+        calls as such steps have had at first.
+        """
+        yield from self.before_block(steps)
+        before = self._switch.num_calls
+        seconds = yield from super().block_s(arm, steps, stance)
+        calls = self._switch.num_calls - before
+        if not calls:
+            return seconds
+        self._calls_per_step = self._calls_per_step or calls / steps
+        factor = self._calls_per_step * steps / calls
+        self.is_per_call |= abs(factor - 1) > MAX_CALLS_DIFFERENCE
+        return seconds * factor if self.is_per_call else seconds
 
     def run(self, arm: Arm, steps: int, stance: str = "default") -> Iterable[None]:  # noqa: ARG002  # see above
         """Run an arm from now on; the loop has to run its steps."""
         self._switch.choose(arm.name)
-        return run_steps(steps)
+        yield from self.before_block(steps)
+        yield from run_steps(steps)
 
-    def before_round(self, steps: int) -> Iterable[None]:
-        """Let the script's next evaluation or saved file be over, where a round would not end
-        before it.
+    def before_block(self, steps: int) -> Iterable[None]:
+        """Read the batches of so many steps. Where an evaluation, a saved file or the end of an
+        epoch comes before their end, have the script run until it is over.
         """
-        for _ in range(self._interruptions.interval or 0):
-            if self._interruptions.leave_room(steps):
+        loop, most = self._loop, steps + sum(one.interval or 0 for one in self._loop.disturbances)
+        for _ in range(most):
+            has_room = all(one.leave_room(steps) for one in loop.disturbances)
+            if loop.loader.read_ahead(steps) >= steps and has_room:
+                return
+            if steps > self.fit_block():
                 return
             yield
 
+    def fit_block(self) -> float:
+        """The most steps in a row that are known to be possible."""
+        rooms = [one.interval - 1 for one in self._loop.disturbances if one.interval]
+        return min([self._loop.loader.max_steps, *rooms])
+
     def steps_s(self, arm: Arm, steps: int, until_idle: bool = True) -> Steps[list[float]]:
         self._switch.choose(arm.name)
+        yield from self.before_block(steps)
         times = []
         for _ in range(steps):
             self.synchronize()
@@ -131,6 +153,7 @@ class ScriptSubject(Subject):
     """The loop of a script, made when it is known where its steps end."""
 
     is_whole_process = False
+    bench: LoopBench
     monitor: LoopMonitor
 
     def __init__(
@@ -142,23 +165,14 @@ class ScriptSubject(Subject):
             Arm(name, _run_no_step, eager=name == "eager") for name in ARMS
         )
         self.device = loop.find_device()
-        self.bench = LoopBench(self.device, switch, loop.interruptions)
+        self.bench = LoopBench(self.device, switch, loop)
         self.monitor = LoopMonitor(self.device, loop, switch.counters)
         self.monitor.set_baseline()
         self.loops: dict[str, LoopRun] = {}  # by arm
         self.trajectory: Trajectory | None = None
 
     def run_eager(self, _log: ProcessLog) -> Steps[None]:
-        """Run steps, after which recorded batches are given again: blocks go through few shapes."""
-        loader = self.loop.loader
-        before = loader.num_batches
         yield from run_steps(EAGER_STEPS)
-        per_step = (loader.num_batches - before) / EAGER_STEPS
-        if loader.num_recorded and per_step > 0:
-            size = max(round(per_step), 1)
-            cycle = max(min(MAX_CYCLE_BATCHES, loader.num_recorded) // size, 1)
-            loader.replay(cycle * size)
-            self.bench.num_sizes = cycle
 
     def compile(self, log: ProcessLog) -> None:
         log.counters = self.switch.counters
@@ -215,28 +229,21 @@ class ScriptSubject(Subject):
             log.add(host_time_missing=why)
 
     def _shorten_blocks(self, log: ProcessLog) -> bool:
-        """Shorten blocks until a round fits between two evaluations or saved files of the script;
-        whether they are now.
+        """Shorten blocks until one fits into an epoch, and between two evaluations or saved files
+        of the script; whether they are now.
         """
-        steps = log.process.steps_per_block
-        most = self.loop.interruptions.fit_block(STEPS_BEFORE_BLOCK)
-        if steps is None or most is None:
+        steps, most = log.process.steps_per_block, self.bench.fit_block() - STEPS_BEFORE_BLOCK
+        if steps is None or not 1 <= most < steps:
             return False
-        most -= most % self.bench.num_sizes
-        if not self._least_steps() <= most < steps:
-            return False
-        log.add(steps_per_block=most)
+        log.add(steps_per_block=int(most))
         return True
-
-    def _least_steps(self) -> int:
-        return self.bench.round_up(self.measure.block_steps or MIN_BLOCK_STEPS[self.device.type])
 
     def _explain_interval(self) -> str:
         interval = self.loop.interruptions.interval
-        least = 2 * (STEPS_BEFORE_BLOCK + self._least_steps())
+        least = STEPS_BEFORE_BLOCK + 1
         if not interval or interval > least:
             return ""
-        return f", every {interval} steps; a round takes {least} or more"
+        return f", every {interval} steps; a block takes {least} or more"
 
 
 def _run_no_step(_batch: Batch) -> object:

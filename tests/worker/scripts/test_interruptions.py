@@ -1,4 +1,4 @@
-"""Between which steps of a script a round fits."""
+"""Between which steps of a script a block fits."""
 
 from __future__ import annotations
 
@@ -15,24 +15,17 @@ def make(*seen: int) -> Interruptions:
 
 def test_nothing_is_known_before_the_second_interruption() -> None:
     for found in (make(), make(0, 0, 0), make(0, 3, 3)):
-        assert (found.interval, found.fit_block(2)) == (None, None)
+        assert found.interval is None
         assert found.leave_room(10**6)
 
 
-def test_a_round_has_to_end_before_the_next_interruption() -> None:
+def test_a_block_has_to_end_before_the_next_interruption() -> None:
     """Three batches of another loader before the second, the seventh and the twelfth step."""
     found = make(0, 3, 3, 3, 3, 3, 6, 6, 6, 6, 6, 9)
     assert found.interval == 5
     assert (found.leave_room(4), found.leave_room(5)) == (True, False)
     found.note(9)
     assert (found.leave_room(3), found.leave_room(4)) == (True, False)
-
-
-def test_two_blocks_and_what_comes_before_them_fit_between_two_interruptions() -> None:
-    found = make(1, *[1] * 20, 2)
-    assert found.interval == 21
-    assert found.fit_block(2) == 8  # 2 x (2 + 8) = 20
-    assert found.leave_room(20)
 
 
 def test_one_interval_that_is_shorter_than_the_others_changes_nothing() -> None:

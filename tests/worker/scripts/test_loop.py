@@ -4,28 +4,20 @@ that it trains.
 
 from __future__ import annotations
 
-import collections
 import copy
-import weakref
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import cast
 
 import pytest
 import torch
 from loops import begin_loop
 from torch import nn
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader, TensorDataset
 
 from sweeper.worker.measurement.bench import Steps
-from sweeper.worker.process_log import ProcessLog
-from sweeper.worker.scripts.arms import ArmSwitch
-from sweeper.worker.scripts.phases import prepare_loop
-from sweeper.worker.scripts.runs import NOTHING
-from sweeper.worker.scripts.watch.loader import copy_structure
-from sweeper.worker.scripts.watch.loop import MIN_WATCHED, Loop, ScriptOverError
+from sweeper.worker.scripts.watch.loop import LATE_WATCHED, MIN_WATCHED, Loop, ScriptOverError
 from sweeper.worker.scripts.watch.script_runner import EndOfScript
 
 MANY = 100
@@ -79,11 +71,11 @@ def test_each_step_of_a_single_optimizer_is_one(watch: Callable[..., Loop]) -> N
 
     loop = watch(script, limit=10)
     # the last step that was watched is the first that counts
-    assert len(steps) == MIN_WATCHED + 10 - 1
+    assert len(steps) == LATE_WATCHED + 10 - 1
     assert (list(loop.modules.modules), loop.order) == ([module], ["SGD"])
 
 
-@pytest.mark.parametrize("critic_steps", [1, 5])
+@pytest.mark.parametrize("critic_steps", [1, 5, 10, 40])
 def test_a_step_ends_with_the_optimizer_that_steps_least(
     watch: Callable[..., Loop], critic_steps: int
 ) -> None:
@@ -97,13 +89,69 @@ def test_a_step_ends_with_the_optimizer_that_steps_least(
                 done.append(name)
                 step(optimizers[name], parts[name])
 
-    loop = watch(script, limit=4)
-    assert done[-1] == "generator"
-    assert loop.order == ["Adam", "Adam"]
-    assert list(loop.modules.modules) == list(parts.values())
+    loop = watch(script, limit=12)
+    assert len(loop.late) == (critic_steps == 40)
+    assert done[-1] == "critic" if loop.late else "generator"
+    assert loop.order == ["Adam"] if loop.late else ["Adam", "Adam"]
+    assert list(loop.modules.modules) == list(parts.values())[: len(loop.order)]
 
 
-@pytest.mark.parametrize("steps", [MIN_WATCHED, MIN_WATCHED + 15])
+@pytest.mark.parametrize("count", [8, 12, 40])
+def test_a_step_is_one_turn_of_however_many_optimizers(
+    watch: Callable[..., Loop], count: int
+) -> None:
+    layers = [nn.Linear(4, 4) for _ in range(count)]
+    optimizers = [torch.optim.SGD(layer.parameters()) for layer in layers]
+    done: list[int] = []
+
+    def script() -> None:
+        for _ in range(MANY):
+            nn.Sequential(*layers)(torch.ones(2, 4)).sum().backward()
+            for number, optimizer in enumerate(optimizers):
+                done.append(number)
+                optimizer.step()
+
+    loop = watch(script, limit=3)
+    assert (len(loop.order), done[-1]) == (count, count - 1)
+
+
+def test_a_slow_loop_is_not_watched_for_longer_than_it_has_to_be(
+    watch: Callable[..., Loop], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = iter(range(1000))
+    monkeypatch.setattr(time, "monotonic", lambda: next(now))
+    module = nn.Linear(4, 4)
+    optimizer, steps = torch.optim.SGD(module.parameters()), []
+
+    def script() -> None:
+        for index in range(MANY):
+            steps.append(index)
+            step(optimizer, module)
+
+    loop = watch(script, limit=1)
+    assert len(steps) == loop.watched == MIN_WATCHED
+
+
+def test_a_later_run_decides_when_the_first_one_did(watch: Callable[..., Loop]) -> None:
+    parts = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    optimizers = [torch.optim.SGD(part.parameters()) for part in parts]
+    errors: list[Exception | None] = []
+    loop = begin_loop(count_steps([], 2), errors.append)
+    loop.watched = 14
+    for index in range(13):
+        step(optimizers[index % 7 // 6], parts[index % 7 // 6])
+    assert (loop.num_steps, errors) == (0, [])
+    step(optimizers[1], parts[1])
+    assert (loop.num_watched, loop.num_steps, errors) == (14, 0, [])
+    for _ in range(6):
+        step(optimizers[0], parts[0])
+    with pytest.raises(EndOfScript):
+        step(optimizers[1], parts[1])
+    assert (loop.num_watched, loop.num_steps) == (14, 1)
+    loop.stop()
+
+
+@pytest.mark.parametrize("steps", [LATE_WATCHED, LATE_WATCHED + 15])
 def test_the_length_of_a_script_that_ends_by_itself_is_known(steps: int) -> None:
     module = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(module.parameters())
@@ -221,7 +269,7 @@ def test_a_wrapper_and_the_optimizer_within_it_step_once(watch: Callable[..., Lo
             step(wrapper, module)
 
     loop = watch(script, limit=2)
-    assert len(steps) == MIN_WATCHED + 1
+    assert len(steps) == LATE_WATCHED + 1
     assert loop.order == ["Wrapper"]
 
 
@@ -339,96 +387,13 @@ def test_nothing_stays_in_torch() -> None:
     assert installed() == before
 
 
-def test_batches_are_given_again_in_containers_of_their_own() -> None:
-    loop = begin_loop(count_steps([], MANY), lambda _: None)
-    try:
-        loader = DataLoader(TensorDataset(torch.arange(12.0)), batch_size=2)
-        iterator = iter(loader)
-
-        def take() -> torch.Tensor:
-            return next(iterator)[0]
-
-        first = [take().tolist() for _ in range(len(loader))]
-        loop.loader.decide()
-        assert loop.loader.num_recorded == len(first)
-        loop.loader.replay(2)
-        assert [take().tolist() for _ in range(5)] == [*first[-2:], *first[-2:], first[-2]]
-        iterator = iter(loader)  # another epoch, by the same line of the script
-        assert take().tolist() == first[-1]
-        take().zero_()  # the script changes it in place
-        take()
-        assert take().tolist() == first[-2]
-        assert len(list(loader)) == len(first)  # a training accuracy, in the middle of the loop
-        other = DataLoader(TensorDataset(torch.zeros(4)), batch_size=2)
-        assert len(list(other)) == 2  # of another data set: an evaluation sees its own
-        assert loop.count().others == len(first) + 2
-    finally:
-        loop.stop()
-
-
-def test_epochs_are_those_of_the_training_loader() -> None:
-    """A loader of other rows of the same kind of data is an evaluation."""
-    loop = begin_loop(count_steps([], MANY), lambda _: None)
-    try:
-        data = TensorDataset(torch.arange(4.0))
-        training, evaluation = DataLoader(data), DataLoader(data, batch_size=2)
-
-        def train() -> None:
-            for _ in training:
-                pass
-
-        def evaluate() -> None:
-            for _ in evaluation:
-                pass
-
-        train()
-        loop.loader.decide()
-        train()
-        evaluate()
-        assert (loop.count().epochs, loop.count().others) == (1, 2)
-        train()
-        train()
-        assert (loop.count().epochs, loop.count().others) == (3, 2)
-    finally:
-        loop.stop()
-
-
-def test_a_loop_that_is_timed_keeps_no_batch_from_the_first_on() -> None:
-    """A fork maps all memory, so each batch that is kept makes the start of workers slower, at each
-    epoch.
-    """
-    kept = []
-    for is_timed in (False, True):
-        loop = begin_loop(count_steps([], MANY))
-        if is_timed:
-            prepare_loop(loop, cast("ArmSwitch", None), cast("ProcessLog", None), "eager", NOTHING)
-        try:
-            iterator = iter(DataLoader(TensorDataset(torch.arange(8.0)), batch_size=2))
-            kept.append(weakref.ref(next(iterator)[0])() is not None)
-        finally:
-            loop.stop()
-    assert kept == [True, False]
-
-
-def test_a_batch_is_given_in_containers_of_its_own() -> None:
-    tensor = torch.ones(2)
-    given = {"ids": tensor, "more": [tensor, (tensor, "text")]}
-    copied = copy_structure(given)
-    copied["more"].clear()
-    del copied["ids"]
-    assert given == {"ids": tensor, "more": [tensor, (tensor, "text")]}
-    assert copy_structure(given)["ids"] is tensor
-    counts = collections.defaultdict(list, ids=tensor)
-    assert copy_structure(counts)["ids"] is tensor
-
-
 def test_an_optimizer_that_steps_no_more_is_given_up(watch: Callable[..., Loop]) -> None:
     """The first phase of a training has an optimizer of its own."""
     first, second = nn.Linear(4, 4), nn.Linear(4, 4)
     of_first, of_second = torch.optim.SGD(first.parameters()), torch.optim.SGD(second.parameters())
 
     def script() -> None:
-        for _ in range(MIN_WATCHED):
+        for _ in range(LATE_WATCHED):
             step(of_first, first)
         for _ in range(MANY):
             step(of_second, second)
@@ -490,9 +455,9 @@ def test_saving_and_skipped_steps_are_counted(tmp_path) -> None:
             torch.optim.SGD(module.parameters()),
             torch.amp.GradScaler("cpu", init_scale=2.0),
         )
-        for index in range(MIN_WATCHED + 4):
+        for index in range(LATE_WATCHED + 4):
             optimizer.zero_grad()
-            loss = module(torch.ones(2, 4)).sum() * (float("inf") if index == MIN_WATCHED else 1.0)
+            loss = module(torch.ones(2, 4)).sum() * (float("inf") if index == LATE_WATCHED else 1.0)
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -35,6 +36,24 @@ from sweeper.worker.subject import Subject
 EAGER, COMPILED = (Arm(name, lambda _batch: None, eager=True) for name in ("eager", "compiled"))
 
 
+class Watched:
+    """What is read of a loop and of its compiler."""
+
+    def __init__(self) -> None:
+        self.counts, self.programs = Counts(0, 0, 0.0, 0, 0, 0), frozenset[str]()
+        self.epochs = Interruptions()
+        self.disturbances = (self.epochs,)
+        self.room = 1000  # steps that are left in the epoch
+        self.loader = self
+        self.max_steps = math.inf
+
+    def count(self) -> Counts:
+        return self.counts
+
+    def read_ahead(self, steps: int) -> float:
+        return min(self.room, steps)
+
+
 class Machine:
     """A host and a device whose clocks meet at a synchronisation; eager steps take 10 ms and 50 ms
     of them.
@@ -42,6 +61,7 @@ class Machine:
 
     def __init__(self) -> None:
         self.arm, self.order = "eager", list[str]()
+        self.num_calls, self.calls_per_step = 0, 2  # of modules
         self.host_s = self.device_s = self.used_j = 0.0
 
     def choose(self, arm: str) -> None:
@@ -53,6 +73,7 @@ class Machine:
     def step(self) -> None:
         factor = 1.0 if self.arm == "eager" else 0.5
         self.order.append(self.arm)
+        self.num_calls += self.calls_per_step
         self.used_j += 50 * factor
         start_s = max(self.host_s, self.device_s)
         self.host_s += 0.01 * factor
@@ -80,8 +101,13 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 @pytest.fixture
-def bench(machine: Machine) -> LoopBench:
-    made = LoopBench(torch.device("cuda"), machine, Interruptions())  # type: ignore[arg-type]
+def loop() -> Watched:
+    return Watched()
+
+
+@pytest.fixture
+def bench(machine: Machine, loop: Watched) -> LoopBench:
+    made = LoopBench(torch.device("cuda"), machine, loop)  # type: ignore[arg-type]
     made.clock = lambda: machine.host_s
     return made
 
@@ -120,12 +146,32 @@ def test_a_block_and_its_steps_are_timed_until_the_device_is_idle(
     assert machine.order == [*["eager"] * 7, *["compiled"] * 3]
 
 
-def test_blocks_are_whole_cycles_of_the_recorded_batches(
+def test_a_block_begins_where_its_epoch_has_room_for_it(
+    machine: Machine, bench: LoopBench, loop: Watched
+) -> None:
+    loop.room = 3
+
+    def after_step(number: int) -> None:
+        loop.room = 20 if number == 2 else loop.room - 1
+
+    assert machine.run(bench.block_s(EAGER, 8), after_step) == pytest.approx(0.4)
+    assert len(machine.order) == 3 + 8
+    loop.max_steps = 19  # a block that fits in no epoch is timed as the script runs
+    loop.room = 5
+    assert machine.run(bench.block_s(EAGER, 30)) == pytest.approx(1.5)
+    assert len(machine.order) == 3 + 8 + 30
+
+
+def test_steps_that_differ_in_their_work_are_timed_by_their_calls(
     machine: Machine, bench: LoopBench
 ) -> None:
-    bench.num_sizes = 7
-    assert machine.run(bench.steps_per_block(EAGER, 0.05, Measure())) == 14
-    assert machine.run(bench.warm_up(COMPILED, 60.0)) == (pytest.approx(0.025), True)
+    assert machine.run(bench.block_s(EAGER, 4)) == pytest.approx(0.2)
+    assert not bench.is_per_call
+    machine.calls_per_step = 4
+    assert machine.run(bench.block_s(EAGER, 4)) == pytest.approx(0.1)
+    assert bench.is_per_call
+    machine.calls_per_step = 0
+    assert machine.run(bench.block_s(EAGER, 4)) == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize(("num_sizes", "least", "most"), [(1, 5, 15), (4, 5, 15), (8, 8, 16)])
@@ -186,16 +232,6 @@ def test_rounds_that_are_complete_stay_when_the_script_ends(
         pytest.approx(0.025),
         8,
     )
-
-
-class Watched:
-    """What a monitor reads of a loop and of its compiler."""
-
-    def __init__(self) -> None:
-        self.counts, self.programs = Counts(0, 0, 0.0, 0, 0, 0), frozenset[str]()
-
-    def count(self) -> Counts:
-        return self.counts
 
 
 @pytest.fixture

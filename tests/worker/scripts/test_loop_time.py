@@ -58,7 +58,8 @@ class MadeUpLoop:
     def time(self, ends_after: int = 1000, known: LoopFacts = NOTHING) -> LoopRun:
         setup: Any = SimpleNamespace(
             loop=self, loops={}, measure=SimpleNamespace(rounds_s=None),
-            bench=SimpleNamespace(synchronize=lambda: None), switch=SimpleNamespace(counters=self),
+            bench=SimpleNamespace(synchronize=lambda: None),
+            switch=SimpleNamespace(counters=self, num_calls=0, forms=[]),
         )  # fmt: skip
         lead = loop_time.time_loop(setup, "compiled", known)
         try:

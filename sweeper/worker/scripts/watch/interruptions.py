@@ -1,5 +1,5 @@
-"""When a script does more than train: the steps between its evaluations, or between the files that
-it saves.
+"""When a script does more than train: the steps between its evaluations, between the files that it
+saves, or between the beginnings of its epochs.
 """
 
 from collections import deque
@@ -7,7 +7,7 @@ from statistics import median_low
 
 
 class Interruptions:
-    """Counts steps since the last interruption, and from one to the next. A round that has one in
+    """Counts steps since the last interruption, and from one to the next. A block that has one in
     it does not count.
     """
 
@@ -35,14 +35,6 @@ class Interruptions:
 
     def leave_room(self, steps: int) -> bool:
         """Whether so many steps end before the next interruption, as far as is known."""
-        return (
-            (interval := self.interval) is None
-            or self._since is None
-            or self._since + steps < interval
-        )
-
-    def fit_block(self, untimed: int) -> int | None:
-        """The most steps of a block; a round has two, each after `untimed` steps. None where no
-        interval is known.
-        """
-        return None if (interval := self.interval) is None else (interval - 1) // 2 - untimed
+        if self.interval is None or self._since is None:
+            return True
+        return self._since + steps < self.interval

@@ -12,6 +12,7 @@ import itertools
 import operator
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from traceback import walk_stack
@@ -30,12 +31,16 @@ from sweeper.worker.measurement.bench import Steps
 
 from .interruptions import Interruptions
 from .loader import LoaderWatch
-from .modules import ModuleWatch
+from .modules import ModuleWatch, find_script_line
 from .patches import Patch, Patches
 from .script_runner import EndOfScript
+from .several_processes import describe_children
 
 MIN_WATCHED = 8  # optimizer steps, before it is decided which of them end a step of the loop
-MAX_SINCE_LAST = 8 * MIN_WATCHED  # steps of other optimizers, before it is decided anew
+LATE_WATCHED = 32  # steps that a fast loop is watched for, as an optimizer may come late in a turn
+MAX_WATCH_S = 1.0  # after which a slow loop is watched no longer than it has to be
+WATCHED_PER_FIRST = 4  # times the steps before its first one, in which an optimizer steps again
+MAX_SINCE_LAST = 64  # steps of other optimizers, before it is decided anew
 OnEnd = Callable[[Exception | None], None]
 
 
@@ -51,12 +56,17 @@ class Loop:
         self.num_evaluations = self._others = 0
         self.num_skipped = 0  # optimizer steps that a gradient scaler left out
         self.optimizers: list[Optimizer] = []  # in the order of their first steps
+        self.late: list[str] = []  # optimizers that stepped first when it was decided already
         self.loader = LoaderWatch(patches)
         self.modules = ModuleWatch(patches)
-        self.interruptions = Interruptions()
+        self.interruptions = Interruptions()  # evaluations and saved files
+        self.epochs = Interruptions()  # their beginnings
+        self.watched = 0  # optimizer steps after which an earlier run has decided; 0: none has
         self._order: list[Optimizer] = []
         self._last: Optimizer | None = None  # whose step ends a step of the loop
         self._num_before = 0  # steps that ended before that was known
+        self._late: list[Optimizer] = []
+        self._begin = self.last_step = time.monotonic()
         self._since_last = 0  # steps of others
         self._running: list[FrameType] = []  # of steps that have begun, from the outermost
         self._thread = threading.get_ident()
@@ -123,6 +133,11 @@ class Loop:
         """The optimizers by name, in the order of their first steps."""
         return [type(optimizer).__name__ for optimizer in self.optimizers]
 
+    @property
+    def disturbances(self) -> tuple[Interruptions, Interruptions]:
+        """What no block may hold."""
+        return self.interruptions, self.epochs
+
     def count(self) -> Counts:
         loader = self.loader
         return Counts(
@@ -138,12 +153,9 @@ class Loop:
 
     def _count_steps(self) -> str:
         if not self.num_watched:
-            return "no step of an optimizer of torch was seen"
+            return f"no step of an optimizer of torch was seen{describe_children()}"
         steps = self.num_watched + self.num_steps
-        return (
-            f"{steps} {'step was' if steps == 1 else 'steps were'} seen, and more are needed "
-            "(docs/scripts.md)"
-        )
+        return f"{steps} {'step was' if steps == 1 else 'steps were'} seen, and more are needed"
 
     def finish(self, error: Exception | None = None) -> None:
         """The script has ended by itself, or with an error: its phases hear it, and what it has is
@@ -183,6 +195,7 @@ class Loop:
         self._running.remove(sys._getframe(1))
         if self._running:
             return
+        self.last_step = time.monotonic()
         if self._last is None:
             self._watch(optimizer)
         elif optimizer is self._last:
@@ -190,35 +203,58 @@ class Loop:
             self._since_last = 0
             self._go_on()
         else:
-            self._since_last += 1
-            if self._since_last > MAX_SINCE_LAST:  # it steps no more
-                self._last, self._since_last = None, 0
-                self._order.clear()
+            self._note_other(optimizer)
 
     def _watch(self, optimizer: Optimizer) -> None:
         if optimizer not in self.optimizers:
             self.optimizers.append(optimizer)
         self._order.append(optimizer)
         self.num_watched += 1
-        recent = self._order[-MIN_WATCHED:]
-        counts = Counter(recent)
-        if len(recent) < MIN_WATCHED or counts[recent[0]] < 2:
+        self.loader.end_step(counts=False)
+        counts = Counter(self._order)
+        if not self._is_clear(counts):
             return
-        least = min(counts.values())
-        within_one = {item for item, count in counts.items() if count <= least + (least > 1)}
-        self._last = [item for item in dict.fromkeys(recent) if item in within_one][-1]
-        self._num_before += self._order.count(self._last)
+        self.watched = self.num_watched
+        repeated = {item: count for item, count in counts.items() if count > 1} or counts
+        least = min(repeated.values())
+        within_one = [item for item, count in repeated.items() if count <= least + (least > 1)]
+        self._last = within_one[-1]
+        self._num_before += counts[self._last]
         self.modules.stop()
         self.loader.decide()
         if optimizer is self._last:
             self._go_on()
 
+    def _is_clear(self, counts: Counter[Optimizer]) -> bool:
+        """Whether the optimizers so far, in the order of their first steps, show a turn of all."""
+        steps, is_slow = len(self._order), self.last_step - self._begin >= MAX_WATCH_S
+        if self.watched > self.num_watched:
+            return False
+        if self.watched == self.num_watched:
+            return True
+        if steps < MIN_WATCHED or (steps < LATE_WATCHED and not is_slow):
+            return False
+        first = self._order.index(list(counts)[-1]) + 1
+        return min(counts.values()) > 1 or steps >= WATCHED_PER_FIRST * first
+
+    def _note_other(self, optimizer: Optimizer) -> None:
+        """Note a step of an optimizer that ends no step of the loop."""
+        if optimizer not in self.optimizers and optimizer not in self._late:
+            self._late.append(optimizer)
+            self.late.append(f"{type(optimizer).__name__} ({find_script_line()})")
+        self._since_last += 1
+        if self._since_last > MAX_SINCE_LAST:  # the one that does steps no more
+            self._last, self._since_last = None, 0
+            self._order.clear()
+
     def _go_on(self) -> None:
         if self._ended:  # the script has caught what should have ended it
             raise EndOfScript
+        self.loader.end_step(counts=True)
         self.num_evaluations += self.loader.others > self._others
         self._others = self.loader.others
         self.interruptions.note(self.loader.others + self.num_saved)
+        self.epochs.note(self.loader.num_epochs)
         try:
             next(self._phases)
             return

@@ -1,6 +1,7 @@
 """Refuses scripts that train in several processes: one process is watched, and one GPU is lent."""
 
 import os
+import resource
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NoReturn
@@ -11,6 +12,7 @@ import torch.multiprocessing
 from .patches import Patches
 
 Refuse = Callable[[str], NoReturn]
+MIN_CHILDREN_S = 1.0  # of processor time; to import torch takes longer
 
 
 def refuse_several(patches: Patches, refuse: Refuse) -> None:
@@ -48,3 +50,17 @@ def _start_one(
     if nprocs > 1:
         refuse(f"the script trains in {nprocs} processes (torch.multiprocessing.{name})")
     return start(fn, args, nprocs, *rest, **options)
+
+
+def describe_children() -> str:
+    """Say that processes which the script has started, and which have ended, did the work; empty
+    where they did none.
+    """
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    seconds = used.ru_utime + used.ru_stime
+    if seconds < MIN_CHILDREN_S:
+        return ""
+    return (
+        f", but processes that it started ran for {seconds:.0f} s of processor time; sweeper sees "
+        "only steps in the process that it starts"
+    )
