@@ -149,6 +149,16 @@ class Bench(ABC):
         """Round `steps` up to a number in which each size occurs equally often."""
         return math.ceil(steps / self.num_sizes) * self.num_sizes
 
+    def count_least(self, step_s: float, measure: Measure) -> int:
+        """Count the steps that it takes at least to compile, warm up, choose K and time two
+        rounds, where each takes `step_s`.
+        """
+        reading = math.ceil(MIN_READING_S / step_s)
+        block_s = measure.block_s or MIN_BLOCK_S[self.device.type]
+        least = measure.block_steps or MIN_BLOCK_STEPS[self.device.type]
+        block = STEPS_BEFORE_BLOCK + max(least, math.ceil(block_s / step_s))
+        return FIRST_STEPS[0] + 2 * (STEPS_BEFORE_BLOCK + 5 * reading) + 6 * block
+
     def synchronize(self) -> None:
         if self.device.type == "cuda":
             torch.cuda.synchronize()

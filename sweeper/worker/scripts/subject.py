@@ -2,7 +2,9 @@
 called as they are and compiled.
 """
 
+import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import torch
 
@@ -37,6 +39,7 @@ from .watch.loop import Loop, ScriptOverError, run_steps
 from .watch.patches import Patches
 
 EAGER_STEPS = 4  # of runs that begin in eager
+MAX_MORE_ROUNDS = 8  # times as many, where blocks have to be shorter
 MAX_CALLS_DIFFERENCE = 0.05  # of modules in two blocks, up to which their steps are alike
 
 
@@ -211,7 +214,10 @@ class ScriptSubject(Subject):
         left no steps for why it is missing. Raises EagerError where that is no round.
         """
         if log.process.steps_per_block is None:
-            raise over
+            step_s = log.process.phases_s["eager"] / EAGER_STEPS
+            least = self.loop.watched + EAGER_STEPS + self.bench.count_least(step_s, self.measure)
+            advice = f"about {least}; give it more epochs or steps by its arguments"
+            raise EagerError(f"{over}: {advice}") from over
         if not log.process.blocks_s("eager"):
             steps = 2 * log.process.steps_per_block
             message = f"{over}; it ended before its first round of {steps} steps was complete"
@@ -235,6 +241,8 @@ class ScriptSubject(Subject):
         steps, most = log.process.steps_per_block, self.bench.fit_block() - STEPS_BEFORE_BLOCK
         if steps is None or not 1 <= most < steps:
             return False
+        more = min(math.ceil(steps / most), MAX_MORE_ROUNDS)
+        self.measure = replace(self.measure, rounds=more * self.measure.rounds)
         log.add(steps_per_block=int(most))
         return True
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from sweeper.worker.scripts.arms import CompileOnFirstCall
+from sweeper.worker.scripts.arms import FirstCalls
 from sweeper.worker.scripts.watch.patches import Patches
 from sweeper.worker.source_lines import name_call, name_place
 
@@ -28,18 +28,18 @@ class Net(nn.Module):
 
 
 @pytest.fixture
-def wait_for() -> Iterator[Callable[..., tuple[CompileOnFirstCall, list[nn.Module]]]]:
+def wait_for() -> Iterator[Callable[..., tuple[FirstCalls, list[nn.Module]]]]:
     """Waits for modules by their names; what is heard is in the list."""
-    made: list[CompileOnFirstCall] = []
+    made: list[FirstCalls] = []
 
-    def wait(*names: str) -> tuple[CompileOnFirstCall, list[nn.Module]]:
+    def wait(*names: str) -> tuple[FirstCalls, list[nn.Module]]:
         heard: list[nn.Module] = []
 
         def hear(module: nn.Module) -> None:
             assert nn.Module.__call__ is CALL
             heard.append(module)
 
-        made.append(CompileOnFirstCall(names, hear, Patches()))
+        made.append(FirstCalls(names, hear, Patches()))
         made[-1].begin()
         return made[-1], heard
 

@@ -38,7 +38,7 @@ from .several_processes import describe_children
 
 MIN_WATCHED = 8  # optimizer steps, before it is decided which of them end a step of the loop
 LATE_WATCHED = 32  # steps that a fast loop is watched for, as an optimizer may come late in a turn
-MAX_WATCH_S = 1.0  # after which a slow loop is watched no longer than it has to be
+MAX_WATCH_S = 2.0  # after which a slow loop is watched no longer than it has to be
 WATCHED_PER_FIRST = 4  # times the steps before its first one, in which an optimizer steps again
 MAX_SINCE_LAST = 64  # steps of other optimizers, before it is decided anew
 OnEnd = Callable[[Exception | None], None]
@@ -66,7 +66,8 @@ class Loop:
         self._last: Optimizer | None = None  # whose step ends a step of the loop
         self._num_before = 0  # steps that ended before that was known
         self._late: list[Optimizer] = []
-        self._begin = self.last_step = time.monotonic()
+        self.last_step = time.monotonic()
+        self._begin: float | None = None  # of the watch: the first step
         self._since_last = 0  # steps of others
         self._running: list[FrameType] = []  # of steps that have begun, from the outermost
         self._thread = threading.get_ident()
@@ -196,6 +197,7 @@ class Loop:
         if self._running:
             return
         self.last_step = time.monotonic()
+        self._begin = self._begin or self.last_step
         if self._last is None:
             self._watch(optimizer)
         elif optimizer is self._last:
@@ -227,12 +229,10 @@ class Loop:
 
     def _is_clear(self, counts: Counter[Optimizer]) -> bool:
         """Whether the optimizers so far, in the order of their first steps, show a turn of all."""
-        steps, is_slow = len(self._order), self.last_step - self._begin >= MAX_WATCH_S
-        if self.watched > self.num_watched:
-            return False
-        if self.watched == self.num_watched:
-            return True
-        if steps < MIN_WATCHED or (steps < LATE_WATCHED and not is_slow):
+        if self.watched >= self.num_watched:
+            return self.watched == self.num_watched
+        steps, watched_s = len(self._order), self.last_step - (self._begin or 0.0)
+        if steps < (MIN_WATCHED if watched_s >= MAX_WATCH_S else LATE_WATCHED):
             return False
         first = self._order.index(list(counts)[-1]) + 1
         return min(counts.values()) > 1 or steps >= WATCHED_PER_FIRST * first

@@ -12,7 +12,7 @@ import torch.multiprocessing
 from .patches import Patches
 
 Refuse = Callable[[str], NoReturn]
-MIN_CHILDREN_S = 1.0  # of processor time; to import torch takes longer
+MIN_CHILDREN_S = 0.1  # of processor time
 
 
 def refuse_several(patches: Patches, refuse: Refuse) -> None:
@@ -61,6 +61,6 @@ def describe_children() -> str:
     if seconds < MIN_CHILDREN_S:
         return ""
     return (
-        f", but processes that it started ran for {seconds:.0f} s of processor time; sweeper sees "
-        "only steps in the process that it starts"
+        f", but processes that it started used {seconds:.1f} s of processor time; sweeper sees the "
+        "steps of its first process alone"
     )
