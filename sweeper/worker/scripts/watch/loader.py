@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import DataLoader
-from torch.utils.data.dataloader import _BaseDataLoaderIter
+from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from sweeper.core.system.host import free_memory_bytes
 from sweeper.worker.source_lines import is_users_class
@@ -30,6 +30,7 @@ from .patches import Patch, Patches
 
 FREE_SHARE = 1 / 8  # of memory, shared memory and open files, that batches read ahead may take
 MIN_USUAL = 0.8  # share of a data set's batches with one shape, from which others are odd
+MAX_REST_S = 10.0  # of waiting until workers have nothing to do
 Shape = tuple[torch.Size, ...]
 
 
@@ -228,6 +229,7 @@ class LoaderWatch:
         wanted = min(steps * one.per_step, most)
         while one.reads_ahead and one.end is None and len(one.ahead) < wanted:
             self._read(one, iterator)
+        _wait_for_workers(iterator)
         if not one.reads_ahead:
             return math.inf
         self.num_ahead = max(self.num_ahead, len(one.ahead))
@@ -239,6 +241,18 @@ class LoaderWatch:
         elif len(one.ahead) >= most:
             self.max_steps = min(self.max_steps, most // one.per_step)
         return usual // one.per_step
+
+
+def _wait_for_workers(iterator: _BaseDataLoaderIter) -> None:
+    """Wait until workers have fetched all that they fetch ahead, so that they rest while steps are
+    timed.
+    """
+    deadline = time.monotonic() + MAX_REST_S
+    if isinstance(iterator, _MultiProcessingDataLoaderIter):
+        while iterator._data_queue.qsize() < iterator._tasks_outstanding:
+            if time.monotonic() >= deadline:
+                return
+            time.sleep(0.005)
 
 
 def _count_room(one: Pass, iterator: _BaseDataLoaderIter) -> int:

@@ -171,6 +171,18 @@ def test_what_is_read_ahead_is_given_once_and_in_order(watch: LoaderWatch, worke
     assert (watch.max_steps, watch.num_ahead) == (9, 8)
 
 
+@pytest.mark.parametrize("pin", [False, True])
+def test_workers_rest_when_batches_have_been_read_ahead(
+    watch: LoaderWatch, pin: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, _device=None: tensor)
+    iterator: Any = iter(load(400, num_workers=2, prefetch_factor=4, pin_memory=pin))
+    take(iterator)
+    watch.end_step(counts=False)
+    assert watch.read_ahead(20) == 20
+    assert iterator._data_queue.qsize() == iterator._tasks_outstanding == 8
+
+
 def test_nothing_is_read_ahead_where_an_epoch_is_over_or_there_is_no_loader(
     watch: LoaderWatch,
 ) -> None:
