@@ -16,15 +16,18 @@ from pathlib import Path
 from subprocess import DEVNULL, TimeoutExpired
 from typing import Any
 
+from sweeper.core.files import MAX_FILE_BYTES, open_inside
 from sweeper.core.system import shortages
-from sweeper.core.system.leftovers import make_temporary
+from sweeper.core.system.leftovers import make_temporary, remove
 from sweeper.core.system.process_group import ProcessGroup
+from sweeper.core.text import printable
 
 from .reaper import MARK, kill_marked
 
 # of everything that this process starts; see `reaper`
 OWN_MARK = f"{os.getpid()}-{secrets.token_hex(8)}"
 _numbers = itertools.count()
+MAX_TAIL_BYTES = 2**16  # of a log, to show its last lines
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -81,7 +84,8 @@ def start_group(
     # ours alone
     inherited = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
     mark = f"{OWN_MARK}.{next(_numbers)}"
-    with log.open("wb") as output:
+    remove(log)  # an earlier process may have put anything there
+    with log.open("xb") as output:
         options = {"stdin": DEVNULL, "stdout": output, "stderr": output, **options}
         process = MarkedGroup(
             command, env={**inherited, **environment, MARK: mark}, start_new_session=True, **options
@@ -105,6 +109,11 @@ def describe_failed_start(error: OSError) -> str:
 
 
 def read_last_lines(log: Path, count: int) -> list[str]:
-    """The last lines of a log that are not empty."""
-    lines = log.read_text(errors="replace").splitlines()
-    return [line.rstrip() for line in lines if line.strip()][-count:]
+    """The last lines of a log that are not empty; none where it is no file any more."""
+    try:
+        with open_inside(log.parent, log.name, MAX_FILE_BYTES) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    return [printable(line) for line in lines if line.strip()][-count:]

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import is_resolved
-from sweeper.core.files import write_text
+from sweeper.core.files import make_way, write_text
 from sweeper.core.protocol import NOT_UNDERSTOOD, Job, Outcome, ProtocolError
 from sweeper.core.record import Inspection, Process
 from sweeper.core.system.process_group import describe_exit
@@ -76,6 +76,7 @@ class TrialRun(Draft):
             self.paths.clear_caches()
             self.paths.clear_logs()
             job = Job(self.trial.replace_batch_size(self.record.batch_size), self.settings.measure)
+            make_way(self.paths.trial)
             write_text(self.paths.trial, job.dumps())
 
     def needs_process(self) -> bool:

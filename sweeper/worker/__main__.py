@@ -22,6 +22,7 @@ from pathlib import Path
 
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.protocol import NOTHING, Job, LeaseGrant, LeaseRequest, Message, encode
+from sweeper.core.system.pipes import open_standard_streams
 
 from .inspection import trace
 from .lease import Lease
@@ -30,6 +31,7 @@ from .process_log import ProcessSlot, Task, run
 
 
 def main() -> None:
+    open_standard_streams()
     arguments = _parse()
     if arguments.check:
         _check(*arguments.check)
