@@ -113,7 +113,7 @@ def _ask(trials: Sequence[Trial], python: str | None, device: Device) -> Preflig
         raise _NoAnswerError(at, "\n".join([how, *processes.read_last_lines(log, 4)]))
 
 
-def _await_end(process: processes.MarkedGroup, folder: Path) -> int | None:
+def _await_end(process: processes.WholeGroup, folder: Path) -> int | None:
     """Wait for the process, with a note now and then; its exit code, or None when it took too
     long.
     """

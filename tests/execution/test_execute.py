@@ -117,7 +117,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     def fail(position: int, number: int) -> None:
         starts, start_group = itertools.count(), processes.start_group
 
-        def start(*arguments: Any, **options: Any) -> processes.MarkedGroup:
+        def start(*arguments: Any, **options: Any) -> processes.WholeGroup:
             if next(starts) == position:
                 raise OSError(number, os.strerror(number))
             return start_group(*arguments, **options)
