@@ -47,8 +47,7 @@ class LoopBench(Bench):
     """Has the script's loop run the steps; its sizes are the recorded batches that its loader gives
     in turn.
 
-    No stance makes what compiles again fail, since libraries may compile code of their own:
-    `LoopMonitor` sees it.
+    What compiles again, `LoopMonitor` sees: libraries may compile code of their own.
     """
 
     def __init__(
@@ -57,7 +56,7 @@ class LoopBench(Bench):
         super().__init__(device)
         self._switch, self._interruptions = switch, interruptions
 
-    def run(self, arm: Arm, steps: int, stance: str = "default") -> Iterable[None]:  # noqa: ARG002  # see above
+    def run(self, arm: Arm, steps: int) -> Iterable[None]:
         """Run an arm from now on; the loop has to run its steps."""
         self._switch.choose(arm.name)
         return run_steps(steps)
