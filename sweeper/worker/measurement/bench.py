@@ -25,6 +25,8 @@ from time import perf_counter  # before a model can put another one in its place
 from typing import NamedTuple, TypeVar
 
 import torch
+from torch.compiler import set_stance
+from torch.cuda import synchronize
 
 from sweeper.core.record import MAX_VOID_ROUNDS, Latency, Round
 from sweeper.core.settings import Measure
@@ -86,7 +88,7 @@ class Arm:
     def stance(self) -> AbstractContextManager[object]:
         """The same for steps that are checked and that are timed: a model could ask for it."""
         forced = self.eager and not self.compiles_kernels
-        return torch.compiler.set_stance("force_eager" if forced else "default")  # type: ignore[no-any-return]
+        return set_stance("force_eager" if forced else "default")  # type: ignore[no-any-return]
 
 
 Arms = tuple[Arm, Arm]  # eager and compiled, or the other way around
@@ -155,7 +157,7 @@ class Bench(ABC):
 
     def synchronize(self) -> None:
         if self.device.type == "cuda":
-            torch.cuda.synchronize()
+            synchronize()
 
     keeps_result = False  # of the last step, for `take_size`; it takes memory
 
@@ -380,7 +382,7 @@ def _require_alike(eager: Sequence[float], compiled: Sequence[float]) -> None:
         return
     found, margin = median(compiled), MAX_SIZE_DIFFERENCE * max(map(abs, eager))
     low, high = min(eager) - margin, max(eager) + margin
-    if found < low or found > high:
+    if all(map(math.isfinite, eager)) and not low <= found <= high:
         raise MismatchError(
             f"while they were timed, the compiled steps gave {found:.3g}, and eager's gave "
             f"{median(eager):.3g} (the loss, or the root mean square of the output)"

@@ -170,6 +170,7 @@ def test_which_order_begins_is_drawn_for_each_process() -> None:
         (torch.tensor(-2.0), torch.tensor(-2.1), True),
         (torch.tensor(-2.0), torch.tensor(2.0), False),
         (torch.tensor(float("nan")), torch.tensor(1.0), True),  # judged elsewhere
+        (torch.tensor(1.0), torch.tensor(float("nan")), False),
         (torch.ones(3, dtype=torch.int), torch.zeros(3, dtype=torch.int), True),
         (None, None, True),
     ],
