@@ -27,6 +27,7 @@ def _run() -> int:
     from sweeper.config.reference import COMMANDS
     from sweeper.core.errors import ConfigError
     from sweeper.core.system.command_line import split_at_dashes
+    from sweeper.core.text import clean_text
 
     arguments, _ = split_at_dashes(sys.argv[1:])
     if arguments and arguments[0] in COMMANDS:  # as `python -m sweeper.NAME`
@@ -40,7 +41,7 @@ def _run() -> int:
         print(f"sweeper: {error}", file=sys.stderr)
         return BAD_INPUT
     if answer is not None:
-        print(answer)
+        print(clean_text(answer))
         return OK
 
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra's own handling prints tracebacks and exits with 1

@@ -138,3 +138,49 @@ def test_a_report_that_nobody_reads_ends_like_a_closed_pipe(tmp_path: Path) -> N
     archives.unpack("h200-resnet50-modes", tmp_path / "runs")
     result = run_into_closed_pipe(["sweeper.report", "h200-resnet50-modes"], tmp_path)
     assert (result.returncode, result.stderr) == (141, "")
+
+
+COMMANDS = {
+    "help": "sweeper --help",
+    "version": "sweeper --version",
+    "dry run": "sweeper -m mode=default device=cpu dry_run=true",
+    "bad input": "sweeper model=nothing",
+    "report": "sweeper.report h200-resnet50-modes",
+    "report as a command": "sweeper report nothing",
+    "compare": "sweeper.compare h200-resnet50-modes --by mode default reduce-overhead",
+    "compare json": "sweeper.compare h200-resnet50-modes --by mode --format json",
+    "sync": "sweeper.sync nothing",
+    "explain": "sweeper.explain host_bound",
+    "doctor": "sweeper.doctor --device cuda:99",
+    "worker": "sweeper.worker --help",
+}
+CLOSED = (">&-", "2>/dev/full", "<&- >&- 2>&-", "<&- 2>&-")
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=list(COMMANDS))
+def test_closed_streams_and_full_disks_change_no_exit_code(command: str, tmp_path: Path) -> None:
+    archives.unpack("h200-resnet50-modes", tmp_path / "runs")
+
+    def run(redirection: str) -> tuple[int, str]:
+        line = f"exec {sys.executable} -m {command} {redirection}"
+        result = subprocess.run(
+            ["/bin/sh", "-c", line], cwd=tmp_path, env=ENVIRONMENT, capture_output=True, text=True
+        )
+        assert "Traceback" not in result.stderr
+        return result.returncode, result.stderr
+
+    code, said = run("")
+    assert run(">&-") == (code, said)
+    for redirection in CLOSED[1:]:
+        assert run(redirection)[0] == code, redirection
+
+
+def test_output_that_is_lost_changes_no_exit_code_of_a_comparison(tmp_path: Path) -> None:
+    """1 would say that a step is SLOWER."""
+    archives.unpack("h200-resnet50-modes", tmp_path / "runs")
+    arguments = ["sweeper.compare", "h200-resnet50-modes", "--by", "mode", "default", "default"]
+    found = run_into_closed_pipe(arguments, tmp_path).returncode
+    line = f"exec {sys.executable} -m {' '.join(arguments)} >/dev/full"
+    full = subprocess.run(["/bin/sh", "-c", line], cwd=tmp_path, env=ENVIRONMENT, check=False)
+    plain = subprocess.run([sys.executable, "-m", *arguments], cwd=tmp_path, env=ENVIRONMENT)
+    assert (found, full.returncode) == (plain.returncode, plain.returncode)

@@ -134,14 +134,14 @@ def test_core_imports_the_standard_library_only() -> None:
 
 
 def test_core_system_knows_nothing_of_trials() -> None:
-    """Of the rest of core/ it needs the error for bad input alone."""
-    system = f"{PACKAGE}.core.system"
+    """Of the rest of core/ it needs the error for bad input, and text for a terminal."""
+    system, others = f"{PACKAGE}.core.system", (f"{PACKAGE}.core.errors", f"{PACKAGE}.core.text")
 
     def allowed(item: Import) -> bool:
         inside = not item.importer.startswith(system) or not is_ours(item.imported)
-        return inside or item.imported.startswith((system, f"{PACKAGE}.core.errors"))
+        return inside or item.imported.startswith((system, *others))
 
-    assert_none(allowed, "core/system/ imports itself and core.errors only")
+    assert_none(allowed, "core/system/ imports itself, core.errors and core.text only")
 
 
 def test_worker_imports_core_and_itself_only_and_nothing_imports_worker() -> None:

@@ -15,14 +15,13 @@ from functools import partial
 from itertools import chain
 from pathlib import Path
 
-from rich.console import Console
-
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import write_text
 from sweeper.core.system.exit_codes import BAD_INPUT, NOT_OK, NOTHING_JUDGED, OK
-from sweeper.core.system.pipes import run_until_closed
+from sweeper.core.system.pipes import outlive_output, run_until_closed
 from sweeper.loading.sources import add_tracking_uri, find_sources
 from sweeper.report.columns.formats import count
+from sweeper.report.text.terminal import Terminal
 from sweeper.tracking.store import TrackingError
 
 from .changes import (
@@ -91,6 +90,7 @@ def _share(value: str) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read, compare and write; return the exit code."""
     parsed = parse(arguments)
+    outlive_output("stdout")  # which changes no exit code: a 1 would say that a step is SLOWER
     try:
         document = compare(parsed)
     except (ConfigError, TrackingError, OSError) as error:
@@ -105,7 +105,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"--out {parsed.out} cannot be written: {problem}", file=sys.stderr)
         return BAD_INPUT
     if parsed.format == "text" or parsed.out:
-        print_document(document, Console())
+        print_document(document, Terminal())
     else:
         print(render(document, parsed.format), end="")
         print(document.line, file=sys.stderr)

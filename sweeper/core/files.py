@@ -9,7 +9,6 @@ import errno
 import itertools
 import os
 import secrets
-import shutil
 import stat
 import time
 from contextlib import ExitStack
@@ -103,10 +102,16 @@ def move_aside(path: Path) -> Path:
     return path.rename(aside)
 
 
-def remove_folder(folder: Path) -> None:
-    """Remove a folder with everything in it, or a link in its place, through which workers would
-    write elsewhere.
+def make_way(path: Path) -> None:
+    """Have nothing stand in place of a file, or of its folder, that a rename would not replace, or
+    that leads elsewhere: a folder, a file or a link, whoever has put it there.
     """
+    folder = path.parent
     if folder.is_symlink():
         folder.unlink()
-    shutil.rmtree(folder, ignore_errors=True)
+    elif folder.is_dir():
+        folder.chmod(folder.stat().st_mode | stat.S_IRWXU)
+    elif folder.exists():
+        move_aside(folder)
+    if path.is_dir() and not path.is_symlink():
+        move_aside(path)

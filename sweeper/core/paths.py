@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .errors import ConfigError
-from .files import remove_folder
+from .system.leftovers import remove
 
 RUNS = Path("runs")
 SWEEP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -46,13 +46,12 @@ class TrialPaths:
     def clear_caches(self) -> None:
         """Remove the caches of every draw, also those that a killed driver left."""
         for folder in self.folder.glob("cache-*"):
-            remove_folder(folder)
+            remove(folder)
 
     def clear_logs(self) -> None:
         """Remove logs and inspection of an earlier attempt."""
-        remove_folder(self.inspection)
-        for log in self.folder.glob("worker-*.log"):
-            log.unlink()
+        for path in (self.inspection, *self.folder.glob("worker-*.log")):
+            remove(path)
 
 
 class SweepPaths:

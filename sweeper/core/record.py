@@ -62,7 +62,7 @@ class Round:
     steps.
     """
 
-    order: str  # AB: eager first; BA: compiled first
+    order: Annotated[str, ("AB", "BA")]  # AB: eager first; BA: compiled first
     eager_s: Duration | None  # wall seconds of the eager block
     compiled_s: Duration | None  # wall seconds of the compiled block
     void: str | None = None  # why the round does not count; None: it counts

@@ -6,7 +6,7 @@ import re
 # direction of text; and surrogates, which UTF-8 cannot encode.
 _UNSAFE = re.compile(
     r"\x1b\[[0-?]*[ "
-    r"-/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+    r"-/]*[@-~]|[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
 )
 # Characters that Markdown gives a meaning in the middle of a line.
 _ESCAPES = str.maketrans(

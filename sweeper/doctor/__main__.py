@@ -32,6 +32,7 @@ from sweeper.core.system.gpus import Device, Gpu, GpuReading
 from sweeper.core.system.host import Host
 from sweeper.core.system.pipes import run_until_closed
 from sweeper.execution.disturbances import UNRELIABLE, find_on_gpu, find_on_host
+from sweeper.report.text.terminal import Terminal
 
 from . import noise
 from .noise import Noise
@@ -91,7 +92,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     try:
         device = gpus.resolve(options.device, gpus.visible_gpus())[0]
-        findings = examine(device, options, Console(highlight=False, soft_wrap=True))
+        findings = examine(device, options, Terminal(highlight=False, soft_wrap=True))
     except ConfigError as error:
         print(f"sweeper.doctor: {error}", file=sys.stderr)
         return BAD_INPUT

@@ -17,7 +17,7 @@ from itertools import chain
 
 from sweeper.analysis.derive import derive
 from sweeper.core.errors import ConfigError
-from sweeper.core.files import move_aside, write_text
+from sweeper.core.files import make_way, move_aside, write_text
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Record, RecordError
 from sweeper.core.settings import Settings
@@ -131,9 +131,12 @@ def _write_record(run: TrialRun) -> None:
     text = run.record.dumps()
     for pause_s in (*WRITE_AGAIN_S, None):
         try:
+            make_way(run.paths.record)
             write_text(run.paths.record, text)
             return
         except OSError as error:
+            if error.errno not in shortages.HINTS:  # another trial's record may well be written
+                raise
             failed = (
                 f"the record of {run.trial.label} cannot be written: {shortages.describe(error)}"
             )

@@ -6,7 +6,6 @@ the package sweeper alone, through a folder that holds only a link to it, so it 
 of this interpreter's packages to import.
 """
 
-import itertools
 import os
 import secrets
 import sys
@@ -16,27 +15,29 @@ from pathlib import Path
 from subprocess import DEVNULL, TimeoutExpired
 from typing import Any
 
+from sweeper.core.files import MAX_FILE_BYTES, open_inside
 from sweeper.core.system import shortages
-from sweeper.core.system.leftovers import make_temporary
-from sweeper.core.system.process_group import ProcessGroup
+from sweeper.core.system.leftovers import make_temporary, remove
+from sweeper.core.system.process_group import ProcessGroup, adopt_orphans
+from sweeper.core.text import clean_text
 
-from .reaper import MARK, kill_marked
+from .orphans import kill_orphans, read_start_ticks, start_session
+from .reaper import MARK
 
 # of everything that this process starts; see `reaper`
 OWN_MARK = f"{os.getpid()}-{secrets.token_hex(8)}"
-_numbers = itertools.count()
+MAX_TAIL_BYTES = 2**16  # of a log, to show its last lines
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
-class MarkedGroup(ProcessGroup):
-    """A process group; `mark` is in the environment of everything that it has started."""
+class WholeGroup(ProcessGroup):
+    """A process group that ends with everything that it has started."""
 
-    mark: str
+    begin_ticks: int
 
-    def kill(self) -> None:
-        """Kill the group, and what it has started in sessions of their own."""
-        super().kill()
-        kill_marked(self.mark)
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        kill_orphans(self.begin_ticks, self)
 
 
 def make_command(python: str | None, module: str) -> list[str]:
@@ -71,7 +72,7 @@ def make_cache_variables(folder: Path) -> Mapping[str, str]:
 
 def start_group(
     command: Sequence[str], environment: Mapping[str, str], log: Path, **options: Any
-) -> MarkedGroup:
+) -> WholeGroup:
     """Start a program as the leader of a new process group; `environment` is added to the one of
     this process.
 
@@ -80,17 +81,23 @@ def start_group(
     """
     # ours alone
     inherited = {key: value for key, value in os.environ.items() if key != "HYDRA_FULL_ERROR"}
-    mark = f"{OWN_MARK}.{next(_numbers)}"
-    with log.open("wb") as output:
+    adopt_orphans()
+    remove(log)  # an earlier process may have put anything there
+    with log.open("xb") as output:
         options = {"stdin": DEVNULL, "stdout": output, "stderr": output, **options}
-        process = MarkedGroup(
-            command, env={**inherited, **environment, MARK: mark}, start_new_session=True, **options
-        )
-    process.mark = mark
+        with start_session() as own:
+            process = WholeGroup(
+                command,
+                env={**inherited, **environment, MARK: OWN_MARK},
+                start_new_session=True,
+                **options,
+            )
+            own.add(process.pid)
+    process.begin_ticks = read_start_ticks(process.pid)
     return process
 
 
-def wait_for_end(process: MarkedGroup, limit_s: float) -> int | None:
+def wait_for_end(process: WholeGroup, limit_s: float) -> int | None:
     """Wait for a program and kill its whole group; its exit code, or None when the limit came
     first.
     """
@@ -105,6 +112,11 @@ def describe_failed_start(error: OSError) -> str:
 
 
 def read_last_lines(log: Path, count: int) -> list[str]:
-    """The last lines of a log that are not empty."""
-    lines = log.read_text(errors="replace").splitlines()
-    return [line.rstrip() for line in lines if line.strip()][-count:]
+    """The last lines of a log that are not empty; none where it is no file any more."""
+    try:
+        with open_inside(log.parent, log.name, MAX_FILE_BYTES) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+    except OSError:
+        return []
+    return [clean_text(line).rstrip() for line in lines if line.strip()][-count:]

@@ -4,8 +4,8 @@ of trials are kept by `trial_runner`.
 Workers end with their driver by themselves. What they have started, and what is stopped with them
 while another worker measures, does not. So the driver tells the reaper which process groups there
 are. When the pipe between them closes, the reaper kills those groups, and what has left them for a
-session of its own: everything that a driver starts has the environment variable `MARK`, whose value
-begins with the driver's own.
+session of its own: everything that a driver starts has the environment variable `MARK` with the
+driver's value, unless a program has cleared its environment.
 
 The reaper runs as a program of its own and imports nothing of sweeper, so that it starts within
 milliseconds: `python -IS reaper.py VALUE`, with lines `+GROUP` and `-GROUP` on standard input.
@@ -30,7 +30,7 @@ class Reaper:
     """The driver's end of the pipe. A reaper that ends before it should is started anew; it
     outlives this process only to do its work.
 
-    `mark` begins the value of `MARK` in all that this process starts. Raises OSError where no
+    `mark` is the value of `MARK` in all that this process starts. Raises OSError where no
     process can be started.
     """
 
@@ -64,15 +64,20 @@ class Reaper:
             process.communicate()
 
     def _start(self) -> subprocess.Popen[bytes]:
+        from .orphans import start_session  # which the program does without
+
         # which the reaper inherits
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
-            return subprocess.Popen(
-                self._command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                start_new_session=True,
-            )
+            with start_session() as own:
+                process = subprocess.Popen(
+                    self._command,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+                own.add(process.pid)
+            return process
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -102,9 +107,7 @@ class Reaper:
 
 
 def kill_marked(mark: str) -> None:
-    """Kill every process that has `MARK` with this value, or one that continues it behind a dot,
-    and see it end.
-    """
+    """Kill every process that has `MARK` with this value, and see it end."""
     needle, deadline = f"{MARK}={mark}".encode(), time.monotonic() + LIMIT_S
     while (found := list(_find_marked(needle))) and time.monotonic() < deadline:
         for pid in found:
@@ -116,8 +119,7 @@ def kill_marked(mark: str) -> None:
 def _find_marked(needle: bytes) -> Iterator[int]:
     for path in Path("/proc").glob("[0-9]*/environ"):
         with suppress(OSError):  # it has just ended, or is somebody else's
-            variables = path.read_bytes().split(b"\0")
-            if any(one == needle or one.startswith(needle + b".") for one in variables):
+            if needle in path.read_bytes().split(b"\0"):
                 yield int(path.parent.name)
 
 

@@ -18,13 +18,14 @@ from pathlib import Path
 
 from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import is_resolved
-from sweeper.core.files import write_text
+from sweeper.core.files import make_way, write_text
 from sweeper.core.protocol import NOT_UNDERSTOOD, Job, Outcome, Phase, ProtocolError
 from sweeper.core.record import Inspection, Process
 from sweeper.core.system.process_group import describe_exit
 
 from . import processes
 from .attempts import read_attempts
+from .claims import find_impossible
 from .device_lease import Tenant
 from .draft import Draft
 from .memory_budget import WHOLE_DEVICE, Reservation
@@ -69,14 +70,18 @@ class TrialRun(Draft):
                     self.paths.clear_caches()
 
     def begin_attempt(self, smaller_batch_size: int | None) -> None:
-        """Forget an earlier attempt, and write the job of the workers."""
+        """Forget an earlier attempt."""
         self.begin(smaller_batch_size=smaller_batch_size, attempts=self.record.attempts)
         self.num_processes = 0
         if not self.stop.is_set():  # else the files of an earlier run stay
             self.paths.clear_caches()
             self.paths.clear_logs()
-            job = Job(self.trial.replace_batch_size(self.record.batch_size), self.settings.measure)
-            write_text(self.paths.trial, job.dumps())
+
+    def write_job(self) -> None:
+        """Write the job of a worker; an earlier one may have put anything in its place."""
+        job = Job(self.trial.replace_batch_size(self.record.batch_size), self.settings.measure)
+        make_way(self.paths.trial)
+        write_text(self.paths.trial, job.dumps())
 
     def needs_process(self) -> bool:
         """Whether a further process is wanted; with a target, the interval so far decides."""
@@ -204,6 +209,7 @@ def run_worker(run: TrialRun, call: WorkerCall) -> Outcome:
     """
     if run.stop.is_set():
         return _interrupted()
+    run.write_job()
     slot = run.slot
     command = processes.make_command(run.trial.python, "sweeper.worker")
     command += [str(run.paths.trial), *call.arguments]
@@ -211,6 +217,7 @@ def run_worker(run: TrialRun, call: WorkerCall) -> Outcome:
         command += ["--cores", ",".join(map(str, slot.cores))]
     caches = processes.make_cache_variables(call.cache)
     environment = {**slot.device.environment(), **run.variables, **caches}
+    begin_s = time.monotonic()
     with ExitStack() as opened:
         try:
             receive, send = os.pipe()
@@ -231,7 +238,11 @@ def run_worker(run: TrialRun, call: WorkerCall) -> Outcome:
         os.set_blocking(stdin.fileno(), False)
         send_to_worker = functools.partial(send_grant, stdin.fileno())
         with stdin, slot.lease.register(process.pid, send_to_worker) as tenant, process:
-            return _listen(run, call, process, receive, tenant)
+            outcome = _listen(run, call, process, receive, tenant)
+            life_s = time.monotonic() - begin_s
+    if call.draw is not None and (lie := find_impossible(outcome, run.settings.measure, life_s)):
+        return Outcome("crashed", outcome.phase, f"the worker's answer cannot be true: {lie}")
+    return outcome
 
 
 def _listen(

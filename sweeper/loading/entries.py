@@ -146,20 +146,21 @@ def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str
     for found in source.records():
         try:
             record = found.read()
+            entries.append(
+                Entry(
+                    _slim(record, shared),
+                    derive(record),
+                    found.folder,
+                    flags=record.flags,
+                    worst=find_worst_accuracy(record),
+                    blocks=_read_blocks(record),
+                    disturbances=find_disturbances(record),
+                )
+            )
         except RecordError as error:
             problems.append(printable(f"{found.where}: {error}"))
-            continue
-        entries.append(
-            Entry(
-                _slim(record, shared),
-                derive(record),
-                found.folder,
-                flags=record.flags,
-                worst=find_worst_accuracy(record),
-                blocks=_read_blocks(record),
-                disturbances=find_disturbances(record),
-            )
-        )
+        except Exception as error:  # noqa: BLE001  # no single record costs the report of the others
+            problems.append(printable(f"{found.where}: {type(error).__name__}: {error}"))
     return entries, problems
 
 

@@ -97,17 +97,15 @@ def _read_positive(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Load records, print and write their tables, and return the exit code."""
     parsed = parse(arguments)
-    from rich.console import Console
-
     from sweeper.core.paths import RUNS, SweepPaths
     from sweeper.loading import parallel
     from sweeper.loading.sources import find_sources
-    from sweeper.report.text.terminal import print_plain
+    from sweeper.report.text.terminal import Terminal, print_plain
     from sweeper.tracking.store import TrackingError
 
     from . import build
 
-    console = Console()
+    console = Terminal()
     try:
         limits = read_limits(parsed.steps, parsed.max_memory_gib)
         sources = find_sources(parsed.sweeps, parsed.tracking_uri)

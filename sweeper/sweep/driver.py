@@ -1,12 +1,12 @@
 """The life of a sweep in the driver: plan, check, run, track, report."""
 
 import sys
+import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rich.console import Console
 from rich.markup import escape
 
 from sweeper.core.backends import NO_CUDA_GRAPHS
@@ -29,6 +29,7 @@ from sweeper.report.build import begin_files, make_report, print_verdict, sugges
 from sweeper.report.columns.formats import count
 from sweeper.report.text.mlflow_overview import overview
 from sweeper.report.text.report import Report
+from sweeper.report.text.terminal import Terminal, print_plain
 from sweeper.tracking import known_stores
 from sweeper.tracking.tracker import Tracker
 
@@ -55,7 +56,7 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
     """
     remember_sweep(settings.sweep)
     if not settings.dry_run:  # whose output is all there is
-        outlive_output()
+        outlive_output("stdout", "stderr")
     if settings.tracking.uri is None:
         settings = replace(
             settings, tracking=replace(settings.tracking, uri=known_stores.environment_uri())
@@ -64,7 +65,7 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
         grid,
         settings,
         launcher,
-        Console(highlight=False, soft_wrap=True),
+        Terminal(highlight=False, soft_wrap=True),
         SweepPaths.of(settings.sweep),
     )
     try:
@@ -95,7 +96,7 @@ class _Sweep:
     grid: Sequence[Trial]
     settings: Settings
     launcher: Launcher
-    console: Console
+    console: Terminal
     paths: SweepPaths
 
     def plan_and_run(self) -> int:
@@ -115,10 +116,8 @@ class _Sweep:
                 asked = "torch and the model libraries have these models and options"
                 if not placement.devices:
                     asked += "; the devices of the jobs were not asked"
-                self.console.print(
-                    f"{asked}; {describe_estimate(plan, placement, settings.measure)}; nothing was "
-                    "started"
-                )
+                estimate = describe_estimate(plan, placement, settings.measure)
+                print_plain(f"{asked}; {estimate}; nothing was started", self.console)
             return OK
         if plan.trials and launcher.prepare:
             launcher.prepare()
@@ -148,7 +147,7 @@ class _Sweep:
         else:  # jobs may run on other machines, so the check must not ask for a GPU of this one
             trials = [replace(trial, device="cpu") for trial in trials]
         for note in require_runnable(trials, device, self.settings.inspect):
-            self.console.print(note, markup=False)
+            print_plain(note, self.console)
 
     def make_plan(self) -> tuple[Plan, Mapping[Path, str]]:
         """Make the plan, and say by path why a record that it counts as none cannot be read.
@@ -188,7 +187,7 @@ class _Sweep:
             )
         lines += describe_others(self.paths, plan.trials, placement)
         lines += describe_plan(plan if settings.dry_run else Plan((), plan.left_out))
-        self.console.print("\n".join(lines), markup=False)
+        print_plain("\n".join(lines), self.console)
 
     def run(self, plan: Plan, placement: Placement, disturbances: Sequence[str]) -> int:
         """Run the plan, report even after an interruption or on a full disk, and return the exit
@@ -202,12 +201,12 @@ class _Sweep:
             note = f"note: changed since the last run of this sweep: {', '.join(differences)}"
             if plan.finished:
                 note += "; its records are kept"
-            self.console.print(note)
+            print_plain(note, self.console)
         tracking = self.settings.tracking
         tracker = Tracker(tracking.uri, sweep) if tracking.enabled else None
         if tracker and plan.trials:
             tracker.begin()
-            self.console.print(tracker.describe_page(), markup=False)
+            print_plain(tracker.describe_page(), self.console)
             self._remember_store()
         interrupted = False
         try:
@@ -240,17 +239,18 @@ class _Sweep:
             for event in interrupts.receive(events):
                 if isinstance(event, Finished):
                     statuses.append(event.record.status)
-                    if tracker:
+                with _survive("what a trial has shown"):
+                    if tracker and isinstance(event, Finished):
                         # while the worker of the next trial starts
                         tracker.log(event.record, event.result)
-                progress.show(event)
+                    progress.show(event)
         if progress.has_unsure:
             self.console.print("a speedup with ? is not sure; the answer says why")
         # ended while a trial was inspected
         return "interrupted" in statuses or len(statuses) < len(plan.trials)
 
     def print_how_to_go_on(self) -> None:
-        self.console.print(f"interrupted; go on with: {make_resume_command()}", markup=False)
+        print_plain(f"interrupted; go on with: {make_resume_command()}", self.console)
 
     def show_report(self) -> Report | None:
         """Print the answers, write the tables of the whole sweep to files, and print what to do
@@ -258,21 +258,22 @@ class _Sweep:
         written.
         """
         report, sweep = None, self.settings.sweep
-        try:
-            report = make_report([SweepFolder(self.paths.folder)])
-            for problem in report.problems:
-                _note(problem)
-            print_verdict(report, self.console)
-            report = replace(report, paths=begin_files(report, self.paths.report)())
-        except OSError as error:
-            print(
-                f"sweeper: no report: {shortages.describe(error)}, then write it: python -m "
-                f"sweeper.report {sweep}",
-                file=sys.stderr,
-            )
-            return report
-        for line in suggest_next(report, self.paths.report, sweep):
-            self.console.print(line)
+        with _survive("the report"):
+            try:
+                report = make_report([SweepFolder(self.paths.folder)])
+                for problem in report.problems:
+                    _note(problem)
+                print_verdict(report, self.console)
+                report = replace(report, paths=begin_files(report, self.paths.report)())
+            except OSError as error:
+                print(
+                    f"sweeper: no report: {shortages.describe(error)}, then write it: python -m "
+                    f"sweeper.report {sweep}",
+                    file=sys.stderr,
+                )
+                return report
+            for line in suggest_next(report, self.paths.report, sweep):
+                print_plain(line, self.console)
         return report
 
     def _complete(self, tracker: Tracker, report: Report | None, interrupted: bool) -> bool:
@@ -282,7 +283,8 @@ class _Sweep:
         try:
             tracker.catch_up()  # what an earlier run of this sweep could not send
             if report:
-                tracker.log_overview(overview(report))
+                with _survive("the overview of MLflow"):
+                    tracker.log_overview(overview(report))
                 if report.paths:  # none where they could not be written
                     tracker.log_report(report.paths)
         except KeyboardInterrupt:
@@ -290,7 +292,7 @@ class _Sweep:
         tracker.finish(interrupted)
         for line in tracker.not_sent:
             _note(line)
-        self.console.print(tracker.describe_page(), markup=False)
+        print_plain(tracker.describe_page(), self.console)
         return interrupted
 
     def _remember_store(self) -> None:
@@ -304,6 +306,16 @@ class _Sweep:
                 known_stores.remember(uri)
             except OSError as error:
                 _note(f"sync will ask for --tracking-uri, since {error}")
+
+
+@contextmanager
+def _survive(what: str) -> Iterator[None]:
+    """Have what goes wrong in the body cost what it was to show, and neither trials nor records."""
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  # the records are on disk, and trials wait
+        traceback.print_exc()
+        _note(f"{what} is not shown: {type(error).__name__}: {error}")
 
 
 def _note(text: str) -> None:

@@ -6,20 +6,37 @@ exists, torch sees the device.
 """
 
 import json
+import sys
 from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from subprocess import TimeoutExpired
 
-from sweeper.core.errors import ConfigError
+from sweeper.core.errors import ConfigError, explain_unreadable
+from sweeper.core.files import read_json, read_text
 from sweeper.core.protocol import AT, Preflight
-from sweeper.core.serialization import from_json, parse_json
+from sweeper.core.serialization import from_json
 from sweeper.core.system import interrupts
 from sweeper.core.system.gpus import Device
 from sweeper.core.system.leftovers import make_temporary
 from sweeper.core.system.process_group import describe_exit
+from sweeper.core.text import printable
 from sweeper.core.tlparse import explain_missing, find_tlparse
 from sweeper.core.trial import Trial
 from sweeper.execution import processes
 
 TIMEOUT_S = 300
+NOTE_S = 15  # between two notes that the process still runs
+MAX_NAME_BYTES = 10_000
+
+
+class _NoAnswerError(Exception):
+    """The process gave no answer, or none that can be read, while it looked at the model `at`."""
+
+    def __init__(self, at: str, problem: str) -> None:
+        super().__init__(problem)
+        self.at = at
 
 
 def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> list[str]:
@@ -35,7 +52,9 @@ def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> 
         if inspect and find_tlparse(python) is None:
             raise ConfigError(prefix + explain_missing(python))
         try:
-            found = _ask(own, python, device, prefix)
+            found = _ask_until_answered(own, python, device)
+        except _NoAnswerError as error:
+            raise ConfigError(f"{prefix}{error}") from error
         except OSError as error:
             raise ConfigError(
                 f"{prefix}the models cannot be checked: {processes.describe_failed_start(error)}. "
@@ -48,8 +67,29 @@ def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> 
     return list(dict.fromkeys(notes))
 
 
-def _ask(trials: Sequence[Trial], python: str | None, device: Device, prefix: str) -> Preflight:
-    """Ask in a process group of its own: a factory may print, exit or leave children behind."""
+def _ask_until_answered(trials: Sequence[Trial], python: str | None, device: Device) -> Preflight:
+    """Ask, and ask again without a model that leaves no answer, whose trials will say what it does.
+
+    Raises _NoAnswerError where no other model is left.
+    """
+    silent: list[str] = []
+    while True:
+        try:
+            found = _ask(trials, python, device)
+        except _NoAnswerError as error:
+            others = [trial for trial in trials if _name(trial) != error.at]
+            if len(others) in (0, len(trials)):
+                raise
+            trials = others
+            silent.append(f"note: {error}; its trials are tried all the same")
+        else:
+            return replace(found, notes=(*silent, *found.notes))
+
+
+def _ask(trials: Sequence[Trial], python: str | None, device: Device) -> Preflight:
+    """Ask in a process group of its own: a factory may print, exit, leave children behind, and
+    write to the files here.
+    """
     with make_temporary() as folder, processes.expose_package(python) as variables:
         question, answer, log = folder / "trials.json", folder / "answer.json", folder / "log"
         question.write_text(json.dumps([trial.to_json() for trial in trials]))
@@ -57,18 +97,42 @@ def _ask(trials: Sequence[Trial], python: str | None, device: Device, prefix: st
         command += ["--check", str(question), str(answer)]
         process = processes.start_group(command, {**device.environment(), **variables}, log)
         with interrupts.allow():
-            code = processes.wait_for_end(process, TIMEOUT_S)
-        at = folder / AT
-        model = f"model {at.read_text()}" if at.exists() else "the models"
+            code = _await_end(process, folder)
+        at = _read_name(folder)
+        checked = f"the check of model {at}" if at else "the check of the models"
         if code is None:
-            raise ConfigError(
-                f"checking {model} took longer than {TIMEOUT_S} s; nothing was started"
-            )
-        if not answer.exists():
-            how = f"{prefix}the check of {model} {describe_exit(code)} and gave no answer"
-            if prefix:
-                how += "; it must be a Python of 3.11 to 3.13 with torch"
-            if last := "\n".join(processes.read_last_lines(log, 4)):
-                how += f":\n{last}"
-            raise ConfigError(how)
-        return from_json(Preflight, parse_json(answer.read_text()))
+            raise _NoAnswerError(at, f"{checked} took longer than {TIMEOUT_S} s")
+        try:
+            return from_json(Preflight, read_json(answer))
+        except FileNotFoundError:
+            how = f"{checked} {describe_exit(code)} and gave no answer"
+        except (OSError, ValueError) as error:
+            how = f"{checked} left an answer that cannot be read: {explain_unreadable(error)}"
+        if python:
+            how += "; it must be a Python of 3.11 to 3.13 with torch"
+        raise _NoAnswerError(at, "\n".join([how, *processes.read_last_lines(log, 4)]))
+
+
+def _await_end(process: processes.WholeGroup, folder: Path) -> int | None:
+    """Wait for the process, with a note now and then; its exit code, or None when it took too
+    long.
+    """
+    with process:
+        for waited_s in range(NOTE_S, TIMEOUT_S + 1, NOTE_S):
+            with suppress(TimeoutExpired):
+                return process.wait(NOTE_S)
+            model = _read_name(folder) or "the models"
+            left = f"{waited_s} s so far, and at most {TIMEOUT_S} s"
+            print(f"note: still checking {model}: {left}", file=sys.stderr)
+    return None
+
+
+def _name(trial: Trial) -> str:
+    return printable(f"{trial.model.library} {trial.model.name}")
+
+
+def _read_name(folder: Path) -> str:
+    """The model that the process looks at; empty where it does not say."""
+    with suppress(OSError, ValueError):
+        return printable(read_text(folder / AT, MAX_NAME_BYTES))
+    return ""

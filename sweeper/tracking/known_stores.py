@@ -64,11 +64,16 @@ def remember(uri: str) -> None:
 
 
 def _read() -> list[str]:
-    """Read the list; empty unless it is the user's own and nobody else can write to it."""
+    """Read the list; empty unless it is the user's own and nobody else can write to it, or replace
+    it or a folder above it.
+    """
     folder = state_folder()
     if folder is None:
         return []
     try:
+        above = (folder, *folder.parents, folder.resolve(), *folder.resolve().parents)
+        if not all(map(_is_kept_from_others, above)):
+            return []
         with open_inside(folder, "stores", max_bytes=1 << 20) as file:
             status = os.fstat(file.fileno())
             if status.st_uid != os.geteuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
@@ -76,3 +81,11 @@ def _read() -> list[str]:
             return file.read().decode("utf-8", "replace").splitlines()
     except OSError:  # there is no list yet, or none that can be read: no store is known
         return []
+
+
+def _is_kept_from_others(folder: Path) -> bool:
+    """Whether nobody but the user and root can put a file of theirs in place of one in it."""
+    status = folder.stat()
+    others_write = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    is_sticky = status.st_mode & stat.S_ISVTX
+    return status.st_uid in (0, os.geteuid()) and bool(is_sticky or not others_write)

@@ -105,7 +105,8 @@ class RunReader:
                 # The client's `download_artifacts` first asks whether it is a folder, and keeps a
                 # connection per run: 100 records take 14 s with it and 7 s this way.
                 repository = get_artifact_repository(run.artifacts, self.uri)
-                return read_artifact(repository, name).decode()
+                data = read_artifact(repository, name)
+            return data.decode()
         except TrackingError as error:
             with translate_errors(self.uri):  # is the artifact missing, or the store down?
                 names = [file.path for file in self._client.list_artifacts(run.run_id)]

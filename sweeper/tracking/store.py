@@ -215,24 +215,15 @@ def _import_client() -> type[MlflowClient]:
 
 @contextmanager
 def translate_errors(uri: str) -> Iterator[None]:
-    """Turn what MLflow raises for a store that is down, wrong or not writable into a
+    """Turn whatever MLflow raises for a store that is down, wrong or not writable into a
     TrackingError.
     """
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-    from urllib3.exceptions import HTTPError
-
     try:
         yield
-    # OSError: also what requests raises. ImportError: the driver of a database.
-    except (
-        MlflowException,
-        SQLAlchemyError,
-        HTTPError,
-        sqlite3.Error,
-        OSError,
-        ImportError,
-    ) as error:
+    except TrackingError as error:
+        raise TrackingError(printable(f"{remove_credentials(uri)}: {error}")) from error
+    # what a server answers may make MLflow raise anything
+    except Exception as error:
         lines = str(error).splitlines()
         # without what SQLAlchemy puts first
         own = (line for line in lines if not line.startswith("(raised as a result of"))
@@ -241,8 +232,6 @@ def translate_errors(uri: str) -> Iterator[None]:
             text = cause[1]
         reason = remove_passwords(text, uri)[:300]
         raise TrackingError(printable(f"{remove_credentials(uri)}: {reason}")) from error
-    except TrackingError as error:
-        raise TrackingError(printable(f"{remove_credentials(uri)}: {error}")) from error
 
 
 def _create_database(file: Path) -> None:

@@ -22,6 +22,8 @@ from pathlib import Path
 
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.protocol import NOTHING, Job, LeaseGrant, LeaseRequest, Message, encode
+from sweeper.core.system.pipes import open_standard_streams
+from sweeper.core.system.process_group import adopt_orphans
 
 from .inspection import trace
 from .lease import Lease
@@ -30,6 +32,7 @@ from .process_log import ProcessSlot, Task, run
 
 
 def main() -> None:
+    open_standard_streams()
     arguments = _parse()
     if arguments.check:
         _check(*arguments.check)
@@ -40,6 +43,7 @@ def main() -> None:
     if has_driver:
         os.set_inheritable(arguments.answer_fd, False)
         driver = _take_standard_input()
+        adopt_orphans()
         die_with_parent()  # should it be dead already, the thread that reads standard input sees it
         threading.Thread(target=_read_grants, args=(driver, grants), daemon=True).start()
     if arguments.cores:

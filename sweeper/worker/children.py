@@ -4,13 +4,13 @@ that ends with it.
 
 import math
 import os
+import selectors
 import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import BinaryIO
 
 from sweeper.core.protocol import Outcome, Phase, decode
 from sweeper.core.record import HostState
@@ -18,6 +18,7 @@ from sweeper.core.system.process_group import ProcessGroup
 
 from .process_log import ProcessLog
 
+POLL_S = 0.5  # of looking whether a child has ended without closing its pipe
 CLEAN_UP_S = 10.0  # for what a child does at its end, before its process group is killed
 
 
@@ -29,27 +30,56 @@ def run_child(command: Sequence[str], log: ProcessLog, deadline: float = math.in
     of `time.monotonic`.
     """
     with _start(command, deadline) as (child, answer):
-        for line in answer:
+        for line in _read_lines(child, answer):
             message = decode(line)
             if isinstance(message, Outcome):
-                with suppress(subprocess.TimeoutExpired):
-                    child.wait(CLEAN_UP_S)
+                _await_end(child, deadline)
                 return message
             if isinstance(message, Phase):
                 log.phase = message.name
                 log.say(message)
+        code = _await_end(child, deadline)
     if time.monotonic() >= deadline:
         return Outcome("timeout", log.phase, "measure.timeout_s was over")
-    return child.wait()
+    if code is None:
+        went_on = f"it closed its pipe and went on for {CLEAN_UP_S:g} s"
+        return Outcome("crashed", log.phase, f"the run was ended: {went_on}")
+    return code
+
+
+def _read_lines(child: ProcessGroup, answer: int) -> Iterator[bytes]:
+    """Read lines until the child has closed its pipe or has ended; what it has started may hold
+    the pipe open.
+    """
+    tail = b""
+    with selectors.DefaultSelector() as selector:
+        selector.register(answer, selectors.EVENT_READ)
+        while True:
+            ended = child.poll() is not None
+            if selector.select(0 if ended else POLL_S):
+                data = os.read(answer, 1 << 16)
+                if not data:
+                    return
+                *lines, tail = (tail + data).split(b"\n")
+                yield from lines
+            elif ended:
+                return
+
+
+def _await_end(child: ProcessGroup, deadline: float) -> int | None:
+    """Wait for the end of a child that has said all; its exit code, None where it goes on."""
+    with suppress(subprocess.TimeoutExpired):
+        return child.wait(min(CLEAN_UP_S, max(0.0, deadline - time.monotonic())))
+    return None
 
 
 @contextmanager
-def _start(command: Sequence[str], deadline: float) -> Iterator[tuple[ProcessGroup, BinaryIO]]:
+def _start(command: Sequence[str], deadline: float) -> Iterator[tuple[ProcessGroup, int]]:
     """Start a child, with the pipe that it answers on, as long as the body runs, or until the
     deadline.
     """
     receive, send = os.pipe()
-    with os.fdopen(receive, "rb") as answer:
+    with os.fdopen(receive, "rb"):
         with os.fdopen(send, "wb"):
             child = ProcessGroup(
                 [*command, "--answer-fd", str(send)],
@@ -62,7 +92,7 @@ def _start(command: Sequence[str], deadline: float) -> Iterator[tuple[ProcessGro
         with child:
             limit.start()
             try:
-                yield child, answer
+                yield child, receive
             finally:
                 limit.cancel()
 

@@ -6,8 +6,8 @@ the warm-up to the last reading. Without a driver it is always ours. Nothing her
 """
 
 import threading
-import time
 from collections.abc import Callable
+from time import perf_counter  # before a model can put another one in its place
 
 from sweeper.core.protocol import DEVICE, NOTHING, LeaseGrant
 
@@ -34,7 +34,7 @@ class Lease:
         """Seconds like `time.perf_counter`, standing still while this process waits or is
         stopped.
         """
-        return time.perf_counter() - self.away_s
+        return perf_counter() - self.away_s
 
     def take(self, wants: str = DEVICE) -> None:
         """Wait for the device, or for the device alone."""
@@ -42,10 +42,10 @@ class Lease:
             held, self.holds = self.holds, wants
             if held == wants:
                 return
-            begin = time.perf_counter()
+            begin = perf_counter()
             grant = self._ask(wants)
             assert grant is not None
-            self.away_s += time.perf_counter() - begin + grant.stopped_s
+            self.away_s += perf_counter() - begin + grant.stopped_s
             self.neighbours = frozenset(grant.neighbours)
             if held == NOTHING:
                 self.after_returning()

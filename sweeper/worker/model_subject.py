@@ -24,7 +24,7 @@ from .failures import (
     try_reading,
 )
 from .measurement import memory, step
-from .measurement.bench import Arm, ModelBench, Steps
+from .measurement.bench import Arm, ModelBench, Steps, freeze_objects
 from .measurement.capture import OutputCapture
 from .measurement.readings import note_memory
 from .models import Built, build, read_attention, read_memory_format
@@ -128,6 +128,7 @@ class ModelSubject(Judged, Subject):
         in its first step.
         """
         self.counters = counters
+        self.monitor.read_programs = lambda: counters.programs
         counters.begin()
         trial, module = self.trial, self.built.module
         if trial.compile.has_optimizer:
@@ -161,6 +162,7 @@ class ModelSubject(Judged, Subject):
 
     def check_before_rounds(self, log: ProcessLog) -> None:
         """Judge the compiled step, unless an earlier process has judged the same code."""
+        freeze_objects()
         if log.slot.checked is None or log.slot.checked != log.process.artifact:
             self._require_right(log)
         self._checked = self.counters.programs

@@ -12,6 +12,7 @@ import traceback
 from sweeper.core.libraries import library_packages, read_versions
 from sweeper.core.protocol import Package, Software
 from sweeper.core.serialization import to_json
+from sweeper.core.system.pipes import open_standard_streams
 
 from .parent_death import die_with_parent
 
@@ -24,6 +25,7 @@ ADVICE = {
 
 
 def main() -> None:
+    open_standard_streams()
     parser = argparse.ArgumentParser(
         prog="python -m sweeper.worker.probe", description="List what is installed."
     )

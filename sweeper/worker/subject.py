@@ -95,7 +95,7 @@ class Subject(ABC):
 
         try:
             yield from measure_rounds(
-                self.bench, self.arms, steps, self.measure, self.monitor, note
+                self.bench, self.arms, steps, self.measure, self.monitor, note, log.slot.index
             )
         finally:
             before = log.process.host.busy_while_compiling if log.process.host else None

@@ -67,6 +67,80 @@ def test_events_come_in_order_after_the_records_are_on_disk(trials: list[Trial])
     assert heard == ["start 1", "end 1", "start 2", "end 2", "start 3", "end 3"]
 
 
+IN_THE_WAY = {
+    "a folder": "os.mkdir(path)",
+    "a full folder": "os.makedirs(path + '/a/b')",
+    "a link": "os.symlink('/dev/full', path)",
+    "a broken link": "os.symlink('/nowhere/at/all', path)",
+    "a pipe": "os.mkfifo(path)",
+    "a socket": "__import__('socket').socket(1).bind(path)",
+    "a device": "os.mknod(path, 0o20666, os.makedev(1, 7))",
+    "no rights": "open(path, 'w').close(); os.chmod(path, 0)",
+    "a giant": "os.truncate(os.open(path, os.O_CREAT | os.O_RDWR), 10**12)",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "thing"),
+    [
+        *(("record.json", thing) for thing in IN_THE_WAY),
+        *(
+            (name, thing)
+            for name in ("trial.json", "worker-1.log", "inspect")
+            for thing in ("a full folder", "a pipe", "a link", "a giant")
+        ),
+    ],
+)
+def test_what_a_worker_leaves_in_place_of_a_file_costs_nothing(
+    trials: list[Trial], name: str, thing: str
+) -> None:
+    """Neither now nor when the sweep goes on."""
+    if thing == "a device" and os.geteuid() != 0:
+        pytest.skip("only root makes devices")
+    thing = IN_THE_WAY[thing]
+    body = f"""
+path = os.path.join(os.path.dirname(options.trial), {name!r})
+if options.index == 0 and trial["batch_size"] == 1:
+    if os.path.lexists(path):
+        os.unlink(path)
+    {thing}
+"""
+    fake_python.write(Path(str(trials[0].python)), body)
+    settings = replace(SETTINGS, measure=Measure(processes=2))
+    for _run in range(2):
+        events = start(trials[:2], settings)
+        found = [event.record for event in events if isinstance(event, Finished)]
+        assert [record.status for record in found] == ["ok"] * 2
+        for record in found:
+            assert Record.read(SweepPaths.of("s").trial(record.label, record.trial_id).record)
+
+
+@pytest.mark.parametrize(
+    "thing",
+    [
+        "shutil.rmtree(path)",
+        "shutil.rmtree(path); open(path, 'w').close()",
+        "shutil.rmtree(path); os.symlink('/nowhere/at/all', path)",
+        "shutil.rmtree(path); os.symlink('/tmp', path)",
+        "os.chmod(path, 0)",
+    ],
+)
+def test_what_a_worker_does_to_the_folder_of_its_trial_costs_no_other(
+    trials: list[Trial], thing: str
+) -> None:
+    body = f"""
+import shutil
+path = os.path.dirname(options.trial)
+if trial["batch_size"] == 2:
+    {thing}
+"""
+    fake_python.write(Path(str(trials[0].python)), body)
+    for _run in range(2):
+        found = [event.record for event in start(trials) if isinstance(event, Finished)]
+        assert [record.status for record in found] == ["ok"] * 3
+        assert len(list(Path("runs/s").glob("*/record.json"))) == 3
+
+
 def test_each_gpu_has_a_trial_at_a_time(
     trials: list[Trial], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -117,7 +191,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, int], None]:
     def fail(position: int, number: int) -> None:
         starts, start_group = itertools.count(), processes.start_group
 
-        def start(*arguments: Any, **options: Any) -> processes.MarkedGroup:
+        def start(*arguments: Any, **options: Any) -> processes.WholeGroup:
             if next(starts) == position:
                 raise OSError(number, os.strerror(number))
             return start_group(*arguments, **options)

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from processes import assert_gone
 
-from sweeper.execution import processes
 from sweeper.execution.processes import (
     describe_failed_start,
     expose_package,
@@ -122,12 +121,48 @@ def test_folder_that_cannot_be_removed_costs_nothing(
     assert len(list(tmp_path.iterdir())) <= 1
 
 
-def test_marks_tell_processes_and_their_starters_apart(tmp_path: Path) -> None:
+ESCAPES = {
+    "session": "subprocess.Popen(SLEEPS, env={}, start_new_session=True)",
+    "daemon": "os.fork() or (os.setsid(), os.fork() or os.execve(sys.executable, SLEEPS, {}))",
+    "tree": """
+if not os.fork():
+    os.setsid()
+    subprocess.Popen(SLEEPS, env={}, start_new_session=True)
+    os.execve(sys.executable, SLEEPS, {})""",
+}
+
+
+@pytest.mark.parametrize("ending", ["", "os._exit(3)", "os.kill(os.getpid(), signal.SIGKILL)"])
+@pytest.mark.parametrize("escape", ESCAPES.values(), ids=list(ESCAPES))
+def test_nothing_that_clears_its_environment_outlives_a_program(
+    tmp_path: Path, escape: str, ending: str
+) -> None:
+    """Also not what a program started in sessions of their own, and what those started."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    code = f"""
+import os, signal, subprocess, sys, time
+os.set_inheritable(os.open({str(pipe)!r}, os.O_WRONLY), True)
+SLEEPS = [sys.executable, "-ISc", "import time; time.sleep(600)"]
+subprocess.Popen = __import__("functools").partial(subprocess.Popen, close_fds=False)
+{escape}
+{ending}
+"""
+    try:
+        process = start_group([sys.executable, "-ISc", code], {}, tmp_path / "log")
+        wait_for_end(process, 60)
+        # all that was started holds the other end of the pipe
+        assert os.read(reader, 1) == b""
+    finally:
+        os.close(reader)
+
+
+def test_a_program_of_ours_is_no_orphan(tmp_path: Path) -> None:
     first, second = (
-        start_group([sys.executable, "-c", ""], {}, tmp_path / "log") for _ in range(2)
+        start_group([sys.executable, "-c", code], {}, tmp_path / f"log-{number}")
+        for number, code in enumerate(("", SLEEPS))
     )
-    for process in (first, second):
-        assert process.mark.startswith(f"{os.getpid()}-")
-        assert process.mark.rpartition(".")[0] == processes.OWN_MARK
-        assert wait_for_end(process, 60) == 0
-    assert first.mark != second.mark
+    assert wait_for_end(first, 60) == 0
+    assert second.poll() is None
+    assert wait_for_end(second, 0) is None

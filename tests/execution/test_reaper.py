@@ -135,17 +135,17 @@ def test_reaper_has_a_session_of_its_own() -> None:
         assert os.getsid(running._process.pid) == running._process.pid
 
 
-def test_marked_processes_are_those_of_the_mark_and_of_what_continues_it() -> None:
-    marks = ["mark", "mark.1", "mark.1.2", "mark1", "other.mark"]
+def test_marked_processes_are_those_of_the_mark() -> None:
+    marks = ["mark", "mark", "mark1", "other.mark"]
     started = [subprocess.Popen(SLEEPS, env={**os.environ, reaper.MARK: mark}) for mark in marks]
     for process in started:
         wait_for_mark(process.pid)
     threading.Thread(
-        target=lambda: [process.wait() for process in started[:3]], daemon=True
+        target=lambda: [process.wait() for process in started[:2]], daemon=True
     ).start()
     try:
         reaper.kill_marked("mark")
-        assert [process.poll() for process in started] == [-signal.SIGKILL] * 3 + [None] * 2
+        assert [process.poll() for process in started] == [-signal.SIGKILL] * 2 + [None] * 2
     finally:
         for process in started:
             process.kill()

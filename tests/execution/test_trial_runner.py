@@ -49,9 +49,9 @@ def say(message):
 def process():
     speedups = os.environ.get("SPEEDUPS", "2").split()
     speedup = float(speedups[a.index % len(speedups)])
-    rounds = (Round("AB", 2.0, 2.0 / speedup),)
-    return Process(a.index, a.draw, a.cold, compile_s=1.0, first_steps_s=(1.0,), steps_per_block=2,
-                   rounds=rounds)
+    rounds = (Round("AB", 0.002, 0.002 / speedup),)
+    return Process(a.index, a.draw, a.cold, compile_s=0.001, first_steps_s=(0.001,),
+                   steps_per_block=2, rounds=rounds)
 """
 GOOD = 'say(Phase("building")); say(Outcome("ok", process=process()))'
 
@@ -158,6 +158,7 @@ def test_worker_that_dies_is_a_crashed_record(run, body: str, says: str) -> None
         ("measured['index'] = 7", "process 7 of draw 0"),
         ("measured['device_step_s'] = {'eager': -1.0, 'compiled': 1.0}", ""),
         ("measured['rounds'] = {}", "has the wrong type"),
+        ("timed['order'] = 'XX'", "'XX' is not one of: AB, BA"),
         ("measured['faster'] = True", "unknown key faster"),
         ("said['status'] = '[/x]'", "status: '[/x]' is not one of"),
         ("said['phase'] = '[/x]'", "'[/x]' is not one of"),
@@ -186,6 +187,37 @@ def test_answer_that_cannot_be_understood_is_a_crashed_record(run, change: str, 
     assert str(record.message).startswith("the worker's answer cannot be understood: ")
     assert why in str(record.message)
     assert Record.loads(record.dumps()) == record
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("rounds=()", "it is ok and has no round that counts"),
+        ("steps_per_block=None", "it is ok and has no round that counts"),
+        ("rounds=(Round('AB', 1.0, 1.0, 'recompiled'),)", "it is ok and has no round that counts"),
+        (
+            "rounds=(Round('AB', 1e6, 1e3),), steps_per_block=10**6",
+            "took 1.001e+06 s, and it lived",
+        ),
+        ("first_steps_s=(70.0,)", "its first steps and its rounds together took 70.00"),
+        ("compile_s=900.0", "its compiling took 900 s"),
+        ("waited_s=1e6", "its waiting took 1e+06 s"),
+        ("time_to_first_step_s=3600.0", "the way to its first step took 3600 s"),
+        ("phases_s={'measuring': 1e5}", "its phase measuring took 100000 s"),
+        ("steps_per_block=10**6", "a step of eager took 2e-09 s, and no step takes less"),
+        ("rounds=(Round('AB', 0.002, 0.001),) * 2", "do not begin with each arm in turn"),
+        ("rounds=(Round('AB', 1e-3, 1e-3), Round('BA', 1e-3, 1e-3)) * 6", "12 of its rounds count"),
+    ],
+)
+def test_claim_that_cannot_be_true_is_a_crashed_record(run, change: str, why: str) -> None:
+    record = run(f"say(Outcome('ok', process=replace(process(), {change})))")
+    assert (record.status, record.processes) == ("crashed", ())
+    assert str(record.message).startswith("the worker's answer cannot be true: ")
+    assert why in str(record.message)
+
+
+def test_ok_without_a_process_is_a_crashed_record(run) -> None:
+    assert run("say(Outcome('ok'))").status == "crashed"
 
 
 def test_text_of_a_worker_is_cleaned_where_it_enters(run) -> None:
@@ -535,7 +567,7 @@ def test_attempts_stand_in_the_order_in_which_they_were_made(run) -> None:
 
 @pytest.mark.parametrize("status", ["ok", "interrupted", "unavailable"])
 def test_records_without_a_failure_are_no_attempts_but_hand_on_their_own(run, status: str) -> None:
-    earlier = run(f'say(Outcome("{status}", "starting", "no"))')
+    earlier = run(f'say(Outcome("{status}", "starting", "no", process()))')
     put_on_disk(earlier)
     assert run(right("abc")).attempts == ()
     put_on_disk(replace(earlier, attempts=(ATTEMPT,)))
@@ -776,14 +808,11 @@ check = Accuracy("float64", True, worst="loss") if a.index == 0 else None
         'accuracy=check)))', True),
         ('say(Outcome("ok", process=replace(process(), code_fingerprint=str(a.index), '
         'accuracy=check)))', False),
-        ('done = process(); rounds = done.rounds if check else ()\n'
-         'say(Outcome("ok", process=replace(done, code_fingerprint="a", accuracy=check, '
-         'rounds=rounds)))', False),
         ('check = check or Accuracy("float64", True, worst="own")\n'
          'say(Outcome("ok", process=replace(process(), code_fingerprint="a", '
          'accuracy=check)))', False),
     ],
-    ids=["same code", "other code", "nothing timed", "checked itself"],
+    ids=["same code", "other code", "checked itself"],
 )  # fmt: skip
 def test_verdict_is_copied_to_what_was_timed_with_the_same_code_and_has_none(
     run, body: str, copied: bool

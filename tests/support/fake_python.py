@@ -2,7 +2,7 @@
 a second.
 
 `write(path, body)` makes the program; `body` is what a worker does between its first phase and its
-outcome.
+outcome, and `check` what the check of the models does before it answers, in a line.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from sweeper.core.protocol import Outcome, Phase, LeaseRequest, encode
 from sweeper.core.record import Accuracy, Process, Round
 
 if "--check" in sys.argv:
-    open(sys.argv[-1], "w").write(json.dumps({{"problems": [], "notes": []}}))
+    answer = sys.argv[-1]
+    {check}
+    open(answer, "w").write(json.dumps({{"problems": [], "notes": []}}))
     sys.exit()
 parser = argparse.ArgumentParser()
 parser.add_argument("-m")
@@ -48,8 +50,8 @@ def take(wants):
 
 
 def process(speedup=2.0):
-    rounds = (Round("AB", 2.0, 2.0 / speedup),)
-    return Process(options.index, options.draw, options.cold, compile_s=1.0,
+    rounds = (Round("AB", 0.002, 0.002 / speedup),)
+    return Process(options.index, options.draw, options.cold, compile_s=0.001,
                    steps_per_block=2, rounds=rounds)
 
 
@@ -59,7 +61,7 @@ say(Outcome("ok", process=process()))
 """
 
 
-def write(path: Path, body: str = "") -> Path:
-    path.write_text(PROGRAM.format(python=sys.executable, body=body))
+def write(path: Path, body: str = "", check: str = "pass") -> Path:
+    path.write_text(PROGRAM.format(python=sys.executable, body=body, check=check))
     path.chmod(0o755)
     return path

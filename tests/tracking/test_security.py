@@ -172,12 +172,18 @@ def test_the_list_knows_stores_without_their_passwords_and_knows_each_once(store
         assert not known_stores.is_known(uri)
 
 
-@pytest.mark.parametrize("how", ["writable by others", "a link"])
+@pytest.mark.parametrize("how", ["writable by others", "a link", "sweeper", "state", "group"])
 def test_a_list_that_somebody_else_can_write_counts_for_nothing(stores: Path, how: str) -> None:
     known_stores.remember("http://host")
     assert known_stores.is_known("http://host")
     if how == "a link":
         stores.symlink_to(stores.rename(stores.with_name("elsewhere")))
+    elif how == "sweeper":
+        stores.parent.chmod(0o777)
+    elif how == "group":
+        stores.parent.chmod(0o770)
+    elif how == "state":
+        stores.parents[1].chmod(0o733)
     else:
         stores.chmod(0o622)
     assert not known_stores.is_known("http://host")

@@ -48,6 +48,14 @@ def remove_temporary() -> None:
     remove_leftovers(Path(tempfile.gettempdir()).glob(f"{TEMPORARY}.*"))
 
 
+def remove(path: Path) -> None:
+    """Remove whatever is at `path`, a folder with everything in it; a link is not followed."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def remove_leftovers(paths: Iterable[Path]) -> None:
     """Remove those of the files and folders whose makers, processes of this user on this machine,
     have ended.
@@ -59,9 +67,5 @@ def remove_leftovers(paths: Iterable[Path]) -> None:
         if not is_ours or Path(f"/proc/{pid}").exists():
             continue
         with suppress(FileNotFoundError):  # another start removes it too
-            if path.lstat().st_uid != os.getuid():
-                continue
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink()
+            if path.lstat().st_uid == os.getuid():
+                remove(path)

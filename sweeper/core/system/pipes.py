@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
+from sweeper.core.text import clean_text
+
 from . import shortages
 from .exit_codes import CLOSED, INTERRUPTED, NOT_OK
 
@@ -17,8 +19,10 @@ def run_until_closed(main: Callable[[], int]) -> int:
     """Call `main` and return its exit code.
 
     It ends without a traceback where its output is closed, by Ctrl-C, and where the machine lacks
-    something.
+    something. What becomes of standard error is no failure.
     """
+    open_standard_streams()
+    outlive_output("stderr")
     try:
         try:
             return main()
@@ -42,8 +46,7 @@ def run_until_closed(main: Callable[[], int]) -> int:
             why = shortages.describe(error)
         else:
             raise
-        with suppress(OSError):  # there is no other place to say so
-            print(f"sweeper: {why}", file=sys.stderr)
+        print(f"sweeper: {why}", file=sys.stderr)
         drop_output()
         return NOT_OK
 
@@ -57,22 +60,49 @@ def drop_output(descriptors: Iterable[int] = (1,)) -> None:
         os.close(nothing)
 
 
-def outlive_output() -> None:
-    """From now on drop what cannot be written: closed pipe, terminal that has gone, full disk.
-    Nothing is raised.
+def open_standard_streams() -> None:
+    """Open what is closed of standard input, output and error (`>&-`), to nothing. Else the next
+    file that is opened becomes standard output.
     """
-    for name in ("stdout", "stderr"):
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nothing = os.open(os.devnull, os.O_RDWR)
+            os.dup2(nothing, number)
+            if nothing == number:
+                os.set_inheritable(number, True)
+            else:
+                os.close(nothing)
+            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115  # as long as the program
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+
+
+def outlive_output(*names: str) -> None:
+    """From now on drop what cannot be written to these streams: closed pipe, terminal that has
+    gone, full disk. Nothing is raised.
+
+    Text on standard error is cleaned: messages name what others have written.
+    """
+    for name in names:
         stream = getattr(sys, name)
-        # closed, or somebody else's
-        if stream is None or stream is not getattr(sys, f"__{name}__"):
+        if stream is not getattr(sys, f"__{name}__"):  # somebody else's
             continue
         with suppress(OSError):
             stream.flush()
         raw = io.BufferedWriter(_LastingFile(stream.fileno(), "wb", closefd=False))
         by_line = stream.line_buffering or stream.write_through  # the latter with PYTHONUNBUFFERED
-        lasting = io.TextIOWrapper(raw, stream.encoding, stream.errors, line_buffering=by_line)
+        make = _CleanStream if name == "stderr" else io.TextIOWrapper
+        lasting = make(raw, stream.encoding, stream.errors, line_buffering=by_line)
         setattr(sys, name, lasting)
         setattr(sys, f"__{name}__", lasting)
+
+
+class _CleanStream(io.TextIOWrapper):
+    """A stream of text that changes no terminal."""
+
+    def write(self, text: str, /) -> int:
+        super().write(clean_text(text))
+        return len(text)
 
 
 class _LastingFile(io.FileIO):

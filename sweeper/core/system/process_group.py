@@ -1,10 +1,18 @@
-"""Processes that lead a group of their own, and how a process ended."""
+"""Processes that lead a group of their own, what they leave behind, and how a process ended."""
 
+import ctypes
 import os
 import signal
 from contextlib import suppress
 from subprocess import Popen
 from typing import Any
+
+PR_SET_CHILD_SUBREAPER = 36  # linux/prctl.h
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, in place of init."""
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 class ProcessGroup(Popen[bytes]):

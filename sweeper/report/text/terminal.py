@@ -9,10 +9,12 @@ from typing import TypeVar
 
 from rich import box
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.segment import Segment
 from rich.table import Table as RichTable
 
+from sweeper.core.text import clean_text
 from sweeper.report.answers.decision import OPEN, Answer
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.trials import find_varying, name_trial, show_axes
@@ -24,6 +26,20 @@ from .report import Report
 from .verdict import Verdict
 
 T = TypeVar("T")
+
+
+class Terminal(Console):
+    """A console whose text changes no terminal, whoever has written it; only styles do."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control:
+                yield segment
+            else:
+                yield segment._replace(text=clean_text(segment.text))
+
 
 # characters; a number that was cut would be another number, so those keep their width
 MIN_FOLDED = 12

@@ -3,8 +3,8 @@ turn.
 
 Rules, the same for both arms: K is one number; the order alternates AB, BA; two untimed steps come
 before each block; nothing synchronises inside a block, because users' training loops do not; the
-garbage collector is off in a block. A round is void when anything is compiled during its compiled
-block.
+garbage collector is off in a block. A round is void when anything is compiled in it. A model cannot
+ask the collector or torch's stance whether its step is timed or checked: both are alike.
 
 A model's steps are calls of ours, and a script's steps are those of its own loop, which resumes us
 at the end of each. So what runs steps is a generator here that yields once for each step that a
@@ -14,21 +14,24 @@ loop has to run: `Steps`. Where no loop is needed, `complete` runs it to its end
 import gc
 import itertools
 import math
-import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from random import Random
 from statistics import median, quantiles
+from time import perf_counter  # before a model can put another one in its place
 from typing import NamedTuple, TypeVar
 
 import torch
+from torch.compiler import set_stance
+from torch.cuda import synchronize
 
 from sweeper.core.record import MAX_VOID_ROUNDS, Latency, Round
 from sweeper.core.settings import Measure
-from sweeper.worker.failures import UnsteadyError
-from sweeper.worker.models.batches import Batch
+from sweeper.worker.failures import MismatchError, UnsteadyError
+from sweeper.worker.models.batches import Batch, find_tensors
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
 MIN_BLOCK_S = {"cuda": 0.3, "cpu": 0.1}
@@ -44,6 +47,8 @@ MAX_WARM_UP_SPREAD = {"cuda": 0.03, "cpu": 0.10}
 MIN_READING_S = 0.05  # minimum length of a reading during warm-up
 FIRST_STEPS = (5, 15)  # minimum and maximum number of compiled steps that are timed one by one
 MAX_FIRST_STEPS_SPREAD = 0.10  # the first steps are over when three in a row lie within this range
+# of what the timed steps of both arms give, as a share of it; the check judges what is less
+MAX_SIZE_DIFFERENCE = 0.5
 Clock = Callable[[], float]
 T = TypeVar("T")
 # goes on at the end of each step of a loop; what it returns is a `T`
@@ -80,9 +85,10 @@ class Arm:
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         return self.step(batch)
 
-    def stance(self, stance: str) -> AbstractContextManager[object]:
+    def stance(self) -> AbstractContextManager[object]:
+        """The same for steps that are checked and that are timed: a model could ask for it."""
         forced = self.eager and not self.compiles_kernels
-        return torch.compiler.set_stance("force_eager" if forced else stance)  # type: ignore[no-any-return]
+        return set_stance("force_eager" if forced else "default")  # type: ignore[no-any-return]
 
 
 Arms = tuple[Arm, Arm]  # eager and compiled, or the other way around
@@ -98,12 +104,12 @@ class Bench(ABC):
     cycle = 1  # steps that take turns from the first one on
 
     def __init__(
-        self, device: torch.device, clock: Clock = time.perf_counter, num_sizes: int = 1
+        self, device: torch.device, clock: Clock = perf_counter, num_sizes: int = 1
     ) -> None:
         self.device, self.clock, self.num_sizes = device, clock, num_sizes
 
     @abstractmethod
-    def run(self, arm: Arm, steps: int, stance: str = "default") -> Iterable[None]:
+    def run(self, arm: Arm, steps: int) -> Iterable[None]:
         """Run steps without waiting for the device: those that are left for a loop are to be
         yielded.
         """
@@ -111,7 +117,7 @@ class Bench(ABC):
     @abstractmethod
     def steps_s(self, arm: Arm, steps: int, until_idle: bool = True) -> Steps[list[float]]:
         """Wall seconds of each step, from an idle device until it is idle again, or until the call
-        returns; none of them is to compile.
+        returns.
         """
 
     def first_steps_s(
@@ -161,14 +167,22 @@ class Bench(ABC):
 
     def synchronize(self) -> None:
         if self.device.type == "cuda":
-            torch.cuda.synchronize()
+            synchronize()
 
-    def block_s(self, arm: Arm, steps: int, stance: str = "default") -> Steps[float]:
+    keeps_result = False  # of the last step, for `take_size`; it takes memory
+
+    def take_size(self) -> float | None:
+        """The loss that the last step gave, or the root mean square of its output; None where that
+        is not known.
+        """
+        return None
+
+    def block_s(self, arm: Arm, steps: int) -> Steps[float]:
         """Wall seconds of `steps` steps, from one synchronisation to the next."""
         yield from self.before_block(steps)
         self.synchronize()
         start = self.clock()
-        yield from self.run(arm, steps, stance)
+        yield from self.run(arm, steps)
         self.synchronize()
         return self.clock() - start
 
@@ -231,19 +245,34 @@ class ModelBench(Bench):
         self,
         batches: tuple[Batch, ...],
         device: torch.device,
-        clock: Clock = time.perf_counter,
+        clock: Clock = perf_counter,
         num_sizes: int = 1,
     ) -> None:
         super().__init__(device, clock, num_sizes)
         self._all_batches, self.cycle = batches, num_sizes
+        self._result: object = None  # of the last step, until another one runs
         self.rewind()
 
-    def run(self, arm: Arm, steps: int, stance: str = "default") -> tuple[()]:
+    def run(self, arm: Arm, steps: int) -> tuple[()]:
         """Run steps at once, without waiting for the device; none are left for a loop."""
-        with arm.stance(stance):
-            for _ in range(steps):
+        with arm.stance():
+            for _ in range(steps - 1):
                 arm.run(next(self._batches))
+            self._keep(arm.run(next(self._batches)))
         return ()
+
+    def _keep(self, result: object) -> None:
+        if self.keeps_result:
+            self._result = result
+
+    def take_size(self) -> float | None:
+        tensors = [found for found in find_tensors(self._result) if found.is_floating_point()]
+        self._result = None
+        if len(tensors) == 1 and tensors[0].numel() == 1:
+            return float(tensors[0])
+        norms = [float(torch.linalg.vector_norm(found, dtype=torch.float32)) for found in tensors]
+        count = sum(found.numel() for found in tensors)
+        return math.hypot(*norms) / math.sqrt(count) if count else None
 
     def run_one(self, arm: Arm) -> object:
         """Run one step; return its loss or output."""
@@ -251,21 +280,23 @@ class ModelBench(Bench):
 
     def run_on(self, arm: Arm, batch: Batch) -> object:
         """Run one step on a batch that is not among those that alternate."""
-        with arm.stance("default"):
+        with without_collector(collect=False), arm.stance():
             return arm.run(batch)
 
     def steps_s(self, arm: Arm, steps: int, until_idle: bool = True) -> Steps[list[float]]:
         yield from ()  # no step is left for a loop
         times = []
-        with arm.stance("fail_on_recompile"):
+        with arm.stance():
             for _ in range(steps):
-                batch = next(self._batches)
+                batch, self._result = next(self._batches), None
                 self.synchronize()
                 start = self.clock()
-                arm.run(batch)
+                result = arm.run(batch)
                 if until_idle:
                     self.synchronize()
                 times.append(self.clock() - start)
+                self._keep(result)
+                del result
         return times
 
     def rewind(self) -> None:
@@ -276,10 +307,11 @@ class ModelBench(Bench):
 
 
 class Timed(NamedTuple):
-    """A round, and with `measure.clock=step` the wall seconds of each step by arm."""
+    """A round, and by arm, with `measure.clock=step` the wall seconds of each step."""
 
     round: Round
     steps_s: Mapping[str, list[float]]
+    sizes: Mapping[str, float | None]  # what `Bench.take_size` gave after each block
 
 
 def measure_rounds(
@@ -289,32 +321,39 @@ def measure_rounds(
     measure: Measure,
     monitor: RoundMonitor,
     note: Callable[[Timed], None],
+    process: int = 0,
 ) -> Steps[None]:
     """Time rounds in the order AB, BA, AB, ... until `measure.rounds` of them count; `monitor` says
-    which are void.
+    which are void. Which order begins is drawn for each process.
 
     `note` hears of each. `measure.rounds_s` may end them earlier, after as many AB as BA rounds.
-    Raises UnsteadyError after three void rounds.
+    Raises UnsteadyError after three void rounds, MismatchError where the timed steps of the arms
+    give other results.
     """
     begin = bench.clock()
     counted, void = 0, []
-    gc.collect()
-    # later collections skip all objects made so far; else each takes as long as a block
-    gc.freeze()
+    sizes: dict[str, list[float]] = {arm.name: [] for arm in arms}
+    orders = [("AB", arms), ("BA", arms[::-1])]
+    Random(f"{measure.seed} {process}").shuffle(orders)  # noqa: S311  # nobody guesses it
+    freeze_objects()
     while counted < measure.rounds:
         late = measure.rounds_s is not None and bench.clock() - begin >= measure.rounds_s
         if late and counted and counted % 2 == 0:
             break
-        order, in_turn = ("AB", arms) if counted % 2 == 0 else ("BA", arms[::-1])
+        order, in_turn = orders[counted % 2]
         timed = yield from _measure_round(bench, in_turn, steps, order, measure, monitor)
         note(timed)
         if timed.round.void is None:
             counted += 1
+            for name, size in timed.sizes.items():
+                if size is not None:
+                    sizes[name].append(size)
             continue
         void.append(timed.round.void)
         if len(void) >= MAX_VOID_ROUNDS:
             reasons = "; ".join(sorted(set(void)))
             raise UnsteadyError(f"{len(void)} of {len(void) + counted} rounds were void: {reasons}")
+    _require_alike(sizes["eager"], sizes["compiled"])
 
 
 def _measure_round(
@@ -326,34 +365,52 @@ def _measure_round(
     monitor: RoundMonitor,
 ) -> Steps[Timed]:
     times: dict[str, list[float]] = {}
-    by_step, stance = measure.clock == "step", "fail_on_recompile"
+    sizes: dict[str, float | None] = {}
+    by_step = measure.clock == "step"
     monitor.start_round()
     for arm in arms:
         yield from bench.before_block(STEPS_BEFORE_BLOCK + steps)
-        try:
-            with without_collector():
-                yield from bench.run(arm, STEPS_BEFORE_BLOCK, stance)
-                monitor.start_block()
-                if by_step:
-                    times[arm.name] = yield from bench.steps_s(arm, steps)
-                else:
-                    times[arm.name] = [(yield from bench.block_s(arm, steps, stance))]
-        except RuntimeError as error:
-            if "Detected recompile" not in str(error):
-                raise
-            # let it compile what it wants, outside of a block
+        with without_collector():
             yield from bench.run(arm, STEPS_BEFORE_BLOCK)
-            eager_s = sum(times["eager"]) if "eager" in times else None
-            return Timed(Round(order, eager_s, None, "recompiled"), {})
+            monitor.start_block()
+            bench.keeps_result = True
+            if by_step:
+                times[arm.name] = yield from bench.steps_s(arm, steps)
+            else:
+                times[arm.name] = [(yield from bench.block_s(arm, steps))]
+            bench.keeps_result = False
         monitor.read_after_block(arm.name)
+        sizes[arm.name] = bench.take_size()
     measured = Round(order, sum(times["eager"]), sum(times["compiled"]), monitor.explain_void())
-    return Timed(measured, times if by_step else {})
+    return Timed(measured, times if by_step else {}, sizes)
+
+
+def _require_alike(eager: Sequence[float], compiled: Sequence[float]) -> None:
+    """Raise MismatchError where what the compiled arm gave while it was timed is far from all that
+    eager gave. A step that does its work only while it is checked is seen here.
+    """
+    if not eager or not compiled:
+        return
+    found, margin = median(compiled), MAX_SIZE_DIFFERENCE * max(map(abs, eager))
+    low, high = min(eager) - margin, max(eager) + margin
+    if all(map(math.isfinite, eager)) and not low <= found <= high:
+        raise MismatchError(
+            f"while they were timed, the compiled steps gave {found:.3g}, and eager's gave "
+            f"{median(eager):.3g} (the loss, or the root mean square of the output)"
+        )
+
+
+def freeze_objects() -> None:
+    """Have later collections skip all objects made so far; else each takes as long as a block."""
+    gc.collect()
+    gc.freeze()
 
 
 @contextmanager
-def without_collector() -> Iterator[None]:
-    """Collect garbage, and none meanwhile."""
-    gc.collect()
+def without_collector(*, collect: bool = True) -> Iterator[None]:
+    """Collect no garbage meanwhile, but before."""
+    if collect:
+        gc.collect()
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -36,6 +36,7 @@ def measure_energy(
     for arm in (*arms, *reversed(arms)):
         yield from bench.run(arm, bench.round_up(BEFORE_S / step_s[arm]))
         steps = bench.round_up(PASS_S / step_s[arm])
+        yield from bench.before_block(steps)
         bench.synchronize()
         before_j = counter_j()
         yield from bench.run(arm, steps)

@@ -48,7 +48,7 @@ def time_arms(bench: Bench, arms: Arms, wall_s: Mapping[str, float]) -> Steps[di
         steps = round(TIMED_S / wall_s[arm.name] / bench.num_sizes)
         steps = min(max(MIN_STEPS, steps), MAX_STEPS)
         with without_collector():
-            yield from bench.run(arm, bench.round_up(STEPS_BEFORE_BLOCK), "fail_on_recompile")
+            yield from bench.run(arm, bench.round_up(STEPS_BEFORE_BLOCK))
             half = math.ceil(steps / 2) * bench.num_sizes
             times_s[arm.name] += yield from bench.steps_s(arm, half, until_idle=False)
     return {arm: host_per_step(times, bench.num_sizes) for arm, times in times_s.items()}

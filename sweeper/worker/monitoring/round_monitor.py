@@ -25,9 +25,10 @@ class RoundMonitor:
     ) -> None:
         self.gpu = GpuMonitor(device, neighbours)
         self.read_gradient_scales: Callable[[], Sequence[float]] = tuple
+        self.read_programs: Callable[[], frozenset[str]] = frozenset  # that were compiled
         self.torch_flags = torch_flags.read()
         self.changed_flags: dict[str, Json] = {}
-        self._before: tuple[int, Sequence[float]] = (0, ())
+        self._before: tuple[int, Sequence[float], frozenset[str]] = (0, (), frozenset())
 
     def set_baseline(self) -> None:
         """Take torch's flags as they are now for those that both arms shall have."""
@@ -42,7 +43,7 @@ class RoundMonitor:
         }
 
     def start_round(self) -> None:
-        self._before = _allocator_retries(), self.read_gradient_scales()
+        self._before = _allocator_retries(), self.read_gradient_scales(), self.read_programs()
         self.gpu.used_by_others()
 
     def start_block(self) -> None:
@@ -56,7 +57,9 @@ class RoundMonitor:
 
     def explain_void(self) -> str | None:
         """Why the round since `start_round` does not count, or None."""
-        retries, scales = self._before
+        retries, scales, programs = self._before
+        if self.read_programs() != programs:
+            return "recompiled"
         if _allocator_retries() != retries:
             return "the allocator ran out of memory and retried"
         if self.read_gradient_scales() != scales:

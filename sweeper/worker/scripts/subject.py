@@ -46,8 +46,7 @@ MAX_CALLS_DIFFERENCE = 0.05  # of modules in two blocks, up to which their steps
 class LoopBench(Bench):
     """Has the script's loop run the steps.
 
-    No stance makes what compiles again fail, since libraries may compile code of their own:
-    `LoopMonitor` sees it.
+    What compiles again, `LoopMonitor` sees: libraries may compile code of their own.
     """
 
     def __init__(self, device: torch.device, switch: ArmSwitch, loop: Loop) -> None:
@@ -56,13 +55,13 @@ class LoopBench(Bench):
         self._calls_per_step: float | None = None
         self.is_per_call = False  # whether blocks were seen to differ in their calls of modules
 
-    def block_s(self, arm: Arm, steps: int, stance: str = "default") -> Steps[float]:
+    def block_s(self, arm: Arm, steps: int) -> Steps[float]:
         """Wall seconds of `steps` steps; where steps differ in their calls of modules, of as many
         calls as such steps have had at first.
         """
         yield from self.before_block(steps)
         before = self._switch.num_calls
-        seconds = yield from super().block_s(arm, steps, stance)
+        seconds = yield from super().block_s(arm, steps)
         calls = self._switch.num_calls - before
         if not calls:
             return seconds
@@ -71,11 +70,10 @@ class LoopBench(Bench):
         self.is_per_call |= abs(factor - 1) > MAX_CALLS_DIFFERENCE
         return seconds * factor if self.is_per_call else seconds
 
-    def run(self, arm: Arm, steps: int, stance: str = "default") -> Iterable[None]:  # noqa: ARG002  # see above
+    def run(self, arm: Arm, steps: int) -> Iterable[None]:
         """Run an arm from now on; the loop has to run its steps."""
         self._switch.choose(arm.name)
-        yield from self.before_block(steps)
-        yield from run_steps(steps)
+        return run_steps(steps)
 
     def before_block(self, steps: int) -> Iterable[None]:
         """Read the batches of so many steps. Where an evaluation, a saved file or the end of an

@@ -30,7 +30,7 @@ OUTLIVES = """
 import os, sys
 from sweeper.core.system.pipes import outlive_output
 print("before")
-outlive_output()
+outlive_output("stdout", "stderr")
 print("after")
 print("after", file=sys.stderr)
 print("again", file=sys.__stdout__)

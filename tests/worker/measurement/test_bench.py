@@ -2,11 +2,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
 
 import pytest
 import torch
 
 from sweeper.core.settings import Measure
+from sweeper.worker.failures import MismatchError
 from sweeper.worker.measurement.bench import Arm, ModelBench, Steps, Timed, complete, measure_rounds
 from sweeper.worker.models.batches import Batch
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
@@ -21,7 +24,7 @@ class Clocked(ModelBench):
         super().__init__((), torch.device(device))  # type: ignore[arg-type]
         self._seconds = seconds
 
-    def block_s(self, _arm: Arm, steps: int, _stance: str = "default") -> Steps[float]:
+    def block_s(self, _arm: Arm, steps: int) -> Steps[float]:
         yield from ()
         return self._seconds(steps)
 
@@ -109,18 +112,22 @@ def test_collector_is_off_in_the_blocks_of_a_round_and_on_again_after_them(clock
     assert seen == [(arm, False) for arm in arms]
 
 
-def test_collector_is_on_where_a_step_compiles_again_and_after_a_step_that_fails() -> None:
-    """Recompilation happens outside of the block; an error ends the worker's round, but not the
-    worker.
-    """
-    seen: list[bool] = []
+def test_round_in_which_something_compiles_is_void() -> None:
+    bench, monitor = (
+        ModelBench((Batch(), Batch()), torch.device("cpu")),
+        RoundMonitor(torch.device("cpu")),
+    )
+    programs: set[str] = set()
+    monitor.read_programs = lambda: frozenset(programs)
+    steps = iter(("one", "one", "one"))
+    compiled = Arm("compiled", lambda _batch: programs.add(next(steps, "one")), eager=True)
+    rounds = list[Timed]()
+    complete(measure_rounds(bench, (ARM, compiled), 2, Measure(rounds=1), monitor, rounds.append))
+    assert [item.round.void for item in rounds] == ["recompiled", None]
 
-    def recompile_once(_batch: Batch) -> None:
-        seen.append(gc.isenabled())
-        if len(seen) == 1:
-            raise RuntimeError(
-                "Detected recompile when torch.compile stance is 'fail_on_recompile'"
-            )
+
+def test_collector_is_on_after_a_step_that_fails() -> None:
+    """An error ends the worker's round, but not the worker."""
 
     def fail(_batch: Batch) -> None:
         raise RuntimeError("something else")
@@ -129,18 +136,53 @@ def test_collector_is_on_where_a_step_compiles_again_and_after_a_step_that_fails
         ModelBench((Batch(), Batch()), torch.device("cpu")),
         RoundMonitor(torch.device("cpu")),
     )
-    compiled = Arm("compiled", recompile_once, eager=True)
-    rounds, of_first = list[Timed](), list[bool]()
-
-    def note(timed: Timed) -> None:
-        rounds.append(timed)
-        of_first.extend(seen[len(of_first) :] if len(rounds) == 1 else ())
-
-    complete(measure_rounds(bench, (ARM, compiled), 2, Measure(rounds=1), monitor, note))
-    assert [item.round.void for item in rounds] == ["recompiled", None]
-    assert of_first == [False, True, True]
+    rounds = list[Timed]()
     failing = Arm("compiled", fail, eager=True)
     with pytest.raises(RuntimeError, match="something else"):
         complete(measure_rounds(bench, (ARM, failing), 2, Measure(), monitor, rounds.append))
     gc.unfreeze()
     assert gc.isenabled()
+
+
+def test_which_order_begins_is_drawn_for_each_process() -> None:
+    first = set()
+    for process in range(20):
+        bench, rounds = ModelBench((Batch(),), torch.device("cpu")), list[Timed]()
+        monitor, arms = RoundMonitor(torch.device("cpu")), (ARM, replace(ARM, name="compiled"))
+        measure = Measure(rounds=2)
+        complete(measure_rounds(bench, arms, 1, measure, monitor, rounds.append, process))
+        orders = [item.round.order for item in rounds]
+        assert sorted(orders) == ["AB", "BA"]
+        first.add(orders[0])
+    gc.unfreeze()
+    assert first == {"AB", "BA"}
+
+
+@pytest.mark.parametrize("clock", ["block", "step"])
+@pytest.mark.parametrize(
+    ("eager", "compiled", "right"),
+    [
+        (torch.ones(3), torch.ones(3), True),
+        (torch.ones(3), torch.ones(3) * 1.4, True),
+        (torch.ones(3), torch.zeros(3), False),
+        (torch.ones(3), torch.ones(3) * 2, False),
+        ({"a": torch.ones(2), "b": [torch.ones(5)]}, {"a": torch.zeros(2), "b": []}, False),
+        (torch.tensor(-2.0), torch.tensor(-2.1), True),
+        (torch.tensor(-2.0), torch.tensor(2.0), False),
+        (torch.tensor(float("nan")), torch.tensor(1.0), True),  # judged elsewhere
+        (torch.tensor(1.0), torch.tensor(float("nan")), False),
+        (torch.ones(3, dtype=torch.int), torch.zeros(3, dtype=torch.int), True),
+        (None, None, True),
+    ],
+    ids=str,
+)
+def test_results_of_timed_steps_are_alike(
+    clock: str, eager: object, compiled: object, right: bool
+) -> None:
+    bench, monitor = ModelBench((Batch(),), torch.device("cpu")), RoundMonitor(torch.device("cpu"))
+    arms = (Arm("eager", lambda _: eager, True), Arm("compiled", lambda _: compiled, True))
+    measure = Measure(rounds=2, clock=clock)
+    steps = measure_rounds(bench, arms, 2, measure, monitor, lambda _: None)
+    with nullcontext() if right else pytest.raises(MismatchError, match="while they were timed"):
+        complete(steps)
+    gc.unfreeze()

@@ -133,6 +133,6 @@ def test_eager_arm_with_any_other_attention_never_compiles() -> None:
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     for compiles in (False, True):
         arm = Arm("eager", double, eager=True, compiles_kernels=compiles)
-        with arm.stance("default"):
+        with arm.stance():
             assert arm.run(torch.ones(2)).tolist() == [2, 2]  # type: ignore[arg-type, attr-defined]
         assert (torch._dynamo.utils.counters["stats"]["unique_graphs"] > before) is compiles

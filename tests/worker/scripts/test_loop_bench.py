@@ -22,6 +22,7 @@ from sweeper.core.settings import Measure
 from sweeper.worker import session
 from sweeper.worker.failures import UnsteadyError
 from sweeper.worker.lease import Lease
+from sweeper.worker.measurement import bench as bench_module
 from sweeper.worker.measurement import device_time, host_time, memory
 from sweeper.worker.measurement.bench import Arm, Steps
 from sweeper.worker.measurement.device_time import Work
@@ -96,7 +97,7 @@ class Machine:
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
     made = Machine()
-    monkeypatch.setattr(torch.cuda, "synchronize", made.synchronize)
+    monkeypatch.setattr(bench_module, "synchronize", made.synchronize)
     return made
 
 
