@@ -180,6 +180,10 @@ class ModelSubject(Judged, Subject):
         is_other = was_left_out and log.slot.checked != log.process.artifact
         if is_other or self.counters.programs != self._checked:
             self._require_right(log)
+        accuracy = self.check.judge_later(log.enter)
+        if accuracy.passed is False:
+            log.add(accuracy=accuracy)
+            require_right(accuracy)
         with log.enter("memory"):
             # what only the eager arm keeps is not the compiled arm's memory
             if self.trial.compile.has_optimizer and self.optimizers[0] is not None:
