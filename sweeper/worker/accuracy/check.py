@@ -51,7 +51,7 @@ from sweeper.worker.models.batches import Batch, copy_batch, describe_tensors
 from . import rule
 from .generators import draws_random
 from .rule import Bounds, TensorSums
-from .seeds import DIRECTION_STEPS, STEPS, SeedTest
+from .seeds import DIRECTION_STEPS, STEPS, WHOLE, SeedTest
 from .states import BUILT, MOVED, States, perturb, seed_generators
 from .verdict import CaseVerdict, severity
 
@@ -283,7 +283,9 @@ class AccuracyCheck:
         if worst is None:
             return CaseVerdict(accuracy)
         accuracy = replace(accuracy, worst=worst.name)
-        if math.isfinite(worst.compiled):
+        if worst.statistic == WHOLE:
+            accuracy = replace(accuracy, unequal=worst.compiled)
+        elif math.isfinite(worst.compiled):
             accuracy = replace(accuracy, statistic=PerArm(worst.eager, worst.compiled))
         return CaseVerdict(accuracy, worst.excess)
 

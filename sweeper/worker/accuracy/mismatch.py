@@ -14,6 +14,8 @@ def require_right(accuracy: Accuracy) -> None:
 
 def describe_mismatch(accuracy: Accuracy) -> str:
     """What is wrong with the worst tensor of a step that failed the check."""
+    if accuracy.unequal is not None:
+        return f"{_percent(accuracy.unequal)} of the numbers in {accuracy.worst} are not eager's"
     if accuracy.randomness is not None:
         found = accuracy.statistic
         if found is None:
@@ -26,8 +28,6 @@ def describe_mismatch(accuracy: Accuracy) -> str:
         return f"{accuracy.worst} is zero in the compiled step"
     if accuracy.too_small:
         return f"{accuracy.worst} has less than a third of the size that it has in eager"
-    if accuracy.unequal is not None:
-        return f"{_percent(accuracy.unequal)} of the numbers in {accuracy.worst} are not eager's"
     if accuracy.compiled_error is None:
         return f"{accuracy.worst} has NaN or infinity where {accuracy.reference} has none"
     if accuracy.bound is not None and accuracy.compiled_error > accuracy.bound:

@@ -422,7 +422,7 @@ class _EagerSteps:
 
     def find_error(self, name: str) -> float:
         """The largest error of a step; infinite where one is not finite."""
-        errors = [item[name].error for item in self._comparisons]
+        errors = [item[name].error for item in self._comparisons if name in item]
         return max(errors) if all(map(math.isfinite, errors)) else math.inf
 
     def _find_gradient(self, name: str) -> str | None:
@@ -516,7 +516,7 @@ class _EagerSteps:
         sums = self.first[name]
         is_gradient = name.startswith((GRADIENT, STAGE, ALL_GRADIENTS))
         noise = self._least_gradient if is_gradient else self._find_noise(name)
-        projections = [item[name].projection for item in self._comparisons]
+        projections = [item[name].projection for item in self._comparisons if name in item]
         low, high = min(projections), max(projections)
         error = self.find_error(name)
         says_nothing = not (sums.reference_size > noise and low >= MIN_PROJECTION)

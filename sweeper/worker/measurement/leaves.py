@@ -58,7 +58,7 @@ def _describe(leaf: Any) -> str | None:
     if isinstance(leaf, type):
         return f"{leaf.__module__}.{leaf.__qualname__}"
     if isinstance(leaf, (set, frozenset)):
-        texts = [_describe(item) for item in leaf]
+        texts = [repr(item) if isinstance(item, NUMBERS) else _describe(item) for item in leaf]
         return None if None in texts else repr(sorted(map(str, texts)))
     if _read_number(leaf) is not None:
         return "number of numpy" if type(leaf).__module__ == "numpy" else type(leaf).__name__

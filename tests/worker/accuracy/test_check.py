@@ -253,7 +253,7 @@ def test_closer_look_is_against_the_reference_of_the_first(monkeypatch: pytest.M
     outcome, _ = run(custom("refuses_fp64", backend="inductor", precision=AMP))
     assert outcome.status == "ok", outcome.message
     assert looks[:6] == [("float32", 1), ("float32", 1 + rule.PERTURBED_STEPS)] * 3
-    assert looks[6:] == [("as timed", 1), *looks[:2]], "after the rounds eager comes first"
+    assert looks[6:] == [("as timed", 1)], "after the rounds eager is enough"
 
 
 def test_step_that_fails_leaves_nothing_of_what_was_seen_of_it() -> None:
