@@ -37,6 +37,7 @@ from sweeper.worker.failures import MismatchError, Missing, is_out_of_memory, tr
 from sweeper.worker.measurement.bench import Arm, ModelBench
 from sweeper.worker.measurement.capture import (
     HOST,
+    OUTPUT,
     Changes,
     Keep,
     Named,
@@ -173,6 +174,17 @@ class AccuracyCheck:
                 return verdict.accuracy
         finally:
             self._states = kept
+
+    def find_infinite(self, arm: Arm) -> str:
+        """Say in which tensor a step of an arm has NaN or infinity, the nearest to the cause; empty
+        where a step from the state as built has none.
+        """
+        for batch in self._judged.built.batches:
+            for name, tensor in self._capture(arm, Case(BUILT, batch, "")):
+                masks = name.startswith(OUTPUT)  # which may be infinite
+                if bool((tensor.isnan() if masks else ~tensor.isfinite()).any()):
+                    return f" in {name}"
+        return ""
 
     @contextmanager
     def _states_in_place(self, enter: Enter) -> Iterator[None]:
