@@ -598,11 +598,15 @@ def judge(comparison: TensorSums, bounds: Bounds) -> CaseVerdict:
         unjudged=unjudged,
         worst=worst,
         too_small=bounds.least_sizes.get(worst, 0.0) > sums.step_size,
+        elements=elements,
+    )
+    if sums.whole:
+        return CaseVerdict(replace(found, unequal=sums.error**2), shares[worst])
+    found = replace(
+        found,
         compiled_error=sums.error if math.isfinite(sums.error) else None,
         size=sums.reference_size,
         compiled_size=sums.step_size if math.isfinite(sums.step_size) else None,
-        unequal=sums.error**2 if sums.whole else None,
-        elements=elements,
     )
     if worst in bounds.bounds:
         found = replace(found, eager_error=bounds.errors[worst], bound=bounds.bounds[worst])
