@@ -75,7 +75,7 @@ def make_verdict(findings: Findings, manifests: Sequence[Manifest]) -> Verdict:
     said += _say_answers(models)
     if models or of_scripts:
         said += [_say_modes(models), _say_why_unsure(answers)]
-    said += [_count_unverified(entries), _compare_eager(entries)]
+    said += [_count_unverified(answers, entries), _compare_eager(entries)]
     found = {(printable(name_sweep(entry)), entry.record.trial_id) for entry in entries}
     # Not begun, removed or not to be read.
     missing = len(list_planned(manifests).keys() - found)
@@ -171,15 +171,17 @@ def _say_why_unsure(answers: Sequence[Answer]) -> str:
     return f"not sure: {named}"
 
 
-def _count_unverified(entries: Sequence[Entry]) -> str:
-    """Count the trials whose result could not be judged, and say why of most of them."""
+def _count_unverified(answers: Sequence[Answer], entries: Sequence[Entry]) -> str:
+    """Count the trials whose result could not be judged, where no answer rests on one of them, and
+    say why of most.
+    """
     number, reasons = 0, Counter[str]()
     for entry in entries:
         if entry.is_ok and UNVERIFIED in entry.flags:
             number += 1
             if entry.worst and entry.worst.unverified:
                 reasons[entry.worst.unverified.splitlines()[0]] += 1
-    if not number:
+    if not number or any("unverified" in answer.why_unsure for answer in answers):
         return ""
     text = f"{count(number, 'trial')} not verified"
     for reason, _ in reasons.most_common(1):
