@@ -206,7 +206,7 @@ class Answers(nn.Module):
         logits = self.head(hidden)
         with torch.no_grad():
             self.teacher.weight.lerp_(self.layer.weight, 0.01)
-            self.means["hidden"].lerp_(hidden.mean(0), 0.1)
+            self.means["hidden"].lerp_(hidden.mean(0).float(), 0.1)
         codes = (8 * hidden).round().to(torch.int8)
         ids = logits.argmax(-1)
         return {
