@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from timm.models.mlp_mixer import MlpMixer
@@ -189,3 +190,35 @@ def autoencoder(batch_size: int, device: torch.device) -> Built:
         (torch.randn(batch_size, 3, 32, 32, device=device),),
         torch.mean,
     )
+
+
+class Answers(nn.Module):
+    """Several outputs of floats and whole numbers, and means of weights and outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.teacher = nn.Linear(WIDTH, WIDTH).requires_grad_(False)
+        self.means = {"hidden": torch.zeros(WIDTH)}
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        hidden = self.layer(x).tanh()
+        logits = self.head(hidden)
+        with torch.no_grad():
+            self.teacher.weight.lerp_(self.layer.weight, 0.01)
+            self.means["hidden"].lerp_(hidden.mean(0).float(), 0.1)
+        codes = (8 * hidden).round().to(torch.int8)
+        ids = logits.argmax(-1)
+        return {
+            "hidden": hidden,
+            "taught": self.teacher(x).tanh(),
+            "logits": logits,
+            "ids": ids,
+            "codes": codes,
+            "mask": hidden > 0,
+        }
+
+
+def answers(batch_size: int, device: torch.device) -> tuple[nn.Module, Any, Any]:
+    inputs = (torch.randn(batch_size, WIDTH, device=device),)
+    return Answers().to(device), inputs, lambda output: _square(output["logits"])

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 import torch
@@ -446,6 +447,65 @@ def _lose_branch(graph: torch.fx.Graph, site: Site) -> None:
     node.update_arg(site.detail, zeros)
 
 
+# outputs exchanged, in another format, off by one
+
+
+def _results(captured: Captured) -> Iterator[tuple[int, Node]]:
+    """What the module gives, by the place among the outputs of a forward graph."""
+    if captured.is_backward:
+        return
+    outputs = output_of(captured.graph.graph).args[0][: captured.num_results]
+    for place, item in enumerate(outputs):
+        if place >= len(captured.mutated_inputs) and value(item) is not None:
+            yield place, item
+
+
+def _exchangeable(captured: Captured) -> Iterator[Site]:
+    last, results = len(captured.graph.graph.nodes) - 1, list(_results(captured))
+    for (place, item), (other_place, other) in combinations(results, 2):
+        if item is not other and _like(item, other):
+            yield Site(last, place, other_place)
+
+
+def _exchange(graph: torch.fx.Graph, site: Site) -> None:
+    output = _at(graph, site)
+    results = list(output.args[0])
+    results[site.detail], results[site.other] = results[site.other], results[site.detail]
+    output.args = (tuple(results),)
+
+
+def _change_result(graph: torch.fx.Graph, site: Site, change: Callable[..., Any]) -> None:
+    output = _at(graph, site)
+    results = list(output.args[0])
+    with graph.inserting_before(output):
+        results[site.detail] = change(graph, results[site.detail])
+    output.args = (tuple(results),)
+
+
+def _is_counted(item: Node) -> bool:
+    return not _is_float(item) and item.meta["val"].dtype != torch.bool
+
+
+def _find_results(captured: Captured, fits: Callable[[Node], bool]) -> Iterator[Site]:
+    last = len(captured.graph.graph.nodes) - 1
+    yield from (Site(last, place) for place, item in _results(captured) if fits(item))
+
+
+def _change_format(graph: torch.fx.Graph, node: Node) -> Node:
+    dtype = torch.float16 if _is_float(node) else torch.int32
+    return _insert(graph, prims.convert_element_type.default, node, dtype)
+
+
+def _has_other_format(item: Node) -> bool:
+    # the mean, which is the loss, has no gradient in another format
+    return item.meta["val"].dim() > 0
+
+
+def _add_one(graph: torch.fx.Graph, node: Node) -> Node:
+    return _insert(graph, aten.add.Tensor, node, 1)
+
+
+FORMAT = "output in another format"  # of which a run in fp64 shows nothing
 FAULTS: Mapping[str, Fault] = {
     "op dropped": Fault(_droppable, _drop),
     "operands swapped": Fault(_swappable, _swap),
@@ -459,4 +519,12 @@ FAULTS: Mapping[str, Fault] = {
     "no bias correction": Fault(_bias_corrections, _forget_bias_correction),
     "mask off by one": Fault(_masks, _move_mask),
     "branch lost": Fault(_branches, _lose_branch),
+    "outputs exchanged": Fault(_exchangeable, _exchange),
+    FORMAT: Fault(
+        partial(_find_results, fits=_has_other_format),
+        partial(_change_result, change=_change_format),
+    ),
+    "whole number off by one": Fault(
+        partial(_find_results, fits=_is_counted), partial(_change_result, change=_add_one)
+    ),
 }

@@ -4,6 +4,7 @@ run in fp64.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -13,11 +14,13 @@ from functools import partial
 
 import torch
 
-from mutation.faults import FAULTS, Site
+from mutation.faults import FAULTS, FORMAT, Site
 from mutation.graphs import AOT, CAPTURE, INDUCTOR
 from mutation.subject import Answer, Effect, Subject, largest_effect
 from sweeper.core.trial import Trial
 from sweeper.worker.failures import describe_error
+
+FORMAT_EFFECT = Effect(math.inf, "output", "as built")
 
 
 @dataclass(frozen=True)
@@ -127,9 +130,8 @@ def _plant(subject: Subject, plan: Plan) -> Iterator[Mutant]:
         try:
             answer = subject.judge()
             recompiled = len(CAPTURE.graphs) > graphs
-            yield replace(
-                mutant, answer=answer, effect=_effect(subject, unmutated), recompiled=recompiled
-            )
+            effect = _effect(subject, unmutated) if fault != FORMAT else FORMAT_EFFECT
+            yield replace(mutant, answer=answer, effect=effect, recompiled=recompiled)
         finally:
             captured.uproot()
 

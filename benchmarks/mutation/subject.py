@@ -130,12 +130,11 @@ class Subject:
         """What the check compares, by the names that it has there."""
         setup, module = self.setup, self.setup.built.module
         batch = map_tensors(setup.built.unseen, torch.clone)
-        changes = Changes(module, batch, setup.compiled_optimizer(setup.compiled))
+        optimizer = setup.compiled_optimizer(setup.compiled)
+        changes = Changes(module, self._states.attributes, batch, optimizer)
         run, factor = (lambda: setup.bench.run_on(setup.compiled, batch)), setup.gradient_factor()
-        given = capture_step(run, setup.capture, module, setup.trial, factor)
-        return {
-            name: tensor.detach().double().clone() for name, tensor in (*given, *changes.name())
-        }
+        given = capture_step(run, setup.capture, changes, module, setup.trial, factor)
+        return {name: tensor.detach().double().clone() for name, tensor in given}
 
 
 def use_plain_attention() -> None:

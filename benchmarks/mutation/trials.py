@@ -80,6 +80,7 @@ MODELS = {
     "causal_transformer": _custom("causal_transformer"),
     "recurrent": _custom("recurrent"),
     "autoencoder": _custom("autoencoder"),
+    "answers": _custom("answers"),
 }
 WHOLE_STEPS = (
     "vit",
@@ -90,7 +91,7 @@ WHOLE_STEPS = (
     "autoencoder",
     "embedding_bag",
 )
-INFERENCES = ("resnet50", "bert", "llama")
+INFERENCES = ("resnet50", "bert", "llama", "answers")
 BATCH_SIZE = 4
 
 

@@ -143,6 +143,10 @@ class Accuracy:
     compiled_error: Amount | None = None  # root mean square of the compiled error of this tensor
     eager_error: Amount | None = None  # root mean square of eager's error
     bound: Amount | None = None  # the largest `compiled_error` that passes
+    size: Amount | None = None  # root mean square of this tensor in the reference
+    compiled_size: Amount | None = None  # root mean square of this tensor in the compiled step
+    # the share of numbers that are not eager's, where these are whole numbers
+    unequal: float | None = None
     # the process that was checked, where this process ran the same code
     of_process: int | None = None
     elements: Count | None = None  # how many numbers were compared, over all cases

@@ -17,12 +17,7 @@ from .accuracy.mismatch import require_right
 from .compilation import compiler
 from .compilation.counters import CompileCounters
 from .compilation.lease_breaks import LeaseBreaks
-from .failures import (
-    EagerError,
-    MismatchError,
-    NotCompiledError,
-    try_reading,
-)
+from .failures import EagerError, Failure, MismatchError, NotCompiledError, try_reading
 from .measurement import memory, step
 from .measurement.bench import Arm, ModelBench, Steps, freeze_objects
 from .measurement.capture import OutputCapture
@@ -113,7 +108,7 @@ class ModelSubject(Judged, Subject):
 
     def run_eager(self, log: ProcessLog) -> Steps[None]:
         yield from self.bench.run(self.eager, self.bench.round_up(EAGER_STEPS))
-        self._require_finite(self.eager, EagerError("the eager step gives NaN or infinity"))
+        self._require_finite(self.eager, EagerError)
         # which one an output decides shows in the first step
         log.settings["loss"] = self.loss_name
         self._measure_memory(self.eager, log)
@@ -151,10 +146,7 @@ class ModelSubject(Judged, Subject):
 
     def check_first_steps(self) -> None:
         self.counters.reset_run_counts()
-        self._require_finite(
-            self.compiled,
-            MismatchError("the compiled step gives NaN or infinity, eager does not"),
-        )
+        self._require_finite(self.compiled, MismatchError, ", eager does not")
 
     def require_compiled(self) -> None:
         if self.trial.mode != "eager" and (reason := self.counters.explain_not_compiled()):
@@ -182,6 +174,10 @@ class ModelSubject(Judged, Subject):
         is_other = was_left_out and log.slot.checked != log.process.artifact
         if is_other or self.counters.programs != self._checked:
             self._require_right(log)
+        accuracy = self.check.judge_later(log.enter)
+        if accuracy.passed is False:
+            log.add(accuracy=accuracy)
+            require_right(accuracy)
         with log.enter("memory"):
             # what only the eager arm keeps is not the compiled arm's memory
             if self.trial.compile.has_optimizer and self.optimizers[0] is not None:
@@ -197,10 +193,8 @@ class ModelSubject(Judged, Subject):
         self.check.restore()
         steps = (process.steps_per_block or 1) * 2 * len(process.rounds)
         self.bench.run(self.eager, steps)
-        self._require_finite(
-            self.eager,
-            EagerError(f"the loss of eager alone is NaN or infinite after {steps} steps"),
-        )
+        if not self.is_finite(self.eager):
+            raise EagerError(f"the loss of eager alone is NaN or infinite after {steps} steps")
         raise MismatchError(
             "the compiled step gives NaN or infinity after the rounds, eager alone does not"
         )
@@ -273,6 +267,7 @@ class ModelSubject(Judged, Subject):
         wrong = (lambda tensor: ~torch.isfinite(tensor)) if self._trains else torch.isnan
         return not any(wrong(tensor).any() for tensor in find_tensors(self.bench.run_one(arm)))
 
-    def _require_finite(self, arm: Arm, error: Exception) -> None:
+    def _require_finite(self, arm: Arm, failure: type[Failure], other: str = "") -> None:
         if not self.is_finite(arm):
-            raise error
+            place = self.check.find_infinite(arm)
+            raise failure(f"the {arm.name} step gives NaN or infinity{place}{other}")

@@ -68,9 +68,14 @@ def name_call(name: str, line: str) -> str:
 
 
 def find_own_line(error: BaseException) -> str:
-    """Find the innermost of the user's own lines that an error came through, e.g. `train.py:7`;
-    empty where there is none.
+    """Find the innermost of the user's own lines that an error came through, e.g. `train.py:7`, or
+    that Dynamo was at, e.g. `model.py:9 in forward`; empty where there is none.
     """
+    # of Dynamo's errors; the model may be a library's
+    if compiled := getattr(error, "real_stack", None):
+        own = [frame for frame in compiled if is_users(frame.filename)]
+        frame = (own or compiled)[-1]
+        return f"{name_place(frame.filename, frame.lineno)} in {frame.name}"
     frames = [
         frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)
     ]

@@ -185,9 +185,10 @@ def _describe_accuracy(worst: Accuracy | None) -> str:
         return ""
     compared = ""
     if worst.compiled_error is not None and worst.bound is not None:
+        scale, unit = (100 / worst.size, " % of its size") if worst.size else (1.0, "")
         compared = (
-            f"{worst.worst}: error {worst.compiled_error:.3g}, allowed {worst.bound:.3g}, against "
-            f"{worst.reference}"
+            f"{worst.worst}: error {scale * worst.compiled_error:.3g}{unit}, allowed "
+            f"{scale * worst.bound:.3g}{unit}, against {worst.reference}"
         )
     return join((prefix("no verdict: ", worst.unverified or ""), compared))
 

@@ -172,11 +172,21 @@ def _say_why_unsure(answers: Sequence[Answer]) -> str:
 
 
 def _count_unverified(answers: Sequence[Answer], entries: Sequence[Entry]) -> str:
-    """Count the trials whose result could not be judged, where no answer rests on one of them."""
-    number = sum(entry.is_ok and UNVERIFIED in entry.flags for entry in entries)
+    """Count the trials whose result could not be judged, where no answer rests on one of them, and
+    say why of most.
+    """
+    number, reasons = 0, Counter[str]()
+    for entry in entries:
+        if entry.is_ok and UNVERIFIED in entry.flags:
+            number += 1
+            if entry.worst and entry.worst.unverified:
+                reasons[entry.worst.unverified.splitlines()[0]] += 1
     if not number or any("unverified" in answer.why_unsure for answer in answers):
         return ""
-    return f"{count(number, 'trial')} not verified"
+    text = f"{count(number, 'trial')} not verified"
+    for reason, _ in reasons.most_common(1):
+        text += f": {shorten(show(reason), MAX_MESSAGE_CHARACTERS)}"
+    return text
 
 
 def _name_precision(answer: Answer) -> str:

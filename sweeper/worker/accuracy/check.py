@@ -21,8 +21,8 @@ asked again when the timed rounds have run code that was compiled after it.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, TypeVar
@@ -37,6 +37,7 @@ from sweeper.worker.failures import MismatchError, Missing, is_out_of_memory, tr
 from sweeper.worker.measurement.bench import Arm, ModelBench
 from sweeper.worker.measurement.capture import (
     HOST,
+    OUTPUT,
     Changes,
     Keep,
     Named,
@@ -51,12 +52,14 @@ from sweeper.worker.models.batches import Batch, copy_batch, describe_tensors
 from . import rule
 from .generators import draws_random
 from .rule import Bounds, TensorSums
-from .seeds import DIRECTION_STEPS, STEPS, SeedTest
+from .seeds import DIRECTION_STEPS, STEPS, WHOLE, SeedTest
 from .states import BUILT, MOVED, States, perturb, seed_generators
 from .verdict import CaseVerdict, severity
 
 # the least that is needed: for a copy of the reference, and for what is taken over seeds
 RELIABLE = {"full": torch.float64, "reduced": torch.float32}
+LATER = "after the rounds"
+MISSING = "missing"
 ROOMY = 0.5  # of a device's memory: with so much of it free, what is compared may stay there
 
 T = TypeVar("T")
@@ -124,6 +127,9 @@ class AccuracyCheck:
         self._place = judged.device
         # eager's step of the first case, compared with itself
         self._repeated: TensorSums | None = None
+        # of an arm's last step: what its output holds beside numbers, and number formats
+        self._texts: dict[str, dict[str, str]] = {}
+        self._unseen: dict[str, None] = {}  # parts of eager's output that nobody looked into
         self._seed_offset = 0  # of the last step that had a seed of its own
 
     def restore(self) -> None:
@@ -138,6 +144,50 @@ class AccuracyCheck:
         Raises MismatchError when the compiled step gives other tensors than the reference, and
         whatever it raises.
         """
+        with self._states_in_place(enter):
+            with enter("reference"):
+                random = self._try(self._draws_random)
+            if isinstance(random, Missing):
+                return Accuracy(None, None, f"no eager step on the unseen batch: {random.reason}")
+            found = self._judge_seeds() if random else self._judge_cases()
+            if found.passed and self._unseen:
+                reason = f"parts of the output are not looked into: {', '.join(self._unseen)}"
+                found = replace(found, passed=None, unverified=reason)
+            return replace(found, batch=self._judged.built.unseen_origin, random_in_step=random)
+
+    def judge_later(self, enter: Enter) -> Accuracy:
+        """Judge the compiled arm in one case, from the state that it has now and keeps: a program
+        may go another way after many steps. Raises as `judge` does.
+        """
+        kept, built = self._states, self._judged.built
+        self._states = States(built.module, self._judged.measure.seed)
+        case = Case(LATER, built.batches[0], "batch 1", slopes=False)
+        try:
+            with self._states_in_place(enter):
+                with enter("reference"):
+                    random = self._try(self._draws_random)
+                if random:
+                    return self._judge_over_seeds(case).accuracy
+                verdict = self._try(self._compare_arms, case)
+                if isinstance(verdict, Missing) or not verdict.accuracy.passed:
+                    verdict = self._judge_case(case)
+                return verdict.accuracy
+        finally:
+            self._states = kept
+
+    def find_infinite(self, arm: Arm) -> str:
+        """Say in which tensor a step of an arm has NaN or infinity, the nearest to the cause; empty
+        where a step from the state as built has none.
+        """
+        for batch in self._judged.built.batches:
+            for name, tensor in self._capture(arm, Case(BUILT, batch, "")):
+                masks = name.startswith(OUTPUT)  # which may be infinite
+                if bool((tensor.isnan() if masks else ~tensor.isfinite()).any()):
+                    return f" in {name}"
+        return ""
+
+    @contextmanager
+    def _states_in_place(self, enter: Enter) -> Iterator[None]:
         self._enter = enter
         if self._place != HOST:
             torch.cuda.empty_cache()
@@ -145,13 +195,9 @@ class AccuracyCheck:
             if free < ROOMY * total:
                 self._place = HOST
         try:
+            self._states.find_attributes()
             self._states.place(self._place)
-            with enter("reference"):
-                random = self._try(self._draws_random)
-            if isinstance(random, Missing):
-                return Accuracy(None, None, f"no eager step on the unseen batch: {random.reason}")
-            found = self._judge_seeds() if random else self._judge_cases()
-            return replace(found, batch=self._judged.built.unseen_origin, random_in_step=random)
+            yield
         finally:
             self.restore()
             self._reference, self._seeds = None, None
@@ -165,7 +211,8 @@ class AccuracyCheck:
         """
         judged, batch = self._judged, copy_batch(self._judged.built.unseen)
         self.restore()
-        if not draws_random(lambda: judged.bench.run_on(judged.eager, batch), judged.device):
+        own = self._states.attributes.generators
+        if not draws_random(lambda: judged.bench.run_on(judged.eager, batch), judged.device, own):
             return False
         self._states.move(1.0)
         for state in (BUILT, MOVED):
@@ -222,6 +269,7 @@ class AccuracyCheck:
         with self._enter("checking"):
             try:
                 self._take_seeds(self._judged.compiled, case, test)
+                self._require_same_texts(case)
             except rule.DifferentTensorsError as error:
                 raise MismatchError(f"the compiled step gives other tensors: {error}") from error
             found = test.verdict()
@@ -247,7 +295,9 @@ class AccuracyCheck:
         if worst is None:
             return CaseVerdict(accuracy)
         accuracy = replace(accuracy, worst=worst.name)
-        if math.isfinite(worst.compiled):
+        if worst.statistic == WHOLE:
+            accuracy = replace(accuracy, unequal=worst.compiled)
+        elif math.isfinite(worst.compiled):
             accuracy = replace(accuracy, statistic=PerArm(worst.eager, worst.compiled))
         return CaseVerdict(accuracy, worst.excess)
 
@@ -267,9 +317,7 @@ class AccuracyCheck:
         while len(test.steps["reliable"]) < STEPS:
             seed = judged.measure.seed + self._next_seed()
             self._states.restore(judged.optimizers, seed, case.state)
-            step = run_reference(
-                judged.built, case.batch, judged.trial, seed, dtype, Keep(self._place)
-            )
+            step = self._run_reference(case, seed, dtype, Keep(self._place))
             test.add("reliable", step.tensors.items())
 
     def _take_seeds(self, arm: Arm, case: Case, test: SeedTest) -> None:
@@ -367,15 +415,29 @@ class AccuracyCheck:
         judged, tolerance, seed = self._judged, self._tolerance, self._judged.measure.seed
         self._states.restore(judged.optimizers, seed, case.state)
         keep = Keep(self._place, RELIABLE[tolerance])
-        reference = run_reference(judged.built, case.batch, judged.trial, seed, dtype, keep)
-        if self._repeated is not None:
-            first = rule.compare(self._capture(judged.eager, case), reference, self._stages)
-        else:
-            kept = self._keep_eager(case)
-            first = rule.compare(kept.tensors.items(), reference, self._stages)
+        reference = self._run_reference(case, seed, dtype, keep)
+        named = dict(self._capture(judged.eager, case))
+        reference = rule.take_whole(reference, keep.copy(named.items()))
+        first = rule.compare(named.items(), reference, self._stages)
+        if self._repeated is None:
+            kept = StepTensors(Keep(self._place).copy(named.items()))
             self._repeated = rule.compare(self._capture(judged.eager, case), kept)
         bounds = rule.set_bounds(reference, (first,), self._repeated, tolerance)
         return Reference(reference, (first,), bounds)
+
+    def _run_reference(self, case: Case, seed: int, dtype: torch.dtype, keep: Keep) -> StepTensors:
+        judged, attributes = self._judged, self._states.attributes
+        return run_reference(judged.built, attributes, case.batch, judged.trial, seed, dtype, keep)
+
+    def _compare_arms(self, case: Case) -> CaseVerdict:
+        """Judge the compiled step by eager alone, which is enough where they are as good as
+        equal.
+        """
+        kept = self._keep_eager(case)
+        same = rule.compare(kept.tensors.items(), kept, self._stages)
+        bounds = rule.set_bounds(kept, (same,), None, self._tolerance)
+        self._reference = Reference(kept, (same,), bounds)
+        return self._judge_step(case)
 
     def _keep_eager(self, case: Case) -> StepTensors:
         return StepTensors(Keep(self._place).copy(self._capture(self._judged.eager, case)))
@@ -388,18 +450,40 @@ class AccuracyCheck:
         comparisons = [self._reference.comparisons[0]]
         for index in range(1, 1 + rule.PERTURBED_STEPS):
             step = self._capture(judged.eager, case, index, relative)
-            comparisons.append(rule.compare(step, reference, self._stages))
+            compared = dict(rule.compare(step, reference, self._stages))
+            if any(sums.whole for sums in compared.values()):
+                step = self._capture(judged.eager, case, index, rule.WIDER * relative)
+                wider = rule.compare(step, reference)
+                compared |= {name: sums for name, sums in wider.items() if sums.whole}
+            comparisons.append(compared)
         bounds = rule.set_bounds(reference, comparisons, None, tolerance)
         self._reference = Reference(reference, comparisons, bounds)
 
     def _judge_step(self, case: Case) -> CaseVerdict:
         assert self._reference is not None
         named = self._run_or_retry_on_host(self._capture, self._judged.compiled, case)
+        self._require_same_texts(case)
         verdict = try_reading(lambda: self._judge_tensors(named))
         if isinstance(verdict, Missing):
             kind = self._reference.bounds.kind
             return CaseVerdict(Accuracy(kind, None, f"the comparison failed: {verdict.reason}"))
         return verdict
+
+    def _require_same_texts(self, case: Case) -> None:
+        """Raise MismatchError where the compiled output has other parts or number formats than
+        eager's has, each time that it runs.
+        """
+        compiled, eager = self._texts[self._judged.compiled.name], self._texts["eager"]
+        if compiled == eager:
+            return
+        self._capture(self._judged.eager, case)
+        again = self._texts["eager"]
+        for name in {**eager, **compiled}:
+            here, there = compiled.get(name, MISSING), eager.get(name, MISSING)
+            if here != there == again.get(name, MISSING):
+                raise MismatchError(
+                    f"{name} is {here} in the compiled step, and {there} in eager ({case.name})"
+                )
 
     def _judge_tensors(self, named: Named) -> CaseVerdict:
         try:
@@ -464,15 +548,13 @@ class AccuracyCheck:
             batch = perturb(module, batch, perturbation)
             # what the step draws is what it draws without
             seed_generators(seed)
-        changes = Changes(module, batch, judged.compiled_optimizer(arm))
-        given = capture_step(
-            partial(judged.bench.run_on, arm, batch),
-            judged.capture,
-            module,
-            judged.trial,
-            judged.gradient_factor(),
-        )
-        return [*given, *changes.name()]
+        changes = Changes(module, self._states.attributes, batch, judged.compiled_optimizer(arm))
+        run, factor = partial(judged.bench.run_on, arm, batch), judged.gradient_factor()
+        named = capture_step(run, judged.capture, changes, module, judged.trial, factor)
+        self._texts[arm.name] = judged.capture.texts
+        if arm is judged.eager:
+            self._unseen.update(dict.fromkeys(judged.capture.unseen))
+        return named
 
 
 def list_hooked(module: torch.nn.Module) -> list[str]:

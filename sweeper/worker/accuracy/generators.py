@@ -2,13 +2,12 @@
 and after.
 
 A dropout of rate zero or in evaluation mode draws nothing (torch 2.13), so "dropout is off" can be
-measured. Not seen: numbers from a generator that the model made for itself, and draws whose state
-is put back (`torch.random.fork_rng`).
+measured. Not seen: draws whose state is put back (`torch.random.fork_rng`).
 """
 
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -45,15 +44,21 @@ def write_states(states: GeneratorStates, device: torch.device) -> None:
         sys.modules["numpy.random"].set_state(states.numpy)
 
 
-def draws_random(run: Callable[[], object], device: torch.device) -> bool:
-    """Run something, and say whether the state of any generator moved; it stays where `run` has
-    left it.
+def draws_random(
+    run: Callable[[], object], device: torch.device, own: Iterable[torch.Generator] = ()
+) -> bool:
+    """Run something, and say whether the state of any generator moved, of its `own` too; it stays
+    where `run` has left it.
 
     `run` is to be eager: a recorded CUDA graph counts in its own way.
     """
-    before = read_states(device)
+
+    def read() -> object:
+        return read_states(device), [_to_bytes(generator.get_state()) for generator in own]
+
+    before = read()
     run()
-    return read_states(device) != before
+    return read() != before
 
 
 def _to_bytes(state: torch.Tensor) -> bytes:

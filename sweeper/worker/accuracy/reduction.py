@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from sweeper.worker.measurement.capture import GRADIENT, LOSS, Named, to_reals
 
-from .rule import CHUNK, pair_up, split
+from .rule import CHUNK, DifferentTensorsError, pair_up, split
 
 BLOCKS = 64
 
@@ -69,10 +69,11 @@ class Direction:
 
         Raises DifferentTensorsError when it does not have the tensors of the direction.
         """
-        found = {
-            name: _sum_up(tensor, mean, self.sizes[name])
-            for name, tensor, mean in pair_up(step, self._means, "eager")
-        }
+        found = {}
+        for name, tensor, mean in pair_up(step, self._means, "eager"):
+            if name not in self.sizes:
+                raise DifferentTensorsError(f"{name}, where eager changes nothing")
+            found[name] = _sum_up(tensor, mean, self.sizes[name])
         if not found:
             return {}
         device = next(iter(found.values())).device
@@ -89,6 +90,8 @@ class Direction:
         """Compare two steps of one seed; elements that are not finite in both are left out."""
         changes = {}
         for name, tensor in step:
+            if name not in other:
+                continue
             square = 0.0
             for x, y in _split(tensor, other[name]):
                 square += float((x - y).nan_to_num(0.0, 0.0, 0.0).square().sum())

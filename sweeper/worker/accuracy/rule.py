@@ -40,7 +40,15 @@ import torch
 
 from sweeper.core.record import Accuracy, PerArm
 from sweeper.core.trial import Precision, Trial
-from sweeper.worker.measurement.capture import CHANGE, GRADIENT, LOSS, OUTPUT, Named, StepTensors
+from sweeper.worker.measurement.capture import (
+    CHANGE,
+    GRADIENT,
+    LOSS,
+    OUTPUT,
+    Named,
+    StepTensors,
+    is_whole,
+)
 from sweeper.worker.monitoring import torch_flags
 
 from .verdict import CaseVerdict
@@ -69,10 +77,15 @@ MIN_PROJECTION = 0.5
 # relative; a well-conditioned model answers with an error of the size of the tolerance
 PERTURBATION = 1e-5
 PERTURBED_STEPS = 3
+WIDER = 10.0  # times as much for whole numbers: one that is near a tie is to change sides
 
 ALL_GRADIENTS = "all gradients"
 STAGE = "gradients of "
 CHANGE_OF_BUFFER = f"{CHANGE}buffer "
+# a step names those alone that it has changed
+IF_CHANGED = (f"{CHANGE}parameter ", f"{CHANGE}attribute ")
+# from the cause of an error to what follows from it; then all others, and the loss
+CAUSES = ((OUTPUT,), (CHANGE_OF_BUFFER, f"{CHANGE}input ", *IF_CHANGED), (GRADIENT,))
 CHUNK = 1 << 22  # elements that are compared at a time: 32 MiB in fp64
 HUGE = 1e30  # as good as infinite: masks are filled with the largest number of a format
 
@@ -93,6 +106,7 @@ class Sums(NamedTuple):
     products: float = 0.0  # of step and reference
     elements: int = 0
     infinite: int = 0  # how many elements of the reference are not finite
+    whole: int = 0  # how many elements are whole numbers, of which `differences` counts the unequal
 
     @property
     def error(self) -> float:
@@ -146,7 +160,11 @@ def compare(step: Named, reference: StepTensors, stages: Mapping[str, str] = {})
     """
     comparison: dict[str, Sums] = {}
     by_stage: dict[str, list[Sums]] = defaultdict(list)
-    for name, tensor, other in pair_up(step, reference.tensors, "the reference"):
+    given = dict(step)
+    for name, tensor, other in pair_up(given.items(), reference.tensors, "the reference"):
+        if is_whole(other):
+            comparison[name] = _compare_whole(tensor, other, given, reference.tensors)
+            continue
         comparison[name] = _add(starmap(_compare_chunk, split(tensor, other, CHUNK)))
         if name.startswith(GRADIENT):
             by_stage[stages.get(name.removeprefix(GRADIENT), "")].append(comparison[name])
@@ -156,6 +174,13 @@ def compare(step: Named, reference: StepTensors, stages: Mapping[str, str] = {})
     if by_stage:
         comparison[ALL_GRADIENTS] = _add(chain(*by_stage.values()))
     return comparison
+
+
+def take_whole(reference: StepTensors, eager: Mapping[str, torch.Tensor]) -> StepTensors:
+    """The reference with eager's whole numbers: they may follow from the number format."""
+    tensors = {name: item for name, item in reference.tensors.items() if not is_whole(item)}
+    tensors |= {name: item for name, item in eager.items() if is_whole(item)}
+    return replace(reference, tensors=tensors)
 
 
 def split(
@@ -170,13 +195,16 @@ def split(
 def pair_up(
     step: Named, others: Mapping[str, torch.Tensor], whose: str
 ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
-    """Put each tensor of a step beside the other one of its name.
+    """Put each tensor of a step beside the other one of its name; what one of them has not changed
+    is zero there.
 
     Raises DifferentTensorsError when names or shapes differ from those of `whose` tensors.
     """
     seen = set()
     for name, tensor in step:
         other = others.get(name)
+        if other is None and name.startswith(IF_CHANGED):
+            other = torch.zeros_like(tensor)
         if other is None or other.shape != tensor.shape:
             shape = "nothing" if other is None else list(other.shape)
             raise DifferentTensorsError(
@@ -184,10 +212,60 @@ def pair_up(
             )
         seen.add(name)
         yield name, tensor, other
-    if missing := sorted(others.keys() - seen):
-        raise DifferentTensorsError(
-            f"{missing[0]} is missing ({len(missing)} tensors that {whose} has)"
-        )
+    missing = sorted(others.keys() - seen)
+    for name in missing:
+        if not name.startswith(IF_CHANGED):
+            raise DifferentTensorsError(
+                f"{name} is missing ({len(missing)} tensors that {whose} has)"
+            )
+        yield name, torch.zeros_like(others[name]), others[name]
+
+
+def _compare_whole(
+    tensor: torch.Tensor,
+    other: torch.Tensor,
+    step: Mapping[str, torch.Tensor],
+    reference: Mapping[str, torch.Tensor],
+) -> Sums:
+    """Count the whole numbers that are not equal. Where they point to values of an output, as an
+    argmax does, values that are as good as equal count as equal.
+    """
+    other = other.to(tensor.device)
+    unlike = tensor != other
+    if unlike.any():
+        for name, values in reference.items():
+            if name.startswith(OUTPUT) and values.is_floating_point() and name in step:
+                for dim in range(values.dim()):
+                    unlike &= ~_find_ties(tensor, other, step[name], values, dim)
+    return Sums(float(unlike.sum()), elements=unlike.numel(), whole=unlike.numel())
+
+
+def _find_ties(
+    indices: torch.Tensor,
+    others: torch.Tensor,
+    values: torch.Tensor,
+    reference: torch.Tensor,
+    dim: int,
+) -> torch.Tensor:
+    """Where two indices along a dimension point to values that lie no further apart than the steps'
+    own values do; nowhere if they cannot be indices.
+    """
+    nowhere, keeps_dim = torch.zeros_like(indices, dtype=torch.bool), True
+    if indices.dim() == values.dim() - 1:
+        indices, others, keeps_dim = indices.unsqueeze(dim), others.unsqueeze(dim), False
+    shape = [*indices.shape[:dim], values.shape[dim], *indices.shape[dim + 1 :]]
+    if indices.dim() != values.dim() or shape != list(values.shape):
+        return nowhere
+    reference = reference.to(values.device)
+    distance = (values - reference).abs().nan_to_num(0.0, 0.0, 0.0).max()
+    inside = (indices >= 0) & (indices < values.shape[dim]) & (others >= 0)
+    pointed = [
+        reference.gather(dim, item.long().clamp(0, values.shape[dim] - 1))
+        for item in (indices, others)
+    ]
+    ties = inside & ((pointed[0] - pointed[1]).abs() <= MAX_TIMES * distance)
+    ties &= reference.amax(dim, keepdim=True) > reference.amin(dim, keepdim=True)
+    return ties if keeps_dim else ties.squeeze(dim)
 
 
 def _compare_chunk(step: torch.Tensor, reference: torch.Tensor) -> Sums:
@@ -294,6 +372,8 @@ def set_bounds(
             errors[name] = eager.find_error(name)
             if math.isfinite(errors[name]):
                 bounds[name] = eager.bound_error(name)
+                if sums.whole and bounds[name] >= 1:  # any number would pass
+                    del bounds[name]
                 if eager.passes_zeros(name):
                     least_sizes[name] = sums.step_size / MAX_TIMES
         span = eager.span_projections(name)
@@ -342,7 +422,7 @@ class _EagerSteps:
 
     def find_error(self, name: str) -> float:
         """The largest error of a step; infinite where one is not finite."""
-        errors = [item[name].error for item in self._comparisons]
+        errors = [item[name].error for item in self._comparisons if name in item]
         return max(errors) if all(map(math.isfinite, errors)) else math.inf
 
     def _find_gradient(self, name: str) -> str | None:
@@ -382,6 +462,8 @@ class _EagerSteps:
         changes, is measured against those.
         """
         size, others = self.first[name].reference_size, 0.0
+        if self.first[name].whole:
+            return 0.0
         if self._is_update(name):
             return UPDATE * size
         if name.startswith(GRADIENT):
@@ -434,7 +516,7 @@ class _EagerSteps:
         sums = self.first[name]
         is_gradient = name.startswith((GRADIENT, STAGE, ALL_GRADIENTS))
         noise = self._least_gradient if is_gradient else self._find_noise(name)
-        projections = [item[name].projection for item in self._comparisons]
+        projections = [item[name].projection for item in self._comparisons if name in item]
         low, high = min(projections), max(projections)
         error = self.find_error(name)
         says_nothing = not (sums.reference_size > noise and low >= MIN_PROJECTION)
@@ -475,11 +557,13 @@ def _explain_far_off(comparisons: Sequence[TensorSums]) -> str | None:
 
     Where outputs are not seen, its loss is taken.
     """
-    kind = OUTPUT if any(name.startswith(OUTPUT) for name in comparisons[0]) else LOSS
+    first = comparisons[0]
+    names = [name for name in first if name.startswith(OUTPUT) and not first[name].whole] or [LOSS]
     for item in comparisons:
-        sums = _add(item[name] for name in item if name.startswith(kind))
+        sums = _add(item[name] for name in names if name in item)
         error = _divide(math.sqrt(sums.differences), math.sqrt(sums.reference))
         if not MAX_TIMES * error < 1:
+            kind = LOSS if names == [LOSS] else OUTPUT
             return f"eager's {kind} is too far from the reference to judge by"
     return None
 
@@ -501,7 +585,7 @@ def judge(comparison: TensorSums, bounds: Bounds) -> CaseVerdict:
         reason = bounds.unverified or "the step gives no finite floating-point tensor"
         return CaseVerdict(Accuracy(bounds.kind, None, reason, unjudged=unjudged))
     shares = {name: _share_of_bounds(name, sums, bounds) for name, sums in comparison.items()}
-    worst = max(shares, key=shares.__getitem__)
+    worst = max(shares, key=lambda name: _rank(name, shares[name], comparison[name]))
     failed = shares[worst] > 1 and not bounds.nondeterministic
     unverified = None if failed else bounds.unverified
     sums = comparison[worst]
@@ -514,8 +598,15 @@ def judge(comparison: TensorSums, bounds: Bounds) -> CaseVerdict:
         unjudged=unjudged,
         worst=worst,
         too_small=bounds.least_sizes.get(worst, 0.0) > sums.step_size,
-        compiled_error=sums.error if math.isfinite(sums.error) else None,
         elements=elements,
+    )
+    if sums.whole:
+        return CaseVerdict(replace(found, unequal=sums.error**2), shares[worst])
+    found = replace(
+        found,
+        compiled_error=sums.error if math.isfinite(sums.error) else None,
+        size=sums.reference_size,
+        compiled_size=sums.step_size if math.isfinite(sums.step_size) else None,
     )
     if worst in bounds.bounds:
         found = replace(found, eager_error=bounds.errors[worst], bound=bounds.bounds[worst])
@@ -525,11 +616,23 @@ def judge(comparison: TensorSums, bounds: Bounds) -> CaseVerdict:
     return CaseVerdict(found, shares[worst])
 
 
+def _rank(name: str, share: float, sums: Sums) -> tuple[bool, int, bool, float]:
+    """A key that orders tensors: of what is wrong the nearest to the cause is the last, and the
+    furthest beyond its bound.
+    """
+    if not share > 1:
+        return False, 0, False, share
+    places = (place for place, kinds in enumerate(CAUSES) if name.startswith(kinds))
+    return True, -next(places, len(CAUSES) + (name == LOSS)), not sums.whole, share
+
+
 def _share_of_bounds(name: str, sums: Sums, bounds: Bounds) -> float:
     """The largest share of what is allowed to a tensor: in size, by the least size, in
     direction.
     """
     shares = [0.0]
+    if name not in bounds.errors and name.startswith(IF_CHANGED):  # which eager leaves alone
+        shares.append(_divide(sums.error, 0.0))
     if name in bounds.least_sizes:
         shares.append(_divide(bounds.least_sizes[name], sums.step_size))
     if name in bounds.bounds:

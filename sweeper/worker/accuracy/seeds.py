@@ -27,7 +27,9 @@ explains. Compiled code rounds in another way than eager does, so a right step m
 significantly. Where it rounds less, eager may be nothing but rounding: the gradient of a bias that
 a softmax cancels is zero, and in bfloat16 it is not. So before a step is called wrong, STEPS of
 eager in a longer number format are taken, and it is no fault to be nearer to them than eager.
-`permutation` gives the p-values; ALPHA is the chance that any test of a right step is significant.
+Whole numbers are compared by themselves: one that is the same in all eager steps may not be another
+one in all compiled steps. `permutation` gives the p-values; ALPHA is the chance that any test of a
+right step is significant.
 `docs/decisions/random-steps.md` has the reasons, `docs/results/random-steps.md` what the test
 finds.
 """
@@ -39,11 +41,11 @@ from typing import NamedTuple
 
 import torch
 
-from sweeper.worker.measurement.capture import GRADIENT, HOST, LOSS, Named
+from sweeper.worker.measurement.capture import GRADIENT, HOST, LOSS, Named, is_whole
 
 from .permutation import LEAST_SHARE, compare_spreads, correlate, find_largest, list_splits, rank
 from .reduction import Direction, Reduced, Size, StepDistance, compute_log_odds, join
-from .rule import ALL_GRADIENTS, LEAST_SIZE, MAX_TIMES
+from .rule import ALL_GRADIENTS, LEAST_SIZE, MAX_TIMES, pair_up
 
 DIRECTION_STEPS = 4
 STEPS = 8  # of each arm: 6435 splits, so that the real one alone is 1.6e-4 of them
@@ -60,6 +62,7 @@ SLOPE_MARGIN = {"full": 0.02, "reduced": 0.05}
 LOSS_RISE = {"full": 0.01, "reduced": 0.15}
 # of the size of all gradients, or of an output; a pass that would miss more says nothing
 MAX_RESOLUTION = 0.5
+WHOLE = "whole numbers"
 
 
 class Test(NamedTuple):
@@ -75,7 +78,7 @@ class Test(NamedTuple):
 
     @property
     def name(self) -> str:
-        if self.statistic == "not finite":
+        if self.statistic in ("not finite", WHOLE):
             return self.tensor
         return f"{self.statistic} of {self.tensor}"
 
@@ -113,9 +116,14 @@ class SeedTest:
         self._slopes: list[float] = []
         self._displacement = 0.0
         means: dict[str, torch.Tensor] = {}
+        self._place = place
+        # whole numbers of the first step, and where they are the same ones in all eager steps, and
+        # others in all compiled ones
+        self._whole: dict[str, torch.Tensor] = {}
+        self._wrong: dict[str, torch.Tensor] = {}
         for step in steps:
             self._last = {}  # its memory is free for the next one
-            for name, tensor in step:
+            for name, tensor in self._take_whole("eager", step):
                 longer = torch.promote_types(tensor.dtype, torch.float32)
                 if name in means:
                     means[name] += tensor.to(place, longer)
@@ -130,7 +138,8 @@ class SeedTest:
         """Take an eager step with the seed of the last one, and with perturbed parameters and
         inputs.
         """
-        self._changes = self.direction.compare(step, self._last)
+        floats = [(name, tensor) for name, tensor in step if not is_whole(tensor)]
+        self._changes = self.direction.compare(floats, self._last)
         self._last = {}
 
     def add(self, kind: str, step: Named) -> None:
@@ -138,8 +147,21 @@ class SeedTest:
 
         Raises DifferentTensorsError when it did not give the tensors that the direction has.
         """
-        self._newest = self.direction.reduce(step)
+        self._newest = self.direction.reduce(self._take_whole(kind, step))
         self.steps[kind].append(self._newest)
+
+    def _take_whole(self, kind: str, step: Named) -> Named:
+        """Compare the whole numbers of a step, and give its other tensors."""
+        for name, tensor in step:
+            if not is_whole(tensor):
+                yield name, tensor
+                continue
+            first = self._whole.setdefault(name, tensor.to(self._place, copy=True))
+            for _, one, other in pair_up([(name, tensor)], {name: first}, "eager"):
+                unlike = one.to(first.device) != other
+                if kind != "reliable":
+                    suspect = unlike if kind == "compiled" else ~unlike
+                    self._wrong[name] = self._wrong.get(name, suspect) & suspect
 
     def displace(self, module: torch.nn.Module, factor: float = 1.0) -> bool:
         """Move parameters by what the last step's seed added to their gradients; False where that
@@ -190,6 +212,11 @@ class SeedTest:
         for name in judged:
             if not _are_finite(compiled, name):
                 worst = Test(name, "not finite", torch.empty(0), 0.0, math.inf, math.inf)
+                return SeedVerdict(False, worst=worst, p=0.0)
+        for name, wrong in self._wrong.items():
+            if wrong.any():
+                share = float(wrong.double().mean())
+                worst = Test(name, WHOLE, torch.empty(0), 0.0, share, math.inf)
                 return SeedVerdict(False, worst=worst, p=0.0)
         samples = _relate(judged, self._changes, [*eager, *compiled])
         references = {}

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from sweeper.worker.measurement.attributes import Attributes
 from sweeper.worker.models.batches import Batch, map_tensors
 
 BUILT, MOVED = "as built", "moved"
@@ -24,7 +25,7 @@ SMALL = 0.1  # a constant parameter below this may hide its branch; LayerScale b
 
 
 class _Held(NamedTuple):
-    """A parameter or buffer, and its values."""
+    """A parameter, buffer or attribute, and its values."""
 
     name: str  # in its module
     tensor: torch.Tensor
@@ -52,6 +53,8 @@ class _Held(NamedTuple):
             return value
         if "bias" in self.name:
             return value + share * 0.02 * draw()
+        if not self.tensor.requires_grad:  # the mean of another one, which it would be equal to
+            return value * (1 + share * 0.02 * draw())
         if not is_small_constant(value):
             return value
         is_matrix = sum(size > 1 for size in value.shape) > 1
@@ -60,33 +63,48 @@ class _Held(NamedTuple):
 
 
 class States:
-    """Parameters and buffers of a module as they were when this was made, and as `move` makes
-    them.
+    """Parameters, buffers and attributes of a module as they were when this was made, and as `move`
+    makes them.
     """
 
     def __init__(self, module: torch.nn.Module, seed: int) -> None:
         self._seed = seed
         self._place = torch.device("cpu")
         self._tables: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self.attributes = Attributes(module)
         self.is_dead = False
-        held: dict[int, _Held] = {}
+        self._held: dict[int, _Held] = {}
         for owner in module.modules():
             for table in (owner._parameters, owner._buffers):
                 self._tables.append((table, dict(table)))
                 for name, tensor in table.items():
-                    if tensor is None or is_expanded(tensor):
-                        continue
-                    value = tensor.detach().to("cpu", copy=True)
-                    values = {BUILT: value, MOVED: value}
-                    held[id(tensor)] = _Held(name, tensor, values, dict(values))
-                    if isinstance(tensor, torch.nn.Parameter) and is_small_constant(value):
-                        self.is_dead = True
-        self._held = list(held.values())
+                    if tensor is not None:
+                        self._hold(name, tensor)
+        self._hold_attributes()
+
+    def _hold(self, name: str, tensor: torch.Tensor) -> None:
+        if is_expanded(tensor):
+            return
+        value = tensor.detach().to("cpu", copy=True)
+        values = {BUILT: value, MOVED: value}
+        self._held[id(tensor)] = _Held(name, tensor, values, dict(values))
+        if isinstance(tensor, torch.nn.Parameter) and is_small_constant(value):
+            self.is_dead = True
+
+    def _hold_attributes(self) -> None:
+        for name, tensor in self.attributes.name_tensors():
+            if id(tensor) not in self._held:
+                self._hold(name.rpartition(".")[2], tensor)
+
+    def find_attributes(self) -> None:
+        """Hold attributes that the first steps have made, as they are now."""
+        self.attributes.find(copies=True)
+        self._hold_attributes()
 
     def move(self, share: float) -> None:
         """Make the second state, by a share of the way; the same each time."""
         generator = torch.Generator().manual_seed(self._seed)
-        for held in self._held:
+        for held in self._held.values():
             held.values[MOVED] = held.move(share, generator)
         self.place(self._place)
 
@@ -94,9 +112,9 @@ class States:
         """Have the values on a device as well, from which restoring takes no time; on the CPU: on
         the host alone.
         """
-        for held in self._held:  # the memory of the last moved ones is free first
+        for held in self._held.values():  # the memory of the last moved ones is free first
             held.near[MOVED] = held.values[MOVED]
-        for held in self._held:
+        for held in self._held.values():
             built, moved = held.values[BUILT], held.values[MOVED]
             if held.near[BUILT].device.type != device.type:
                 held.near[BUILT] = built.to(device)
@@ -106,22 +124,25 @@ class States:
     def restore(
         self, optimizers: Iterable[torch.optim.Optimizer | None], seed: int, state: str = BUILT
     ) -> None:
-        """Set parameters and buffers to a state, every state of the optimizers to zero, and the
-        generators to `seed`.
+        """Set parameters, buffers and attributes to a state, every state of the optimizers to zero,
+        and the generators to `seed`, those of the module too.
 
         A step may put another tensor in a buffer's place; the first one comes back. Zero is where
         Adam's moments, its count of steps and the momentum of SGD begin.
         """
         for table, tensors in self._tables:
             table.update(tensors)
-        with torch.no_grad():
-            for held in self._held:
-                held.tensor.copy_(held.near[state])
+        self.attributes.restore()
+        with torch.inference_mode():  # which may write to tensors of both kinds
+            for held in self._held.values():
+                held.tensor.copy_(held.near.get(state, held.near[BUILT]))
             for optimizer in filter(None, optimizers):
                 for values in optimizer.state.values():
                     for value in values.values():
                         if isinstance(value, torch.Tensor):
                             value.zero_()
+        for generator in self.attributes.generators:
+            generator.manual_seed(seed)
         seed_generators(seed)
 
 

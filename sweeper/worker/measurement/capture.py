@@ -22,6 +22,8 @@ from sweeper.worker.models.batches import (
     map_tensors,
 )
 
+from .attributes import Attributes
+from .leaves import Leaves, read_leaves
 from .step import grad_mode, make_optimizer
 
 HOST = torch.device("cpu")
@@ -30,8 +32,8 @@ Named = Iterable[tuple[str, torch.Tensor]]
 
 
 class OutputCapture:
-    """Wraps losses so that they keep a copy of the output that they are given, while `keeps` is
-    set.
+    """Wraps losses so that they keep a copy of the output that they are given, and note what the
+    forward pass has changed, while `changes` is set.
 
     Kept itself, the output would outlive the backward pass, where it does not when the step is
     timed; a recorded CUDA graph cannot be replayed with an output alive that had died when it was
@@ -39,27 +41,37 @@ class OutputCapture:
     """
 
     def __init__(self) -> None:
-        self.keeps = False
+        self.changes: Changes | None = None
         self.output: list[tuple[str, torch.Tensor]] = []
+        # of the last step that was seen
+        self.texts: dict[str, str] = {}
+        self.unseen: list[str] = []
 
     def wrap(self, loss: Loss) -> Loss:
         """The same loss, of which the wrapper stays eager where `loss` is compiled."""
 
         def keep_and_call(output: object, batch: Batch) -> torch.Tensor:
-            if self.keeps:
-                self.output = [(name, tensor.clone()) for name, tensor in _name_outputs(output)]
+            if self.changes is not None:
+                self.output = [(name, tensor.clone()) for name, tensor in self.read(output)]
+                self.output += self.changes.name_parameters()
             return loss(output, batch)
 
         return keep_and_call
+
+    def read(self, output: object) -> Named:
+        """Name the tensors of an output, and note its other leaves."""
+        leaves = read_leaves(OUTPUT, output)
+        self.texts, self.unseen = leaves.texts, leaves.unseen
+        return _detach(leaves)
 
 
 @dataclass(frozen=True)
 class StepTensors:
     """Copies of the tensors of one step by name.
 
-    These are the loss, floating-point outputs, gradients, and the changes of buffers and inputs;
-    where the optimizer is compiled also those of parameters, and the optimizer's state. With
-    scope=step there are no outputs.
+    These are the loss, outputs, gradients, and the changes of buffers, inputs, parameters and
+    attributes; where the optimizer is compiled also its state. With scope=step there are no
+    outputs.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -86,21 +98,27 @@ class Keep:
         """
         copies = {}
         for name, tensor in named:
-            converted = tensor.to(self.dtype or tensor.dtype)
+            converted = tensor.to(tensor.dtype if is_whole(tensor) else self.dtype)
             copies[name] = converted.to(self.place, copy=converted is tensor)
         return copies
 
 
 class Changes:
-    """What a step changes beside gradients, from now on: buffers, inputs, and with an optimizer the
-    parameters.
+    """What a step changes beside gradients, from now on: buffers, inputs, attributes, and the
+    parameters, by the forward pass alone where the optimizer is not part of what is compared.
     """
 
     def __init__(
-        self, module: torch.nn.Module, batch: Batch, optimizer: torch.optim.Optimizer | None
+        self,
+        module: torch.nn.Module,
+        attributes: Attributes,
+        batch: Batch,
+        optimizer: torch.optim.Optimizer | None,
     ) -> None:
         self._module, self._batch, self._optimizer = module, batch, optimizer
-        self._before = {name: tensor.detach().clone() for name, tensor in self._name_tensors()}
+        self._attributes = attributes
+        named = (*self._name_tensors(), *self._name_others())
+        self._before = {name: tensor.detach().clone() for name, tensor in named}
 
     def name(self) -> Named:
         """Name what has changed by how much, and the state of the optimizer, which begins at
@@ -108,6 +126,7 @@ class Changes:
         """
         for name, tensor in self._name_tensors():
             yield f"{CHANGE}{name}", to_reals(_subtract(tensor.detach(), self._before.get(name)))
+        yield from self._name_changed(self._attributes.name_tensors())
         if self._optimizer is None:
             return
         for name, parameter in self._module.named_parameters():
@@ -115,14 +134,29 @@ class Changes:
                 if isinstance(value, torch.Tensor):
                     yield f"{key} of {name}", to_reals(value)
 
-    def sizes(self) -> dict[str, float]:
-        """Root mean squares of what may change, before the step, of the numbers that are finite."""
+    def name_parameters(self) -> Named:
+        """Name the parameters that the forward pass has changed, while nothing else has."""
+        if self._optimizer is None:
+            yield from self._name_changed(_name_parameters(self._module))
+
+    def _name_changed(self, named: Named) -> Named:
+        for name, tensor in named:
+            before = self._before.get(name)
+            change = to_reals(_subtract(tensor.detach(), before))
+            if _is_change(change, before):
+                yield f"{CHANGE}{name}", change
+
+    def sizes(self, names: Iterable[str]) -> dict[str, float]:
+        """Root mean squares of what these changes are of, before the step, of the numbers that are
+        finite.
+        """
         sizes = {}
-        for name, tensor in self._before.items():
-            values = to_reals(tensor).double()
-            values = values[torch.isfinite(values)]
-            size = float(values.square().mean().sqrt()) if values.numel() else 0.0
-            sizes[f"{CHANGE}{name}"] = size
+        for name in names:
+            tensor = self._before.get(name.removeprefix(CHANGE))
+            if tensor is not None:
+                values = to_reals(tensor).double()
+                values = values[torch.isfinite(values)]
+                sizes[name] = float(values.square().mean().sqrt()) if values.numel() else 0.0
         return sizes
 
     def _name_tensors(self) -> Named:
@@ -135,20 +169,47 @@ class Changes:
         if self._optimizer is not None:
             yield from self._module.named_parameters()
 
+    def _name_others(self) -> Named:
+        """What few steps change, and what is compared only where one has."""
+        yield from self._attributes.name_tensors()
+        if self._optimizer is None:
+            yield from _name_parameters(self._module)
+
+
+def _name_parameters(module: torch.nn.Module) -> Named:
+    for name, parameter in module.named_parameters():
+        yield f"parameter {name}", parameter
+
 
 def _subtract(after: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
-    """The difference, in fp32 or longer; all of `after` where there was nothing of its shape."""
-    dtype = torch.float64 if not (after.is_floating_point() or after.is_complex()) else after.dtype
-    after = after.to(torch.promote_types(dtype, torch.float32))
+    """The difference, in fp32 or longer, of whole numbers in int64; all of `after` where there was
+    nothing of its shape.
+    """
+    dtype = torch.int64 if is_whole(after) else torch.promote_types(after.dtype, torch.float32)
+    after = after.to(dtype)
     if before is None or before.shape != after.shape:
         return after
     before = before.to(after.device, after.dtype)
     # infinity less infinity is nothing here
-    return torch.where(after == before, 0.0, after - before)
+    return torch.where(after == before, 0, after - before)
+
+
+def _is_change(change: torch.Tensor, before: torch.Tensor | None) -> bool:
+    """Whether it is more than rounding makes of a mean of equal numbers."""
+    if before is None or is_whole(change):
+        return bool(change.any())
+    rounding = 2 * torch.finfo(before.dtype).eps * before.abs().max() if before.numel() else 0.0
+    return change.numel() > 0 and not bool(change.abs().max() <= rounding)
 
 
 def run_reference(
-    built: Built, batch: Batch, trial: Trial, seed: int, dtype: torch.dtype, keep: Keep
+    built: Built,
+    attributes: Attributes,
+    batch: Batch,
+    trial: Trial,
+    seed: int,
+    dtype: torch.dtype,
+    keep: Keep,
 ) -> StepTensors:
     """Run the step in a number format, with nothing lower allowed in it; the module is as it was
     afterwards.
@@ -157,21 +218,23 @@ def run_reference(
     model raises.
     """
     module, trains, compiled = built.module, trial.workload == "train", trial.compile
-    with cast_in_place(module, dtype):
+    with cast_in_place(module, dtype, [tensor for _, tensor in attributes.name_tensors()]):
         batch = copy_batch(map_tensors(batch, lambda tensor: cast_tensor(tensor, dtype)))
         optimizer = (
             make_optimizer(trial, module, False) if trains and compiled.has_optimizer else None
         )
-        changes = Changes(module, batch, optimizer)
+        changes = Changes(module, attributes, batch, optimizer)
         torch.manual_seed(seed)
         with _highest_precision(), torch.compiler.set_stance("force_eager"), grad_mode(trial):
             built.set_back()
             output = module(*batch.args, **batch.kwargs)
+            copies = keep.copy(changes.name_parameters())
             loss = built.loss(output, batch) if trains else None
-            copies = {} if loss is None else keep.copy([(LOSS, loss.detach())])
+            if loss is not None:
+                copies |= keep.copy([(LOSS, loss.detach())])
             # else the output cannot be seen in the compiled step
             if not trains or compiled.scope != "step":
-                copies |= keep.copy(_name_outputs(output))
+                copies |= keep.copy(_detach(read_leaves(OUTPUT, output)))
             del output
             if loss is not None:
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -179,17 +242,22 @@ def run_reference(
             if optimizer is not None:
                 optimizer.step()
         copies |= keep.copy(changes.name())
-    return StepTensors(copies, str(dtype).removeprefix("torch."), changes.sizes())
+    return StepTensors(copies, str(dtype).removeprefix("torch."), changes.sizes(copies))
 
 
 @contextmanager
-def cast_in_place(module: torch.nn.Module, dtype: torch.dtype) -> Iterator[None]:
-    """Have parameters and buffers in another number format in here, without gradients.
+def cast_in_place(
+    module: torch.nn.Module, dtype: torch.dtype, others: Iterable[torch.Tensor] = ()
+) -> Iterator[None]:
+    """Have parameters, buffers and other tensors in another number format in here, without
+    gradients.
 
     They stay the same tensors, so what is attached to them (hooks) goes on working, and get their
     memory back afterwards, whose addresses recorded CUDA graphs hold.
     """
     tensors = dict.fromkeys((*module.parameters(), *module.buffers()))  # each one once
+    # what a step has computed keeps its format
+    tensors |= dict.fromkeys(item for item in others if item.is_leaf and not item.is_inference())
     kept = [(tensor, tensor.data, tensor.grad) for tensor in tensors]
     try:
         for tensor, data, _ in kept:
@@ -218,37 +286,39 @@ def _highest_precision() -> Iterator[None]:
 def capture_step(
     run: Callable[[], object],
     capture: OutputCapture,
+    changes: Changes,
     module: torch.nn.Module,
     trial: Trial,
     factor: float = 1.0,
 ) -> Named:
-    """Run one step and name what it gives, which stays on the device; gradients are divided by
-    `factor`.
+    """Run one step and name what it gives and changes, which stays on the device; gradients are
+    divided by `factor`.
     """
-    capture.keeps = True
+    capture.changes, capture.texts, capture.unseen = changes, {}, []
     try:
         returned = run()
     finally:
-        capture.keeps = False
+        capture.changes = None
         # a step that fails leaves nothing on the device
-        output, capture.output = capture.output, []
-    if trial.workload != "train":
-        return _name_outputs(returned)
-    assert isinstance(returned, torch.Tensor)
-    named = [(LOSS, returned), *output]
-    for name, tensor in _name_gradients(module):
-        named.append((name, tensor / factor if factor != 1.0 else tensor))
-    return named
+        named, capture.output = capture.output, []
+    if trial.workload == "train":
+        assert isinstance(returned, torch.Tensor)
+        named.append((LOSS, returned))
+        capture.texts[LOSS] = str(returned.dtype).removeprefix("torch.")
+        for name, tensor in _name_gradients(module):
+            named.append((name, tensor / factor if factor != 1.0 else tensor))
+    else:
+        named += [*capture.read(returned), *changes.name_parameters()]
+    return [*named, *changes.name()]
 
 
-def _name_outputs(output: object) -> Named:
-    judged = [
-        tensor
-        for tensor in find_tensors(output)
-        if tensor.is_floating_point() or tensor.is_complex()
-    ]
-    for index, tensor in enumerate(judged):
-        yield f"{OUTPUT} {index}" if len(judged) > 1 else OUTPUT, to_reals(tensor.detach())
+def is_whole(tensor: torch.Tensor) -> bool:
+    """Whether it holds whole numbers or booleans."""
+    return not (tensor.is_floating_point() or tensor.is_complex())
+
+
+def _detach(leaves: Leaves) -> Named:
+    return [(name, to_reals(tensor.detach())) for name, tensor in leaves.tensors]
 
 
 def _name_gradients(module: torch.nn.Module) -> Named:
@@ -259,5 +329,11 @@ def _name_gradients(module: torch.nn.Module) -> Named:
 
 def to_reals(tensor: torch.Tensor) -> torch.Tensor:
     """Dense, and complex numbers as pairs of real ones."""
-    dense = tensor if tensor.layout == torch.strided else tensor.to_dense()
+    dense = tensor
+    if tensor.is_nested:
+        dense = torch.nested.to_padded_tensor(tensor, 0.0)
+    elif tensor.layout != torch.strided:
+        dense = tensor.to_dense()
+    elif tensor.is_quantized:
+        dense = tensor.dequantize()
     return torch.view_as_real(dense.resolve_conj()) if dense.is_complex() else dense

@@ -252,16 +252,20 @@ def test_closer_look_is_against_the_reference_of_the_first(monkeypatch: pytest.M
     monkeypatch.setattr(rule, "set_bounds", allow_nothing_at_first)
     outcome, _ = run(custom("refuses_fp64", backend="inductor", precision=AMP))
     assert outcome.status == "ok", outcome.message
-    assert looks == [("float32", 1), ("float32", 1 + rule.PERTURBED_STEPS)] * 3
+    assert looks[:6] == [("float32", 1), ("float32", 1 + rule.PERTURBED_STEPS)] * 3
+    assert looks[6:] == [("as timed", 1)], "after the rounds eager is enough"
 
 
 def test_step_that_fails_leaves_nothing_of_what_was_seen_of_it() -> None:
     import torch
 
-    from sweeper.worker.measurement.capture import OutputCapture, capture_step
+    from sweeper.worker.measurement.attributes import Attributes
+    from sweeper.worker.measurement.capture import Changes, OutputCapture, capture_step
+    from sweeper.worker.models.batches import Batch
 
     module, trial = torch.nn.Linear(2, 2), custom("wide_mlp")
     capture = OutputCapture()
+    changes = Changes(module, Attributes(module), Batch(), None)
     loss = capture.wrap(lambda output, _batch: output.sum())
 
     def fails() -> None:
@@ -270,18 +274,19 @@ def test_step_that_fails_leaves_nothing_of_what_was_seen_of_it() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(torch.OutOfMemoryError):
-        capture_step(fails, capture, module, trial)
+        capture_step(fails, capture, changes, module, trial)
     assert capture.output == []
 
 
 def test_step_that_is_seen_keeps_no_output_alive() -> None:
     import torch
 
-    from sweeper.worker.measurement.capture import OutputCapture
+    from sweeper.worker.measurement.attributes import Attributes
+    from sweeper.worker.measurement.capture import Changes, OutputCapture
     from sweeper.worker.models.batches import Batch
 
-    capture, output = OutputCapture(), torch.ones(3)
-    capture.keeps = True
+    capture, output, module = OutputCapture(), torch.ones(3), torch.nn.Module()
+    capture.changes = Changes(module, Attributes(module), Batch(), None)
     capture.wrap(lambda output, _batch: output.sum())(output, Batch())
     alive = weakref.ref(output)
     del output
