@@ -167,6 +167,7 @@ def test_link_opens_speedup_and_status_of_every_trial(browser: Chrome, link: str
     wait_for(browser, "answer", "compile default: 1.55x", "sure", "true", "false")
 
 
+@pytest.mark.slow
 def test_sweep_opens_to_its_trials(browser: Chrome, pages: str) -> None:
     browser.get(pages)
     wait_for(browser, "night", "4 matching runs", gone=QUICK.label)
@@ -174,6 +175,7 @@ def test_sweep_opens_to_its_trials(browser: Chrome, pages: str) -> None:
     wait_for(browser, "night", QUICK.label, SLOW.label, BROKEN.label)
 
 
+@pytest.mark.slow
 def test_search_box_keeps_the_trials_that_gained(browser: Chrome, pages: str) -> None:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
@@ -187,6 +189,7 @@ def test_search_box_keeps_the_trials_that_gained(browser: Chrome, pages: str) ->
     wait_for(browser, "night", QUICK.label, gone=BROKEN.label)
 
 
+@pytest.mark.slow
 def test_link_with_a_filter_shows_the_trials_that_gained(browser: Chrome, pages: str) -> None:
     browser.get(f"{pages}?searchFilter={quote(FASTER)}")
     wait_for(browser, "night", "2 matching runs")
