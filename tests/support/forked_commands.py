@@ -6,6 +6,7 @@ server the seconds that Python needs for its imports. `python forked_commands.py
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -52,10 +53,15 @@ def _serve() -> None:
     """Go on as the command in a fork for each line of standard input; this process ends with its
     input.
     """
+    from hydra.core.override_parser.overrides_parser import OverridesParser
+
     import sweeper.__main__
     import sweeper.config.error_messages
     import sweeper.sweep.hydra_app  # noqa: F401
 
+    # its first text takes the parser longest
+    OverridesParser.create().parse_overrides(["+a.b='c d',2", "x/y@z=[1,1e3,{k: v}]", "~t"])
+    gc.freeze()
     assert threading.active_count() == 1, threading.enumerate()
     search_path = os.environ["PYTHONPATH"]
     del sys.modules["sweeper.__main__"]  # or runpy warns
