@@ -93,6 +93,7 @@ def test_interrupt_while_mlflow_is_imported_reports_what_is_kept(
     assert statuses(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_interrupt_before_the_plan_reports_what_is_kept(start: Start, tmp_path: Path) -> None:
     """A user's package on the path stands in for any import that takes long."""
     write_sweep(tmp_path / "runs", [make_record("vgg16")], "night")
@@ -116,6 +117,7 @@ def test_interrupt_before_the_plan_reports_what_is_kept(start: Start, tmp_path: 
     assert not (tmp_path / "runs/night/sweep.json").exists(), "nothing has begun"
 
 
+@pytest.mark.slow
 def test_third_interrupt_ends_at_once(start: Start, tmp_path: Path) -> None:
     """Whatever the sweep waits for, such as an import that hangs."""
     (tmp_path / "mlflow").mkdir(parents=True)

@@ -101,6 +101,7 @@ def test_bad_models_become_records_and_the_sweep_goes_on(run_module: Run, tmp_pa
     assert "factories.py" in hung.read_text()  # the stack of every thread at the time limit
 
 
+@pytest.mark.slow
 def test_kill_9_of_a_worker_from_outside_is_one_crashed_row(start: Start, tmp_path: Path) -> None:
     """The worker of the first trial is killed while it works; the second trial is ok."""
     driver = start("-m", *custom("hangs", "mlp"), "sweep=killed", "tracking=none", *FAST)

@@ -217,6 +217,7 @@ def test_page_of_a_trial_shows_metrics_params_tags_and_its_sweep(
     wait_for(browser, f'"schema_version": {SCHEMA_VERSION}')
 
 
+@pytest.mark.slow
 def test_page_of_a_trial_draws_its_rounds(browser: Chrome, pages: str) -> None:
     browser.get(pages)
     wait_for(browser, "night", "4 matching runs")
@@ -250,11 +251,13 @@ def test_page_of_a_sweep_shows_key_figures_description_and_report(
     assert "no script" not in browser.find_element(By.TAG_NAME, "body").text
 
 
+@pytest.mark.slow
 def test_runs_page_draws_key_figures_as_charts(browser: Chrome, pages: str) -> None:
     browser.get(f"{pages}?compareRunsMode=CHART")
     wait_for(browser, "night", "geomean_amp", "pass_rate")
 
 
+@pytest.mark.slow
 def test_page_of_a_failed_trial_says_why(browser: Chrome, pages: str) -> None:
     browser.get(pages)
     wait_for(browser, "night", "4 matching runs")

@@ -385,6 +385,7 @@ def test_run_that_a_kill_left_half_written_is_completed(store: MlflowClient, cal
     assert records(None, "night") == [record]
 
 
+@pytest.mark.slow
 def test_kill_while_the_database_is_made_does_not_spoil_it() -> None:
     code = "from sweeper.tracking.store import *; connect(default_uri(), print)"
     process = subprocess.Popen([sys.executable, "-c", code], env=ENVIRONMENT_OF_CODE)
