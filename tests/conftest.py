@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
+
+# The models are tiny, and threads that wait for each other take more of the CPU than their steps.
+# It has to be set before torch is imported, and before `checkout` copies the environment.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from checkout import SEARCH_PATH, Run
+from forked_commands import Forks
 
 from sweeper.core.trial import Labels, Model, Trial
 
@@ -108,5 +114,23 @@ def run_module(tmp_path: Path) -> Run:
             timeout=timeout_s,
             check=False,
         )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def forks(tmp_path_factory: pytest.TempPathFactory, own_stores: None) -> Iterator[Forks]:
+    """One server for all tests of this process; it takes as long to start as one command."""
+    running = Forks(SEARCH_PATH, tmp_path_factory.mktemp("forks"))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def run_forked(forks: Forks, tmp_path: Path) -> Run:
+    """`run_module` for commands that end before they start anything, without their imports."""
+
+    def run(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        return forks.run(tmp_path, module, *arguments)
 
     return run

@@ -46,6 +46,7 @@ def run_program(program: Path, *arguments: str) -> subprocess.CompletedProcess[s
     )
 
 
+@pytest.mark.slow
 def test_program_plans_a_sweep(program: Path) -> None:
     result = run_program(program, "-m", "mode=default,eager", "device=cpu", "dry_run=true")
     assert result.returncode == 0, result.stderr
@@ -69,7 +70,15 @@ def run_into_closed_pipe(arguments: list[str], folder: Path) -> subprocess.Compl
         )
 
 
-@pytest.mark.parametrize("command", ["report", "compare", "sync", "doctor", "explain"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "report",
+        "doctor",
+        "explain",
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("compare", "sync")),
+    ],
+)
 def test_a_command_is_the_module_of_its_name(program: Path, run_module: Run, command: str) -> None:
     result = run_program(program, command, "nigth", "--no-such-flag")
     direct = run_module(f"sweeper.{command}", "nigth", "--no-such-flag")
@@ -82,7 +91,10 @@ def test_a_command_is_the_module_of_its_name(program: Path, run_module: Run, com
     assert run_program(program, command, "--help").returncode == 0
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    "shell",
+    ["bash", *(pytest.param(name, marks=pytest.mark.slow) for name in SHELLS if name != "bash")],
+)
 def test_the_tab_key_completes(program: Path, shell: str) -> None:
     """At a terminal, after what docs/cli.md says to type."""
     if shutil.which(shell) is None:

@@ -25,15 +25,27 @@ def outcomes(text: str, slowed: int, repeats: int) -> list[Any]:
     [
         "5 processes, process 0.3%, draw 0.0%, session 1%",
         "5 processes, process 0.6%, draw 0.0%, session 0%",
-        "5 processes, process 0.6%, draw 0.0%, session 0%, shift 0.9%",
-        "3 draws of 3, process 0.3%, draw 0.5%, session 1%",
+        pytest.param(
+            "5 processes, process 0.6%, draw 0.0%, session 0%, shift 0.9%",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            "3 draws of 3, process 0.3%, draw 0.5%, session 1%",
+            marks=pytest.mark.slow,
+        ),
         "3 draws of 3, process 0.6%, draw 1.0%, session 0%",
-        "5 draws of 3, process 0.6%, draw 1.0%, session 0%, shift 0.9%",
+        pytest.param(
+            "5 draws of 3, process 0.6%, draw 1.0%, session 0%, shift 0.9%",
+            marks=pytest.mark.slow,
+        ),
         "1 process, process 0.6%, draw 0.5%, session 0%",
         "1 process, process 0.6%, draw 0.0%, session 0%, host-bound, slow host 36%",
         "3 processes, process 0.6%, draw 0.0%, session 0%, host-bound, slow host 36%",
         "2 processes, process 0.6%, draw 0.0%, session 0%, models differ in noise",
-        "3 draws of 3, process 0.6%, draw 1.0%, session 0%, device 0.2%",
+        pytest.param(
+            "3 draws of 3, process 0.6%, draw 1.0%, session 0%, device 0.2%",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_hundred_models_that_did_not_change_are_flagged_in_five_of_a_hundred_sweeps_at_most(

@@ -5,27 +5,25 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
+from checkout import Run
 
 from sweeper.config.overrides import quote_arguments
 from sweeper.core.system.exit_codes import BAD_INPUT, OK
 
+Plan = Callable[..., subprocess.CompletedProcess[str]]
 
-def plan(*overrides: str) -> subprocess.CompletedProcess[str]:
-    command = [
-        sys.executable,
-        "-m",
-        "sweeper",
-        "-m",
-        "model=script",
-        "device=cpu",
-        "sweep=s",
-        "dry_run=true",
-        *overrides,
-    ]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+@pytest.fixture
+def plan(run_forked: Run, script: Path) -> Plan:
+    """What sweeper plans for overrides, in the folder of the script."""
+    return partial(
+        run_forked, "sweeper", "-m", "model=script", "device=cpu", "sweep=s", "dry_run=true"
+    )
 
 
 @pytest.fixture
@@ -35,7 +33,7 @@ def script(in_empty_folder: Path) -> Path:
     return path
 
 
-def test_arguments_are_typed_as_for_python(script: Path) -> None:
+def test_arguments_are_typed_as_for_python(plan: Plan) -> None:
     found = plan(
         "model.path=train.py",
         r"model.args=--lr=1e-3 --name 'two words' --re a\d",
@@ -48,7 +46,7 @@ def test_arguments_are_typed_as_for_python(script: Path) -> None:
     assert "train.py-script-eager" in found.stdout
 
 
-def test_scripts_of_one_file_name_are_told_apart(script: Path) -> None:
+def test_scripts_of_one_file_name_are_told_apart(plan: Plan) -> None:
     for folder in ("old", "new"):
         Path(folder).mkdir()
         (Path(folder) / "train.py").write_text("print(1)\n")
@@ -111,25 +109,25 @@ def test_arguments_are_quoted_unless_they_are(typed: str, given: str) -> None:
         ),
     ],
 )
-def test_what_a_script_cannot_have_is_refused(script: Path, override: str, said: str) -> None:
+def test_what_a_script_cannot_have_is_refused(plan: Plan, override: str, said: str) -> None:
     found = plan("model.path=train.py", override)
     assert found.returncode == BAD_INPUT
     assert said in found.stderr
 
 
-def test_a_script_takes_what_is_measured_beside_blocks(script: Path) -> None:
+def test_a_script_takes_what_is_measured_beside_blocks(plan: Plan) -> None:
     found = plan("model.path=train.py", "measure.clock=step", "measure.energy=true")
     assert found.returncode == OK, found.stderr
 
 
-def test_a_file_that_python_cannot_read_is_refused(script: Path) -> None:
+def test_a_file_that_python_cannot_read_is_refused(plan: Plan, script: Path) -> None:
     script.write_text("for\n")
     found = plan("model.path=train.py")
     assert found.returncode == BAD_INPUT
     assert "model.path=train.py: Python cannot read it" in found.stderr
 
 
-def test_the_length_of_the_training_is_no_part_of_the_trial(script: Path) -> None:
+def test_the_length_of_the_training_is_no_part_of_the_trial(plan: Plan) -> None:
     both = [plan("model.path=train.py", *more) for more in ((), ("model.total_steps=10000",))]
     assert [found.returncode for found in both] == [OK, OK], both[1].stderr
     ids = {
@@ -144,9 +142,8 @@ def test_the_length_of_the_training_is_no_part_of_the_trial(script: Path) -> Non
 @pytest.mark.parametrize(
     "key", ["model.args=--lr=1", "model.total_steps=1000", "model.trajectory=300"]
 )
-def test_scripts_keys_are_for_scripts(script: Path, key: str) -> None:
-    command = [sys.executable, "-m", "sweeper", "model=resnet18", key, "dry_run=true", "device=cpu"]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
+def test_scripts_keys_are_for_scripts(run_forked: Run, key: str) -> None:
+    found = run_forked("sweeper", "model=resnet18", key, "dry_run=true", "device=cpu")
     assert found.returncode == BAD_INPUT
     assert f"{key.partition('=')[0]}: only with model=script" in found.stderr
 

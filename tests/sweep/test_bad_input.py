@@ -102,9 +102,9 @@ def assert_refused(run: Run, folder: Path, arguments: list[str], *says: str) -> 
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_bad_override(
-    run_module: Run, tmp_path: Path, arguments: list[str], says: list[str]
+    run_forked: Run, tmp_path: Path, arguments: list[str], says: list[str]
 ) -> None:
-    assert_refused(run_module, tmp_path, arguments, *says)
+    assert_refused(run_forked, tmp_path, arguments, *says)
 
 
 @pytest.mark.parametrize(
@@ -118,11 +118,11 @@ def test_bad_override(
         ("no_library", ["torchvision, timm, transformers, diffusers, torchbench, custom"]),
     ],
 )
-def test_bad_yaml_of_the_user(run_module: Run, tmp_path: Path, name: str, says: list[str]) -> None:
+def test_bad_yaml_of_the_user(run_forked: Run, tmp_path: Path, name: str, says: list[str]) -> None:
     (tmp_path / "mine" / "model").mkdir(parents=True)
     (tmp_path / "mine" / "model" / f"{name}.yaml").write_text(YAMLS[name])
     assert_refused(
-        run_module, tmp_path, ["--config-dir", "mine", f"model={name}", "device=cpu"], *says
+        run_forked, tmp_path, ["--config-dir", "mine", f"model={name}", "device=cpu"], *says
     )
 
 
@@ -150,10 +150,15 @@ def test_gpu_that_is_not_there(run_module: Run, tmp_path: Path) -> None:
             ["-m", "model=resnet18,timm", "model.name=resnet18,no_such_resnet"],
             ["no_such_resnet", "list_models"],
         ),
-        (["model=resnet18", "compile.options={max_autotun:true}"], ["nearest: max_autotune"]),
-        (
+        pytest.param(
+            ["model=resnet18", "compile.options={max_autotun:true}"],
+            ["nearest: max_autotune"],
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
             ["model=custom", "model.factory=factories:leaves"],
             ["calling it failed: ", "factories.py:327: SystemExit: 0"],
+            marks=pytest.mark.slow,
         ),
         (["model=custom", "model.factory=factories:killed_while_built"], ["no answer"]),
     ],

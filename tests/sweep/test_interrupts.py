@@ -66,7 +66,11 @@ def statuses(folder: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGTERM]], ids=["one", "two"]
+    "signals",
+    [
+        pytest.param([signal.SIGTERM], id="one"),
+        pytest.param([signal.SIGINT, signal.SIGTERM], id="two", marks=pytest.mark.slow),
+    ],
 )
 def test_interrupt_while_mlflow_is_imported_reports_what_is_kept(
     start: Start, tmp_path: Path, signals: list[signal.Signals]
@@ -89,6 +93,7 @@ def test_interrupt_while_mlflow_is_imported_reports_what_is_kept(
     assert statuses(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_interrupt_before_the_plan_reports_what_is_kept(start: Start, tmp_path: Path) -> None:
     """A user's package on the path stands in for any import that takes long."""
     write_sweep(tmp_path / "runs", [make_record("vgg16")], "night")
@@ -112,6 +117,7 @@ def test_interrupt_before_the_plan_reports_what_is_kept(start: Start, tmp_path: 
     assert not (tmp_path / "runs/night/sweep.json").exists(), "nothing has begun"
 
 
+@pytest.mark.slow
 def test_third_interrupt_ends_at_once(start: Start, tmp_path: Path) -> None:
     """Whatever the sweep waits for, such as an import that hangs."""
     (tmp_path / "mlflow").mkdir(parents=True)
@@ -170,6 +176,7 @@ def test_sweep_goes_on_when_its_terminal_is_gone(tmp_path: Path, empty_database:
     assert parent.info.status == "FINISHED"
 
 
+@pytest.mark.slow
 def test_hangup_leaves_a_pipe_its_output(start: Start, tmp_path: Path) -> None:
     """A file or a pipe is no terminal that could be gone."""
     driver = start(*grid(tmp_path, WAITS, "tracking=none"))

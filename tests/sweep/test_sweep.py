@@ -74,6 +74,7 @@ def test_single_trial_is_a_sweep_of_one_with_real_inductor(run_module: Run, tmp_
     assert not (tmp_path / "runs" / "mlflow.db").exists()
 
 
+@pytest.mark.slow
 def test_bad_models_become_records_and_the_sweep_goes_on(run_module: Run, tmp_path: Path) -> None:
     names = ["killed", "hangs", "exits", "raises", "mlp"]
     result = run_module(
@@ -100,6 +101,7 @@ def test_bad_models_become_records_and_the_sweep_goes_on(run_module: Run, tmp_pa
     assert "factories.py" in hung.read_text()  # the stack of every thread at the time limit
 
 
+@pytest.mark.slow
 def test_kill_9_of_a_worker_from_outside_is_one_crashed_row(start: Start, tmp_path: Path) -> None:
     """The worker of the first trial is killed while it works; the second trial is ok."""
     driver = start("-m", *custom("hangs", "mlp"), "sweep=killed", "tracking=none", *FAST)
@@ -136,6 +138,7 @@ def test_interrupt_writes_tables_and_exits_130_and_resume_finishes(
     assert {record.status for record in records(tmp_path, "stopped").values()} == {"ok"}
 
 
+@pytest.mark.slow
 def test_hydras_own_sweeper_and_a_factory_that_prints_work_too(
     run_module: Run, tmp_path: Path
 ) -> None:
@@ -189,6 +192,7 @@ def test_grid_needs_no_device_and_a_dry_run_writes_nothing(run_module: Run, tmp_
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_second_driver_of_a_sweep_is_told_who_has_it(
     start: Start, run_module: Run, tmp_path: Path
 ) -> None:
@@ -249,7 +253,9 @@ def test_two_interpreters_are_an_axis(run_module: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("python", "says"),
     [
-        ("/nowhere/python", "there is no program /nowhere/python"),
+        pytest.param(
+            "/nowhere/python", "there is no program /nowhere/python", marks=pytest.mark.slow
+        ),
         ("/bin/false", "exited with code 1 and gave no answer"),
     ],
 )
@@ -264,6 +270,7 @@ def test_interpreter_that_is_none_is_said(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_interrupted_twice_ends_at_once_and_leaves_no_process(start: Start, tmp_path: Path) -> None:
     driver = start(
         *custom("waits_for_a_file"), "sweep=twice", "tracking=none", *FAST, GO=str(tmp_path / "go")
@@ -280,6 +287,7 @@ def test_interrupted_twice_ends_at_once_and_leaves_no_process(start: Start, tmp_
     assert_gone(worker)
 
 
+@pytest.mark.slow
 def test_names_never_leave_the_sweep_or_become_formulas(run_module: Run, tmp_path: Path) -> None:
     folder = tmp_path / "mine" / "model"
     folder.mkdir(parents=True)

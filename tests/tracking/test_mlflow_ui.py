@@ -167,6 +167,7 @@ def test_link_opens_speedup_and_status_of_every_trial(browser: Chrome, link: str
     wait_for(browser, "answer", "compile default: 1.55x", "sure", "true", "false")
 
 
+@pytest.mark.slow
 def test_sweep_opens_to_its_trials(browser: Chrome, pages: str) -> None:
     browser.get(pages)
     wait_for(browser, "night", "4 matching runs", gone=QUICK.label)
@@ -174,6 +175,7 @@ def test_sweep_opens_to_its_trials(browser: Chrome, pages: str) -> None:
     wait_for(browser, "night", QUICK.label, SLOW.label, BROKEN.label)
 
 
+@pytest.mark.slow
 def test_search_box_keeps_the_trials_that_gained(browser: Chrome, pages: str) -> None:
     from selenium.webdriver.common.by import By
     from selenium.webdriver.common.keys import Keys
@@ -187,6 +189,7 @@ def test_search_box_keeps_the_trials_that_gained(browser: Chrome, pages: str) ->
     wait_for(browser, "night", QUICK.label, gone=BROKEN.label)
 
 
+@pytest.mark.slow
 def test_link_with_a_filter_shows_the_trials_that_gained(browser: Chrome, pages: str) -> None:
     browser.get(f"{pages}?searchFilter={quote(FASTER)}")
     wait_for(browser, "night", "2 matching runs")
@@ -214,6 +217,7 @@ def test_page_of_a_trial_shows_metrics_params_tags_and_its_sweep(
     wait_for(browser, f'"schema_version": {SCHEMA_VERSION}')
 
 
+@pytest.mark.slow
 def test_page_of_a_trial_draws_its_rounds(browser: Chrome, pages: str) -> None:
     browser.get(pages)
     wait_for(browser, "night", "4 matching runs")
@@ -247,11 +251,13 @@ def test_page_of_a_sweep_shows_key_figures_description_and_report(
     assert "no script" not in browser.find_element(By.TAG_NAME, "body").text
 
 
+@pytest.mark.slow
 def test_runs_page_draws_key_figures_as_charts(browser: Chrome, pages: str) -> None:
     browser.get(f"{pages}?compareRunsMode=CHART")
     wait_for(browser, "night", "geomean_amp", "pass_rate")
 
 
+@pytest.mark.slow
 def test_page_of_a_failed_trial_says_why(browser: Chrome, pages: str) -> None:
     browser.get(pages)
     wait_for(browser, "night", "4 matching runs")

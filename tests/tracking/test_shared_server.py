@@ -21,6 +21,7 @@ from sweeper.core.record import Record
 from sweeper.tracking.reader import RunReader
 
 DRIVERS, TRIALS = 4, 4
+pytestmark = pytest.mark.slow
 SWEEPS = [f"shared-{number}" for number in range(DRIVERS)]
 
 

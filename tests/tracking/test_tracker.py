@@ -385,6 +385,7 @@ def test_run_that_a_kill_left_half_written_is_completed(store: MlflowClient, cal
     assert records(None, "night") == [record]
 
 
+@pytest.mark.slow
 def test_kill_while_the_database_is_made_does_not_spoil_it() -> None:
     code = "from sweeper.tracking.store import *; connect(default_uri(), print)"
     process = subprocess.Popen([sys.executable, "-c", code], env=ENVIRONMENT_OF_CODE)
@@ -446,7 +447,12 @@ def test_a_search_that_takes_longer_than_a_call_may_is_waited_for(
     ("not_needed", "imported"),
     [
         pytest.param(("pandas", "pyarrow"), "False False", id="left out"),
-        pytest.param(("requests",), "True True", id="a version of mlflow that cannot do without"),
+        pytest.param(
+            ("requests",),
+            "True True",
+            id="a version of mlflow that cannot do without",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_mlflow_is_imported_without_what_it_does_not_need(
@@ -633,6 +639,7 @@ def started_at(seconds: int) -> str:
     return json.dumps({"sweep": "night", "invocations": [{"started": started}]})
 
 
+@pytest.mark.usefixtures("store")
 def test_run_of_a_sweep_that_ran_earlier_has_its_real_start_and_end() -> None:
     folder = write_sweep(RUNS, [make_record("one"), make_record("two")])
     write_text(folder / "sweep.json", started_at(1_700_000_000))
@@ -645,6 +652,7 @@ def test_run_of_a_sweep_that_ran_earlier_has_its_real_start_and_end() -> None:
     assert (parent.info.start_time, parent.info.end_time) == (1_700_000_000_000, 1_700_000_101_000)
 
 
+@pytest.mark.usefixtures("store")
 def test_run_of_a_sweep_that_runs_now_is_there_before_the_first_record_and_ends_with_it() -> None:
     folder = write_sweep(RUNS, [])
     began_s = int(time.time()) - 60
@@ -663,6 +671,7 @@ def test_run_of_a_sweep_that_runs_now_is_there_before_the_first_record_and_ends_
     assert parent.info.end_time >= before_ms
 
 
+@pytest.mark.usefixtures("store")
 def test_a_resumed_sweep_runs_again_in_the_same_run() -> None:
     log(make_record()).finish()
     client = client_of(default_uri())
@@ -673,6 +682,7 @@ def test_a_resumed_sweep_runs_again_in_the_same_run() -> None:
     assert [run.info.status for run in runs_of(client, "sweep")] == ["FINISHED"]
 
 
+@pytest.mark.usefixtures("store")
 def test_link_names_a_state_that_the_experiment_keeps() -> None:
     tracker = log(make_record())
     experiment = client_of(default_uri()).get_experiment_by_name("sweeper")
@@ -684,6 +694,7 @@ def test_link_names_a_state_that_the_experiment_keeps() -> None:
     assert axes | shown <= set(state["selectedColumns"])
 
 
+@pytest.mark.usefixtures("store")
 def test_names_of_runs_tell_modes_apart() -> None:
     modes = ("default", "reduce-overhead", "max-autotune")
     tracker = log(*(make_record(mode=mode) for mode in modes))

@@ -196,7 +196,8 @@ def test_loss_is_the_one_that_the_plan_names(factory: str, planned: str, kind: s
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize("scope", ["model", pytest.param("step", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("scope", ["model", "step"])
 def test_model_of_transformers_trains_on_its_own_loss(scope: str) -> None:
     outcome, _ = run(custom("bert_with_labels", compile=Compile(scope=scope)))
     assert outcome.status == "ok", outcome.message
@@ -209,9 +210,7 @@ def test_factory_may_use_torchvision() -> None:
     assert build("needs_torchvision").module(torch.randn(1, 3, 32, 32)).shape == (1, 4)
 
 
-@pytest.mark.parametrize(
-    "module",
-    ["sweeper.worker.session", pytest.param("sweeper.worker.preflight", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("module", ["sweeper.worker.session", "sweeper.worker.preflight"])
 def test_torchvision_can_be_imported_after_what_runs_models(module: str) -> None:
     subprocess.run([sys.executable, "-c", f"import {module}, torchvision"], check=True)

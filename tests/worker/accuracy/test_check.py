@@ -36,9 +36,9 @@ def accuracy_of(outcome: Outcome) -> Accuracy:
     ("name", "changes", "worst"),
     [
         ("zero_init", {}, "gradient"),
-        ("zero_init", {"precision": AMP}, "gradient"),
-        ("layer_scale", {}, "gradient"),
-        ("layer_scale", {"precision": AMP}, "gradient"),
+        pytest.param("zero_init", {"precision": AMP}, "gradient", marks=pytest.mark.slow),
+        pytest.param("layer_scale", {}, "gradient", marks=pytest.mark.slow),
+        pytest.param("layer_scale", {"precision": AMP}, "gradient", marks=pytest.mark.slow),
         ("mask_of_infinity", {}, "gradient"),
         ("hook_on_a_parameter", {}, "gradient of first.weight"),
         ("buffer_not_updated", {}, "change of buffer norm.running_"),
@@ -72,7 +72,10 @@ RIGHT = (
     ("name", "precision"),
     # the deep one is hard in half precision alone, and compiles for long
     [
-        *((name, precision) for name in RIGHT for precision in (Precision(), AMP)),
+        *((name, Precision()) for name in RIGHT if name != "right_layer_scale"),
+        ("right_hook_on_a_parameter", AMP),
+        pytest.param("right_layer_scale", Precision(), marks=pytest.mark.slow),
+        *(pytest.param(name, AMP, marks=pytest.mark.slow) for name in RIGHT[:3]),
         pytest.param("right_deep_norms", AMP, marks=pytest.mark.slow),
     ],
     ids=lambda value: (
@@ -90,7 +93,7 @@ def test_right_step_of_the_same_model_passes(name: str, precision: Precision) ->
     assert found.cases == ("as built, unseen batch", "moved, batch 1", "moved, batch 2")
 
 
-@pytest.mark.parametrize("workload", ["train", "inference"])
+@pytest.mark.parametrize("workload", ["train", pytest.param("inference", marks=pytest.mark.slow)])
 def test_every_size_and_every_timed_batch_is_judged(workload: str) -> None:
     outcome, _ = run(custom("mlp", workload=workload, batch_size=6, vary={"batch_size": [2, 6, 3]}))
     assert outcome.status == "ok", outcome.message
@@ -105,7 +108,11 @@ def test_every_size_and_every_timed_batch_is_judged(workload: str) -> None:
 
 @pytest.mark.parametrize(
     ("precision", "scope"),
-    [(Precision(), "step"), (AMP, "step"), (AMP, "optimizer")],
+    [
+        (Precision(), "step"),
+        pytest.param(AMP, "step", marks=pytest.mark.slow),
+        pytest.param(AMP, "optimizer", marks=pytest.mark.slow),
+    ],
     ids=["fp32-step", "amp-step", "amp-optimizer"],
 )
 def test_optimizer_that_does_nothing_is_seen_where_it_is_compiled(
@@ -232,6 +239,7 @@ def test_verdict_for_which_memory_is_short_is_given_at_the_second_try(
     assert (outcome.process.accuracy.passed, len(tries)) == (True, 1 + 3)  # of three cases
 
 
+@pytest.mark.slow
 def test_closer_look_is_against_the_reference_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where fp64 does not run, the second look is against fp32 as well, with the steps that the
     first had not.
@@ -294,6 +302,7 @@ def test_step_that_is_seen_keeps_no_output_alive() -> None:
     assert [(name, kept.tolist()) for name, kept in capture.output] == [("output", [1.0, 1.0, 1.0])]
 
 
+@pytest.mark.slow
 def test_gradients_are_compared_without_the_factor_of_the_scaler() -> None:
     for optimizer in ("adam", "sgd", "none"):
         outcome, _ = run(
@@ -336,7 +345,7 @@ def test_gradient_that_eager_gives_as_infinite_is_counted() -> None:
 @pytest.mark.parametrize(
     ("name", "precision"),
     [
-        ("factories:random_each_time", AMP),
+        pytest.param("factories:random_each_time", AMP, marks=pytest.mark.slow),
         ("wrong_models:functional_dropout", Precision()),
         pytest.param("factories:random_each_time", Precision(), marks=pytest.mark.slow),
         pytest.param("wrong_models:functional_dropout", AMP, marks=pytest.mark.slow),
@@ -358,7 +367,11 @@ def test_step_that_draws_random_numbers_is_verified_over_seeds(
 
 
 @pytest.mark.parametrize(
-    ("vary", "sizes"), [({}, 1), ({"batch_size": [32, 64]}, 2)], ids=["one size", "two sizes"]
+    ("vary", "sizes"),
+    [
+        pytest.param({}, 1, id="one size"),
+        pytest.param({"batch_size": [32, 64]}, 2, id="two sizes", marks=pytest.mark.slow),
+    ],
 )
 def test_slopes_are_taken_on_the_first_batch_of_each_size(
     vary: dict[str, object], sizes: int, monkeypatch: pytest.MonkeyPatch
@@ -372,6 +385,7 @@ def test_slopes_are_taken_on_the_first_batch_of_each_size(
     assert len(losses) == sizes * 2 * STEPS
 
 
+@pytest.mark.slow
 def test_another_rate_of_dropout_is_a_mismatch() -> None:
     outcome, _ = run(faulty("wrong_functional_dropout", backend="inductor", batch_size=64))
     assert (outcome.status, outcome.phase) == ("accuracy_mismatch", "checking"), outcome
@@ -400,7 +414,7 @@ def test_correct_cnn_with_gradients_of_noise_passes() -> None:
 
 
 @pytest.mark.parametrize("factory", ["gives_tuple", "gives_dict", "gives_dataclass"])
-@pytest.mark.parametrize("workload", ["train", "inference"])
+@pytest.mark.parametrize("workload", ["train", pytest.param("inference", marks=pytest.mark.slow)])
 def test_output_of_any_structure_is_judged(factory: str, workload: str) -> None:
     trial = custom(factory, workload=workload)
     outcome, _ = run(trial)
@@ -457,6 +471,7 @@ def test_error_of_the_compiled_step_in_the_check_is_no_mismatch(
     assert (outcome.status, outcome.phase) == ("runtime_error", "checking"), outcome.message
 
 
+@pytest.mark.slow
 def test_wrong_result_is_seen_through_half_precision_and_a_compiled_step() -> None:
     for changes in (
         {"precision": Precision(autocast="bfloat16")},

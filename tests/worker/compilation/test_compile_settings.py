@@ -11,6 +11,7 @@ pytestmark = pytest.mark.compile
 assert private_cache  # a fixture that every test here uses
 
 
+@pytest.mark.slow
 def test_smaller_memory_budget_saves_less_and_no_cache_gives_the_program_of_another_budget() -> (
     None
 ):

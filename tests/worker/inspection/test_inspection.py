@@ -53,6 +53,7 @@ def test_the_line_of_a_break_and_the_report_are_kept(run_module: Run, tmp_path: 
     assert f'factories.py:{number}`: `print(end="")`: ' in summary
 
 
+@pytest.mark.slow
 def test_other_backends_show_graphs_and_what_fails(run_module: Run, tmp_path: Path) -> None:
     outcome, seen = inspect(run_module, tmp_path, "only_compiled_raises", "aot_eager")
     assert (outcome.status, outcome.phase) == ("compile_error", "compiling")

@@ -151,7 +151,7 @@ def test_autocast_that_a_static_cache_cannot_take_is_unavailable() -> None:
         pytest.param(Precision("bfloat16"), id="bf16", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("workload", ["prefill", "decode"])
+@pytest.mark.parametrize("workload", [pytest.param("prefill", marks=pytest.mark.slow), "decode"])
 def test_compiled_step_is_compared_in_logits_and_cache(workload: str, precision: Precision) -> None:
     outcome, _ = run(replace(trial_of(workload), precision=precision))
     assert outcome.status == "ok", outcome.message
@@ -166,7 +166,14 @@ def test_compiled_step_is_compared_in_logits_and_cache(workload: str, precision:
 
 
 @pytest.mark.compile
-@pytest.mark.parametrize(("workload", "row"), [("prefill", 7), ("decode", POSITION), ("decode", 3)])
+@pytest.mark.parametrize(
+    ("workload", "row"),
+    [
+        ("prefill", 7),
+        pytest.param("decode", POSITION, marks=pytest.mark.slow),
+        pytest.param("decode", 3, marks=pytest.mark.slow),
+    ],
+)
 def test_wrong_row_of_the_cache_is_found_where_the_logits_are_right(
     workload: str, row: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,7 +48,7 @@ def test_step_of_a_model_of_a_library_draws_nothing(
     library: str, name: str, arguments: dict[str, Any]
 ) -> None:
     for dropout in (True, False):
-        model = Model(library, name, arguments=arguments, dropout=dropout)
+        model = Model(library, name, image_size=64, arguments=arguments, dropout=dropout)
         built = models.build(Trial(model, 2, Labels(name, "fp32"), device="cpu"), 0, CPU)
         assert draws(built.module, *built.batches[0].args) is dropout
 

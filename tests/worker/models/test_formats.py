@@ -48,14 +48,14 @@ def test_parameters_in_another_format_than_the_precision_are_an_error(
 @pytest.mark.parametrize(
     ("trial", "parameters"),
     [
-        (custom("mlp"), {"float32": MLP}),
+        pytest.param(custom("mlp"), {"float32": MLP}, marks=pytest.mark.slow),
         (cast("mlp"), {"float32": MLP}),
         (cast("in_bfloat16"), {"float32": MLP}),
-        (cast("in_float64"), {"float32": MLP}),
+        pytest.param(cast("in_float64"), {"float32": MLP}, marks=pytest.mark.slow),
         (cast("half_in_bfloat16"), {"float32": 512}),
         (custom("with_whole_numbers"), {"float32": 68, "int64": 3}),
         (custom("in_float64", precision=BF16), {"bfloat16": MLP}),
-        (custom("complex_layer"), {"complex64": 64}),
+        pytest.param(custom("complex_layer"), {"complex64": 64}, marks=pytest.mark.slow),
         (cast("complex_layer"), {"complex64": 64}),
     ],
     ids=lambda value: f"{value.label}-{value.model.cast}" if isinstance(value, Trial) else None,

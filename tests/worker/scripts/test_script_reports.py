@@ -33,6 +33,7 @@ def find(trial: Trial, outcome: Outcome) -> str:
     return "; ".join([*ScriptAnswer(make_entry(trial, outcome)).findings, outcome.message or ""])
 
 
+@pytest.mark.slow
 def test_a_compiled_form_that_nobody_calls_is_found(tmp_path: Path) -> None:
     trial, outcome, _ = run_stored("gated", tmp_path)
     assert outcome.status == "not_compiled"
