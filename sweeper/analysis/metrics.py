@@ -25,6 +25,7 @@ from .result import MetricValue, Result
 from .stats import median_of
 
 Reading = Callable[[Process], float | None]
+NO_SCRIPT = ScriptRun()
 SCALES = {"ms": 1e3, "mib": 1 / 2**20}  # from the base unit
 
 
@@ -60,7 +61,7 @@ class Metric:
 
     def value(self, result: Result) -> MetricValue:
         """Return the figure of a result, in the unit of `name`."""
-        return result.readings.get(self.name) if self.of_process else result.figures.get(self.name)
+        return result.figures.get(self.name)
 
     def column_value(self, result: Result) -> MetricValue:
         """Return the figure of a result, in the unit of its column."""
@@ -133,7 +134,7 @@ def read_loop_step_s(process: Process) -> PerArm:
 
 
 def _read_loops(process: Process, read: Callable[[LoopRun], float | None]) -> PerArm:
-    script = process.script or ScriptRun()
+    script = process.script or NO_SCRIPT
     eager, compiled = script.loop_eager, script.loop_compiled
     return PerArm(read(eager) if eager else None, read(compiled) if compiled else None)
 

@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -389,7 +390,8 @@ class Process:
 
     def blocks_s(self, arm: str) -> list[float]:
         """Wall seconds of an arm's blocks in the rounds that count."""
-        blocks = (getattr(item, f"{arm}_s") for item in self.rounds if item.void is None)
+        counted = [item for item in self.rounds if item.void is None]
+        blocks = map(attrgetter(f"{arm}_s"), counted)
         return [block_s for block_s in blocks if block_s is not None]
 
     def step_s(self, arm: str) -> float | None:

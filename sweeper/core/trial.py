@@ -296,11 +296,11 @@ class Trial:
 
     def key_without(self, *paths: str) -> str:
         """A key that trials share which differ in these axes alone, or in those of these parts."""
-        kept = {}
+        kept = []
         for path, value in flatten(self.axes()).items():
             if path not in paths and path.partition(".")[0] not in paths:
-                kept[path] = value
-        return json.dumps(kept, sort_keys=True)
+                kept.append((path, value))
+        return repr(sorted(kept))
 
     @property
     def variant(self) -> str:

@@ -1,7 +1,7 @@
 """Trials as people tell them apart: their axes, their names and their order."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 
 from sweeper.core.trial import MODES
@@ -33,6 +33,7 @@ def name_folder(folder: Path) -> str:
     return folder.name
 
 
+@lru_cache(maxsize=2**16)
 def name_sweep(entry: Entry) -> str:
     return name_folder(entry.sweep)
 
@@ -57,7 +58,7 @@ def show_axis(entry: Entry, name: str) -> str:
 
 
 def show_axes(entry: Entry, names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(show_axis(entry, name) for name in names)
+    return tuple(map(partial(show_axis, entry), names))
 
 
 def find_varying(entries: Sequence[Entry], names: Iterable[str]) -> list[str]:
