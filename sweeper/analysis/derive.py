@@ -3,14 +3,13 @@ headroom, and the share of waiting from which an arm is host-bound.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import ARMS, Accuracy, PerArm, Process, Record, of_arm
 
-from .metrics import METRICS, read_loop_step_s
+from .metrics import METRICS, Reading, read_loop_step_s
 from .result import NO_ARMS, Result
 from .stats import (
     NOT_KNOWN,
@@ -36,17 +35,9 @@ MIN_WAITING = 1.25
 MIN_PROCESSES_IF_HOST_BOUND = 5
 
 
-class Timed(NamedTuple):
-    """A process, and its wall seconds per step."""
-
-    process: Process
-    step_s: PerArm
-
-
 def derive(record: Record) -> Result:
     """Compute the figures of a record. Speedups and what needs them exist only for status `ok`."""
-    timed = [Timed(process, _read_step_s(process)) for process in record.processes]
-    measured = [one for one in timed if one.step_s.ratio]
+    measured = [process for process in record.processes if read_speedup(process)]
     is_right = record.status == "ok" and bool(measured)
     readings = {}
     for metric in METRICS:
@@ -60,8 +51,8 @@ def derive(record: Record) -> Result:
         recompiles = found.recompiles
     result = Result(
         processes=len(measured),
-        draws=len({one.process.draw for one in measured}),
-        eager_step=_estimate(measured, lambda one: one.step_s.eager),
+        draws=len({process.draw for process in measured}),
+        eager_step=_estimate(measured, lambda process: process.steps_s.eager),
         artifacts=len(record.artifacts) or None,
         seen_of_script=next(filter(None, (process.script for process in record.processes)), None),
         graph_breaks=graph_breaks,
@@ -161,24 +152,20 @@ def predict_loop_speedup(result: Result) -> float | None:
 
 def read_speedup(process: Process) -> float | None:
     """Return the speedup of a process by the wall clock; None where an arm was not timed."""
-    return _read_step_s(process).ratio
+    return process.steps_s.ratio
 
 
-def _read_step_s(process: Process) -> PerArm:
-    return PerArm(process.step_s("eager"), process.step_s("compiled"))
-
-
-def _add_speedups(result: Result, record: Record, measured: Sequence[Timed]) -> Result:
+def _add_speedups(result: Result, record: Record, measured: Sequence[Process]) -> Result:
     """Add step times and throughput, speedups by the wall clock, of the device and of a script's
     loop, and when compiling has paid.
     """
     waits = PerArm(_find_waiting(measured, "eager"), _find_waiting(measured, "compiled"))
     bound = [arm for arm in ARMS if (of_arm(waits, arm) or 0.0) > HOST_BOUND]
-    speedup = _estimate(measured, lambda one: one.step_s.ratio, bool(bound))
+    speedup = _estimate(measured, read_speedup, bool(bound))
     # Steps are estimated as the speedup is, so that the ratio of the arms is the speedup.
-    eager = _estimate(measured, lambda one: one.step_s.eager, "eager" in bound)
-    compiled = _estimate(measured, lambda one: one.step_s.compiled, "compiled" in bound)
-    loop_speedup = _estimate(measured, lambda one: read_loop_step_s(one.process).ratio)
+    eager = _estimate(measured, lambda process: process.steps_s.eager, "eager" in bound)
+    compiled = _estimate(measured, lambda process: process.steps_s.compiled, "compiled" in bound)
+    loop_speedup = _estimate(measured, lambda process: read_loop_step_s(process).ratio)
     assert speedup is not None
     assert compiled is not None
     interval, arms = "none", "both"
@@ -188,12 +175,12 @@ def _add_speedups(result: Result, record: Record, measured: Sequence[Timed]) -> 
         arms = "".join(bound)
     low = high = samples_per_s = tokens_per_s = None
     if len(measured) > 1:
-        logs = [math.log(one.step_s.ratio or 1.0) for one in measured]
+        logs = list(map(math.log, filter(None, map(read_speedup, measured))))
         low, high = math.exp(min(logs)), math.exp(max(logs))
     if record.trial.workload != SCRIPT:
         samples = record.trial.replace_batch_size(record.batch_size).samples_per_step
         samples_per_s = samples / compiled.ratio
-    if tokens := measured[0].process.tokens_per_step:
+    if tokens := measured[0].tokens_per_step:
         tokens_per_s = tokens / compiled.ratio
     eager_s, decisive = ratio_of(eager), speedup
     if loop_speedup:
@@ -205,7 +192,7 @@ def _add_speedups(result: Result, record: Record, measured: Sequence[Timed]) -> 
         speedup_min=low,
         speedup_max=high,
         device_speedup=_estimate(
-            measured, lambda one: (one.process.device_step_s or NO_ARMS).ratio
+            measured, lambda process: (process.device_step_s or NO_ARMS).ratio
         ),
         loop_speedup=loop_speedup,
         host_bound_fraction=waits.largest,
@@ -220,13 +207,13 @@ def _add_speedups(result: Result, record: Record, measured: Sequence[Timed]) -> 
     )
 
 
-def _find_waiting(measured: Sequence[Timed], arm: str) -> float | None:
+def _find_waiting(measured: Sequence[Process], arm: str) -> float | None:
     """Find the share of an arm's wall time in which the device waits for the host, beyond its own
     gaps, or the usual gaps where the device step time is unknown; the median over processes.
     """
     shares = []
-    for process, of_step in measured:
-        step_s, device_s = of_arm(of_step, arm), of_arm(process.device_step_s, arm)
+    for process in measured:
+        step_s, device_s = of_arm(process.steps_s, arm), of_arm(process.device_step_s, arm)
         busy_s, kernels = of_arm(process.device_time_s, arm), of_arm(process.device_kernels, arm)
         if device_s is None and busy_s is not None and kernels is not None:
             device_s = busy_s + kernels * USUAL_GAP_S
@@ -236,7 +223,7 @@ def _find_waiting(measured: Sequence[Timed], arm: str) -> float | None:
 
 
 def _estimate(
-    measured: Sequence[Timed], read: Callable[[Timed], float | None], is_host_bound: bool = False
+    measured: Sequence[Process], read: Reading, is_host_bound: bool = False
 ) -> Estimate | None:
     """Estimate the mean log over processes, or over draws where there are enough: each draw tunes
     kernels anew.
@@ -244,7 +231,7 @@ def _estimate(
     A host-bound mean over few processes gets no variance, and so no interval: the range of
     processes is shown.
     """
-    draws = group_logs_by_draw((one.process.draw, read(one)) for one in measured)
+    draws = group_logs_by_draw((process.draw, read(process)) for process in measured)
     if not draws:
         return None
     estimate = mean_over_draws(draws, len(draws) >= MIN_DRAWS_FOR_INTERVAL)
@@ -270,10 +257,7 @@ def _add_headroom(result: Result) -> Result:
         both = known["eager"] + known["compiled"]
         faster, slower = predict_speedup(*both, 0.5), predict_speedup(*both, 2.0)
     return replace(
-        result,
-        host_share=share,
-        speedup_host_2x_faster=faster,
-        speedup_host_2x_slower=slower,
+        result, host_share=share, speedup_host_2x_faster=faster, speedup_host_2x_slower=slower
     )
 
 

@@ -59,13 +59,9 @@ class Metric:
         counted = [process for process in processes if self.cold in (None, process.cold)]
         return median_of(map(self.of_process, counted))
 
-    def value(self, result: Result) -> MetricValue:
-        """Return the figure of a result, in the unit of `name`."""
-        return result.figures.get(self.name)
-
     def column_value(self, result: Result) -> MetricValue:
         """Return the figure of a result, in the unit of its column."""
-        value = self.value(result)
+        value = result.figures.get(self.name)
         if self.unit and isinstance(value, (int, float)):
             return value * SCALES[self.unit]
         return value

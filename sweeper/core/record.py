@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from operator import attrgetter
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -314,7 +314,7 @@ class ScriptRun:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Process:
     """What one fresh worker process measured."""
 
@@ -390,8 +390,7 @@ class Process:
 
     def blocks_s(self, arm: str) -> list[float]:
         """Wall seconds of an arm's blocks in the rounds that count."""
-        counted = [item for item in self.rounds if item.void is None]
-        blocks = map(attrgetter(f"{arm}_s"), counted)
+        blocks = (getattr(item, f"{arm}_s") for item in self.rounds if item.void is None)
         return [block_s for block_s in blocks if block_s is not None]
 
     def step_s(self, arm: str) -> float | None:
@@ -400,6 +399,11 @@ class Process:
         if not blocks or not self.steps_per_block:
             return None
         return median(blocks) / self.steps_per_block
+
+    @cached_property
+    def steps_s(self) -> PerArm:
+        """`step_s` of both arms."""
+        return PerArm(*map(self.step_s, ARMS))
 
     @property
     def beyond_steady_s(self) -> float | None:

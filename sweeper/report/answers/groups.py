@@ -49,9 +49,7 @@ class Group:
 
     @property
     def pass_rate(self) -> float | None:
-        if self.judged:
-            return len(self.passed) / len(self.judged)
-        return None
+        return len(self.passed) / len(self.judged) if self.judged else None
 
     @cached_property
     def unverified(self) -> list[ModelPoint]:
@@ -75,12 +73,9 @@ class Group:
 
     @cached_property
     def weighted_new_model(self) -> Estimate | None:
-        values = [
-            stats.weighted(amp.ratio, fp32.ratio) for _, (amp, fp32) in self.measured[WEIGHTED]
-        ]
-        if values:
-            return stats.predict_new_model(values)
-        return None
+        pairs = self.measured[WEIGHTED]
+        values = [stats.weighted(amp.ratio, fp32.ratio) for _, (amp, fp32) in pairs]
+        return stats.predict_new_model(values) if values else None
 
     @property
     def weighted_failures_as_one(self) -> float | None:

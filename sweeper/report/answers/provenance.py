@@ -138,10 +138,9 @@ def _describe_settings(entries: Iterable[Entry]) -> str:
     having: Counter[str] = Counter()
     total = 0
     for entry in entries:
-        settings, label = entry.record.settings, entry.trial.labels.precision
-        total += bool(settings)
-        for name, value in settings.items():
-            values[name][label].append(_show_setting(value))
+        total += bool(entry.record.settings)
+        for name, value in entry.record.settings.items():
+            values[name][entry.trial.labels.precision].append(_show_setting(value))
             having[name] += 1
     parts = []
     for name, by_label in values.items():

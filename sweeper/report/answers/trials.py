@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
-from pathlib import Path
 
 from sweeper.core.trial import MODES
 from sweeper.loading.entries import Entry
@@ -23,19 +22,15 @@ def name_backend(entry: Entry) -> str | None:
     return entry.trial.backend
 
 
-@lru_cache(maxsize=1000)
-def name_folder(folder: Path) -> str:
+@lru_cache(maxsize=2**16)
+def name_sweep(entry: Entry) -> str:
     """Return the name of the folder itself; resolving every path takes ten times as long as asking
     for a link.
     """
+    folder = entry.sweep
     if folder.is_symlink() or folder.name in ("", ".."):
         return folder.resolve().name
     return folder.name
-
-
-@lru_cache(maxsize=2**16)
-def name_sweep(entry: Entry) -> str:
-    return name_folder(entry.sweep)
 
 
 AXES: Mapping[str, Callable[[Entry], Value]] = {
