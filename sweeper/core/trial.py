@@ -247,6 +247,8 @@ class Trial:
         """Return the trial with another batch size; varying sizes keep their share of the
         largest.
         """
+        if size == self.batch_size:
+            return self
         varied = [max(1, one * size // self.batch_size) for one in self.vary.get("batch_size", ())]
         vary = {**self.vary, "batch_size": varied} if varied else self.vary
         return replace(self, batch_size=size, vary=vary)
