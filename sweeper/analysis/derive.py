@@ -52,7 +52,7 @@ def derive(record: Record) -> Result:
     result = Result(
         processes=len(measured),
         draws=len({process.draw for process in measured}),
-        eager_step=_estimate(measured, lambda process: process.step_s("eager")),
+        eager_step=_estimate(measured, lambda process: process.steps_s.eager),
         artifacts=len(record.artifacts) or None,
         seen_of_script=next(filter(None, (process.script for process in record.processes)), None),
         graph_breaks=graph_breaks,
@@ -152,7 +152,7 @@ def predict_loop_speedup(result: Result) -> float | None:
 
 def read_speedup(process: Process) -> float | None:
     """Return the speedup of a process by the wall clock; None where an arm was not timed."""
-    return PerArm(process.step_s("eager"), process.step_s("compiled")).ratio
+    return process.steps_s.ratio
 
 
 def _add_speedups(result: Result, record: Record, measured: Sequence[Process]) -> Result:
@@ -163,8 +163,8 @@ def _add_speedups(result: Result, record: Record, measured: Sequence[Process]) -
     bound = [arm for arm in ARMS if (of_arm(waits, arm) or 0.0) > HOST_BOUND]
     speedup = _estimate(measured, read_speedup, bool(bound))
     # Steps are estimated as the speedup is, so that the ratio of the arms is the speedup.
-    eager = _estimate(measured, lambda process: process.step_s("eager"), "eager" in bound)
-    compiled = _estimate(measured, lambda process: process.step_s("compiled"), "compiled" in bound)
+    eager = _estimate(measured, lambda process: process.steps_s.eager, "eager" in bound)
+    compiled = _estimate(measured, lambda process: process.steps_s.compiled, "compiled" in bound)
     loop_speedup = _estimate(measured, lambda process: read_loop_step_s(process).ratio)
     assert speedup is not None
     assert compiled is not None
@@ -213,7 +213,7 @@ def _find_waiting(measured: Sequence[Process], arm: str) -> float | None:
     """
     shares = []
     for process in measured:
-        step_s, device_s = process.step_s(arm), of_arm(process.device_step_s, arm)
+        step_s, device_s = of_arm(process.steps_s, arm), of_arm(process.device_step_s, arm)
         busy_s, kernels = of_arm(process.device_time_s, arm), of_arm(process.device_kernels, arm)
         if device_s is None and busy_s is not None and kernels is not None:
             device_s = busy_s + kernels * USUAL_GAP_S
@@ -252,14 +252,12 @@ def _add_headroom(result: Result) -> Result:
         if host_s and device_s and step_s:
             known[arm] = find_host_s(host_s, device_s, step_s), device_s
     share = PerArm(**{arm: host_s / device_s for arm, (host_s, device_s) in known.items()})
-    result = replace(result, host_share=share)
-    if len(known) < len(ARMS):
-        return result
-    both = known["eager"] + known["compiled"]
+    faster = slower = None
+    if len(known) == len(ARMS):
+        both = known["eager"] + known["compiled"]
+        faster, slower = predict_speedup(*both, 0.5), predict_speedup(*both, 2.0)
     return replace(
-        result,
-        speedup_host_2x_faster=predict_speedup(*both, 0.5),
-        speedup_host_2x_slower=predict_speedup(*both, 2.0),
+        result, host_share=share, speedup_host_2x_faster=faster, speedup_host_2x_slower=slower
     )
 
 

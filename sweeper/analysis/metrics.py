@@ -25,6 +25,7 @@ from .result import MetricValue, Result
 from .stats import median_of
 
 Reading = Callable[[Process], float | None]
+NO_SCRIPT = ScriptRun()
 SCALES = {"ms": 1e3, "mib": 1 / 2**20}  # from the base unit
 
 
@@ -58,13 +59,9 @@ class Metric:
         counted = [process for process in processes if self.cold in (None, process.cold)]
         return median_of(map(self.of_process, counted))
 
-    def value(self, result: Result) -> MetricValue:
-        """Return the figure of a result, in the unit of `name`."""
-        return result.readings.get(self.name) if self.of_process else result.figures.get(self.name)
-
     def column_value(self, result: Result) -> MetricValue:
         """Return the figure of a result, in the unit of its column."""
-        value = self.value(result)
+        value = result.figures.get(self.name)
         if self.unit and isinstance(value, (int, float)):
             return value * SCALES[self.unit]
         return value
@@ -145,7 +142,7 @@ def read_loop_step_s(process: Process) -> PerArm:
 
 
 def _read_loops(process: Process, read: Callable[[LoopRun], float | None]) -> PerArm:
-    script = process.script or ScriptRun()
+    script = process.script or NO_SCRIPT
     eager, compiled = script.loop_eager, script.loop_compiled
     return PerArm(read(eager) if eager else None, read(compiled) if compiled else None)
 

@@ -53,10 +53,10 @@ class Result:
 
     @cached_property
     def figures(self) -> Mapping[str, MetricValue]:
-        """All other metrics by their names: a figure has its ends as `NAME_low` and `NAME_high`,
-        and its arms as `eager_NAME` and `compiled_NAME`.
+        """All metrics by their names: a figure has its ends as `NAME_low` and `NAME_high`, and its
+        arms as `eager_NAME` and `compiled_NAME`.
         """
-        figures: dict[str, MetricValue] = {}
+        figures: dict[str, MetricValue] = {**self.readings}
         for name, part in {**vars(self), "step_s": self.step_s}.items():
             if isinstance(part, Estimate):
                 part = Bounded(part.ratio, *(part.interval() or ()))

@@ -6,6 +6,7 @@ The compiled rungs do without the graph by hand, since their modes decide about 
 """
 
 from dataclasses import replace
+from typing import Any
 
 from .backends import GRAPHED, NO_CUDA_GRAPHS
 from .libraries import LIBRARIES
@@ -42,22 +43,22 @@ def climb(plain: Trial, rung: str) -> Trial:
     before = RUNGS[: RUNGS.index(rung)]
     # its own one-liner, also where that makes no sense, and those before it that apply
     added = [rung, *(name for name in before if not explain_not_for(plain, name))]
-    trial, overrides = plain, [plain.labels.overrides]
+    axes: dict[str, Any] = {"mode": rung, "backend": "inductor"}
+    if rung in EAGER_RUNGS:
+        axes = {"mode": "eager", "backend": None, "compile": Compile()}
+    elif rung == GRAPHED:
+        axes = {"mode": "default", "backend": GRAPHED, "compile": Compile()}
+    overrides = [plain.labels.overrides]
     if "channels_last" in added:
-        trial = replace(trial, model=replace(trial.model, memory_format="channels_last"))
+        axes["model"] = replace(plain.model, memory_format="channels_last")
         if rung not in BUNDLED_RUNGS:
             overrides.append("model.memory_format=channels_last")
     if "fused" in added:
-        trial = replace(trial, optimizer_impl="fused")
+        axes["optimizer_impl"] = "fused"
     if "cudnn_benchmark" in added:
-        trial = replace(trial, cudnn_benchmark=True)
+        axes["cudnn_benchmark"] = True
     labels = replace(plain.labels, rung=rung, overrides="; ".join(filter(None, overrides)))
-    trial = replace(trial, labels=labels)
-    if rung in EAGER_RUNGS:
-        return replace(trial, mode="eager", backend=None, compile=Compile())
-    if rung == GRAPHED:
-        return replace(trial, mode="default", backend=GRAPHED, compile=Compile())
-    return replace(trial, mode=rung, backend="inductor")
+    return replace(plain, labels=labels, **axes)
 
 
 def explain_not_for(trial: Trial, rung: str) -> str | None:

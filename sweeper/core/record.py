@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Annotated
@@ -326,7 +327,7 @@ class ScriptRun:
             )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Process:
     """What one fresh worker process measured."""
 
@@ -411,6 +412,11 @@ class Process:
         if not blocks or not self.steps_per_block:
             return None
         return median(blocks) / self.steps_per_block
+
+    @cached_property
+    def steps_s(self) -> PerArm:
+        """`step_s` of both arms."""
+        return PerArm(*map(self.step_s, ARMS))
 
     @property
     def beyond_steady_s(self) -> float | None:

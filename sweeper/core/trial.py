@@ -247,6 +247,8 @@ class Trial:
         """Return the trial with another batch size; varying sizes keep their share of the
         largest.
         """
+        if size == self.batch_size:
+            return self
         varied = [max(1, one * size // self.batch_size) for one in self.vary.get("batch_size", ())]
         vary = {**self.vary, "batch_size": varied} if varied else self.vary
         return replace(self, batch_size=size, vary=vary)
@@ -296,11 +298,11 @@ class Trial:
 
     def key_without(self, *paths: str) -> str:
         """A key that trials share which differ in these axes alone, or in those of these parts."""
-        kept = {}
+        kept = []
         for path, value in flatten(self.axes()).items():
             if path not in paths and path.partition(".")[0] not in paths:
-                kept[path] = value
-        return json.dumps(kept, sort_keys=True)
+                kept.append((path, value))
+        return repr(sorted(kept))
 
     @property
     def variant(self) -> str:

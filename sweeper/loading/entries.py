@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from sweeper.analysis.derive import derive, find_worst_accuracy
 from sweeper.analysis.flags import find_disturbances
 from sweeper.analysis.result import Result
-from sweeper.analysis.stats import Estimate
+from sweeper.analysis.stats import Estimate, t_quantile
 from sweeper.core.record import ARMS, Accuracy, Record, RecordError
 from sweeper.core.text import printable
 from sweeper.core.trial import Trial, name_variants
@@ -124,6 +124,8 @@ def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
     shared: dict[str, Any] = {}
     for source in {source.folder.resolve(): source for source in sources}.values():
         first, *others = source.split(cores)
+        if others:  # imports scipy before the processes start, which would import it each
+            t_quantile(1)
         waits = [parallel.start(functools.partial(_read, part, shared), cores) for part in others]
         for found, unreadable in (_read(first, shared), *(wait() for wait in waits)):
             entries += found

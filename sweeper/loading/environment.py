@@ -3,10 +3,13 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from sweeper.core.record import Record
 from sweeper.core.serialization import get_mapping
+
+from .entries import Entry
 
 Facts = Mapping[str, Mapping[str, str]]  # texts by group and name
 LIBRARIES = ""  # the group of their versions, which need no other name
@@ -31,14 +34,16 @@ class Environment:
         return self.versions.get("torch")
 
 
-def read_environment(record: Record) -> Environment:
-    """Read the environment of a record, whatever shape it has."""
-    device = get_mapping(record.environment, "device")
-    versions = get_mapping(record.environment, "versions")
+@lru_cache(maxsize=2**16)
+def read_environment(entry: Entry) -> Environment:
+    """Read the environment of a trial, whatever shape it has."""
+    environment = entry.record.environment
+    device = get_mapping(environment, "device")
+    versions = get_mapping(environment, "versions")
     power_limit_w = device.get("power_limit_w")
     if not isinstance(power_limit_w, int | float):
         power_limit_w = None
-    inductor_config = record.environment.get("inductor_config")
+    inductor_config = environment.get("inductor_config")
     if not isinstance(inductor_config, list):
         inductor_config = []
     return Environment(
@@ -47,7 +52,7 @@ def read_environment(record: Record) -> Environment:
         power_limit_w,
         _read_text(device, "uuid"),
         {package: str(version) for package, version in versions.items()},
-        _read_text(record.environment, "commit"),
+        _read_text(environment, "commit"),
         tuple(map(str, inductor_config)),
     )
 

@@ -8,7 +8,9 @@ not answer. Try: `python -m sweeper.report my-sweep`
 from __future__ import annotations
 
 import argparse
+import atexit
 import contextlib
+import gc
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -153,4 +155,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    atexit.register(gc.freeze)  # or Python would search all trials for reference cycles at its end
     sys.exit(run_until_closed(main))

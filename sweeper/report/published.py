@@ -51,8 +51,8 @@ SETTINGS: PublishedSettings = {
     "cudnn_benchmark": ("off", lambda entry: _show_switch(entry.trial.cudnn_benchmark)),
 }
 MACHINE: PublishedSettings = {
-    "GPU": ("NVIDIA A100", lambda entry: read_environment(entry.record).device),
-    "torch": ("before 2.0", lambda entry: read_environment(entry.record).torch),
+    "GPU": ("NVIDIA A100", lambda entry: read_environment(entry).device),
+    "torch": ("before 2.0", lambda entry: read_environment(entry).torch),
 }
 
 

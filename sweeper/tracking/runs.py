@@ -106,7 +106,7 @@ def build_view(record: Record, result: Result, sweep: str, parent_id: str) -> Vi
     """
     metrics = {}
     for metric in METRICS:
-        value = metric.value(result)
+        value = result.figures.get(metric.name)
         if metric.mlflow and isinstance(value, (int, float)) and math.isfinite(value):
             metrics[metric.name] = float(value)
     tags = {

@@ -39,7 +39,7 @@ def find_mixtures(entries: Sequence[Entry]) -> list[str]:
         trial, variant = entry.trial, entry.variant
         devices.update(part for part in entry.origin if not part.startswith("torch="))
         # The variant has what the grid asked for, such as `worker.python`.
-        if torch := read_environment(entry.record).torch:
+        if torch := read_environment(entry).torch:
             torches[variant].add(torch)
         if entry.result.eager_step:
             clock = "step" if "eager_p50_s" in entry.result.readings else "block"

@@ -7,6 +7,7 @@ waits for that. Device time stands beside it, since no host disturbs it.
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sweeper.analysis.flags import DOUBTS, FLAGS, UNVERIFYING
 from sweeper.analysis.margins import single_process_margin
@@ -145,6 +146,7 @@ def name_mode(entry: Entry) -> str:
     return f"{trial.mode} with {trial.backend}"
 
 
+@lru_cache(maxsize=2**16)  # figures, tables and answers ask again and again
 def find_candidate(entry: Entry, steps: int | None = None) -> Candidate | None:
     """Find what a trial that is ok measured, for a job of `steps` steps: of a script its loop,
     where that was timed.

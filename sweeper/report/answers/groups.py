@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
@@ -49,9 +49,7 @@ class Group:
 
     @property
     def pass_rate(self) -> float | None:
-        if self.judged:
-            return len(self.passed) / len(self.judged)
-        return None
+        return len(self.passed) / len(self.judged) if self.judged else None
 
     @cached_property
     def unverified(self) -> list[ModelPoint]:
@@ -64,16 +62,20 @@ class Group:
     def means(self) -> dict[Mean, Estimate | None]:
         return {mean: mean.compute(self) for mean in MEANS}
 
+    @cached_property
+    def measured(self) -> dict[Mean, list[tuple[ModelPoint, list[Estimate]]]]:
+        """The models of each mean, with their speedups in the order of its weights."""
+        return {mean: list(mean.select(self.points)) for mean in MEANS}
+
     @property
     def weighted(self) -> Estimate | None:
         return self.means[WEIGHTED]
 
     @cached_property
     def weighted_new_model(self) -> Estimate | None:
-        values = [stats.weighted(amp.ratio, fp32.ratio) for amp, fp32 in WEIGHTED.select(self)]
-        if values:
-            return stats.predict_new_model(values)
-        return None
+        pairs = self.measured[WEIGHTED]
+        values = [stats.weighted(amp.ratio, fp32.ratio) for _, (amp, fp32) in pairs]
+        return stats.predict_new_model(values) if values else None
 
     @property
     def weighted_failures_as_one(self) -> float | None:
@@ -86,7 +88,9 @@ class Group:
 
     @property
     def weighted_clipped(self) -> float | None:
-        pairs = [(max(amp.ratio, 1.0), max(fp32.ratio, 1.0)) for amp, fp32 in WEIGHTED.select(self)]
+        pairs = []
+        for _, (amp, fp32) in self.measured[WEIGHTED]:
+            pairs.append((max(amp.ratio, 1.0), max(fp32.ratio, 1.0)))
         return _weigh(pairs)
 
 
@@ -110,21 +114,19 @@ class Mean:
     speedup: Callable[[Result], Estimate | None] = lambda result: result.speedup
     doubts: Set[str] = DOUBTS
 
-    def select(self, group: Group) -> list[list[Estimate]]:
-        """List the speedups of each of the models, in the order of `weights`."""
-        selected = []
-        for point in group.points:
+    def select(self, points: Iterable[ModelPoint]) -> Iterator[tuple[ModelPoint, list[Estimate]]]:
+        """Find the models, with their speedups in the order of `weights`."""
+        for point in points:
             results = filter(None, map(point.verified.get, self.weights))
             speedups = list(filter(None, map(self.speedup, results)))
             if len(speedups) == len(self.weights):
-                selected.append(speedups)
-        return selected
+                yield point, speedups
 
     def estimate(self, group: Group) -> Estimate | None:
         return group.means[self]
 
     def compute(self, group: Group) -> Estimate | None:
-        selected = self.select(group)
+        selected = [speedups for _, speedups in group.measured[self]]
         if not selected:
             return None
         means = list(map(stats.geomean_of_these_models, zip(*selected, strict=True)))
@@ -133,11 +135,10 @@ class Mean:
         return stats.weighted_of_these_models(*means)
 
     def count(self, group: Group) -> int:
-        return len(self.select(group))
+        return len(group.measured[self])
 
     def count_sure(self, group: Group) -> int:
-        sure = [point for point in group.points if point.is_sure(self.weights, self.doubts)]
-        return self.count(replace(group, points=sure))
+        return sum(point.is_sure(self.weights, self.doubts) for point, _ in group.measured[self])
 
     def name_sure(self, group: Group) -> str:
         """Say how many of the models are undisturbed: `all`, `2` or `none`."""

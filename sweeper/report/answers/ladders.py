@@ -158,7 +158,7 @@ class LadderAnswer:
 
     @property
     def num_gpus(self) -> int:
-        uuids = {read_environment(rung.entry.record).uuid for rung in self.rungs}
+        uuids = {read_environment(rung.entry).uuid for rung in self.rungs}
         return len(uuids - {None})
 
     def name(self, axes: Iterable[str]) -> str:

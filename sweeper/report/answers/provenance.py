@@ -53,7 +53,7 @@ def describe(
     manifests: Sequence[Manifest], entries: Sequence[Entry], limits: str = ""
 ) -> Provenance:
     """Describe where the numbers come from. `limits` are those that modes are recommended for."""
-    environments = [read_environment(entry.record) for entry in entries]
+    environments = [read_environment(entry) for entry in entries]
     names = [manifest.sweep for manifest in manifests]
     sweeps = ", ".join(names)
     presets = dict.fromkeys(entry.trial.labels.preset or "" for entry in entries)

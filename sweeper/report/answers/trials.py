@@ -1,8 +1,7 @@
 """Trials as people tell them apart: their axes, their names and their order."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
-from pathlib import Path
+from functools import lru_cache, partial
 
 from sweeper.core.trial import MODES
 from sweeper.loading.entries import Entry
@@ -23,18 +22,15 @@ def name_backend(entry: Entry) -> str | None:
     return entry.trial.backend
 
 
-@lru_cache(maxsize=1000)
-def name_folder(folder: Path) -> str:
+@lru_cache(maxsize=2**16)
+def name_sweep(entry: Entry) -> str:
     """Return the name of the folder itself; resolving every path takes ten times as long as asking
     for a link.
     """
+    folder = entry.sweep
     if folder.is_symlink() or folder.name in ("", ".."):
         return folder.resolve().name
     return folder.name
-
-
-def name_sweep(entry: Entry) -> str:
-    return name_folder(entry.sweep)
 
 
 AXES: Mapping[str, Callable[[Entry], Value]] = {
@@ -57,7 +53,7 @@ def show_axis(entry: Entry, name: str) -> str:
 
 
 def show_axes(entry: Entry, names: Iterable[str]) -> tuple[str, ...]:
-    return tuple(show_axis(entry, name) for name in names)
+    return tuple(map(partial(show_axis, entry), names))
 
 
 def find_varying(entries: Sequence[Entry], names: Iterable[str]) -> list[str]:

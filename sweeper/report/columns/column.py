@@ -50,14 +50,16 @@ class Column(Generic[T]):
         if self.text is not None:
             return self.text(item)
         value = self.value(item)
+        if value is None:
+            return ""
         if self.kind is float and isinstance(value, (int, float)):
             return formats.figure(value)
         return cell.show(value)
 
     def number(self, item: T) -> float | None:
         """Return what the page sorts by; None: by the text."""
-        value = self.value(item)
-        if self.is_number and isinstance(value, (int, float)) and math.isfinite(value):
+        value = self.value(item) if self.is_number else None
+        if isinstance(value, (int, float)) and math.isfinite(value):
             return float(value)
         return None
 
