@@ -52,6 +52,7 @@ class SwitchableModule:
         self.compiled, self._eager = compiled, eager
         self.chosen: Function = eager
         self.shapes: Counter[tuple[torch.Size, ...]] = Counter()
+        self.num_untrained = 0  # calls without gradients
 
     @staticmethod
     def compile(
@@ -75,6 +76,8 @@ class SwitchableModule:
             self.shapes[
                 tuple(value.shape for value in values if isinstance(value, torch.Tensor))
             ] += 1
+        else:
+            self.num_untrained += 1
         return self.chosen(*arguments, **options)
 
 
@@ -202,6 +205,10 @@ class ArmSwitch:
     def num_calls(self) -> int:
         """Calls with gradients, so far."""
         return sum(form.shapes.total() for form in self.forms)
+
+    def count_untrained(self) -> int:
+        """Count calls without gradients, so far."""
+        return sum(form.num_untrained for form in self.forms)
 
     def compiled_forms(self) -> list[tuple[torch.nn.Module, Function]]:
         """Each module with its compiled form; of what the script compiles by itself, modules

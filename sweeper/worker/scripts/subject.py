@@ -11,6 +11,7 @@ import torch
 from sweeper.core.protocol import Job
 from sweeper.core.record import (
     ARMS,
+    EVALUATED,
     READ_LOADER,
     SAVED_FILE,
     Accuracy,
@@ -136,6 +137,7 @@ class LoopMonitor(RoundMonitor):
         seen = self._loop.count().since(before)
         happened: Mapping[str, object] = {
             READ_LOADER: seen.others,
+            EVALUATED: seen.evaluations,
             SAVED_FILE: seen.saved,
             "the gradient scaler skipped a step": seen.skipped,
             "recompiled": self._counters.programs != programs,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sweeper.worker.scripts.watch.interruptions import Interruptions
+from sweeper.worker.scripts.watch.interruptions import Interruptions, UnusualCalls
 
 
 def make(*seen: int) -> Interruptions:
@@ -30,3 +30,25 @@ def test_a_block_has_to_end_before_the_next_interruption() -> None:
 
 def test_one_interval_that_is_shorter_than_the_others_changes_nothing() -> None:
     assert make(1, 1, 1, 1, 2, 2, 2, 2, 3, 4, 4, 4, 4, 5).interval == 4
+
+
+def find_unusual(*counts: int) -> list[int]:
+    """The steps with more calls than usual; `counts` are the calls in each step."""
+    calls, total = UnusualCalls(), 0
+    found = []
+    for step, count in enumerate(counts):
+        total += count
+        if calls.note(total):
+            found.append(step)
+    return found
+
+
+def test_calls_without_gradients_are_an_evaluation_where_most_steps_have_none() -> None:
+    assert find_unusual(0, 0, 20, 0, 0, 20, 0) == [2, 5]
+    assert find_unusual(*[1] * 9, 21, *[1] * 9, 21) == [9, 19]
+
+
+def test_what_each_step_calls_without_gradients_is_part_of_it() -> None:
+    """A teacher, and a rollout of another length each time."""
+    assert find_unusual(*[1] * 20) == []
+    assert find_unusual(30, 41, 28, 50, 33, 47, 29) == []

@@ -38,3 +38,18 @@ class Interruptions:
         if self.interval is None or self._since is None:
             return True
         return self._since + steps < self.interval
+
+
+class UnusualCalls:
+    """Tells calls of an evaluation from those that each step has, as of a teacher or a rollout."""
+
+    def __init__(self) -> None:
+        self._before = 0
+        self._counts: deque[int] = deque(maxlen=9)  # of calls in the last steps
+
+    def note(self, calls: int) -> bool:
+        """Note all calls until the end of a step; return whether the step had more than usual."""
+        count, self._before = calls - self._before, calls
+        usual = median_low(self._counts) if self._counts else count
+        self._counts.append(count)
+        return count > 2 * usual

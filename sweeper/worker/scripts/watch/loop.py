@@ -29,7 +29,7 @@ from torch.optim.optimizer import (
 from sweeper.worker.failures import Failure
 from sweeper.worker.measurement.bench import Steps
 
-from .interruptions import Interruptions
+from .interruptions import Interruptions, UnusualCalls
 from .loader import LoaderWatch
 from .modules import ModuleWatch, find_script_line
 from .patches import Patch, Patches
@@ -52,8 +52,10 @@ class Loop:
         self.num_watched = 0  # optimizer steps before that
         self.length: int | None = None  # steps of the whole loop, where the script ended by itself
         self.num_saved = 0  # calls of `torch.save`
-        # steps before which other loaders gave batches, and these batches
+        # steps before which other loaders gave batches, or modules were called without gradients
         self.num_evaluations = self._others = 0
+        self.count_untrained: Callable[[], int] = lambda: 0  # these calls, so far
+        self._untrained = UnusualCalls()
         self.num_skipped = 0  # optimizer steps that a gradient scaler left out
         self.optimizers: list[Optimizer] = []  # in the order of their first steps
         self.late: list[str] = []  # optimizers that stepped first when it was decided already
@@ -251,9 +253,10 @@ class Loop:
         if self._ended:  # the script has caught what should have ended it
             raise EndOfScript
         self.loader.end_step(counts=True)
-        self.num_evaluations += self.loader.others > self._others
+        evaluates = self._untrained.note(self.count_untrained())
+        self.num_evaluations += evaluates or self.loader.others > self._others
         self._others = self.loader.others
-        self.interruptions.note(self.loader.others + self.num_saved)
+        self.interruptions.note(self.num_evaluations + self.num_saved)
         self.epochs.note(self.loader.num_epochs)
         try:
             next(self._phases)
