@@ -294,7 +294,7 @@ def test_values_between_stages_are_frozen() -> None:
         "config.schema", "core.settings", "execution.device_lease", "execution.draft",
         "execution.memory_budget", "execution.trial_runner", "execution.worker_channel",
         "sweep.progress",
-        "worker.process_log",
+        "worker.process_log", "worker.scripts.watch.loader",
     )  # fmt: skip
     found = {
         name

@@ -46,10 +46,11 @@ class Channel:
         self.pipe, self._write = os.pipe()
         self.lease = DeviceLease()
         self.tenant = Tenant(1, lambda _grant: True)
-        self.channel = WorkerChannel(
-            self.pipe, measure, self.lease, self.tenant, self.phases.append
-        )
+        self.channel = WorkerChannel(self.pipe, measure, self.lease, self.tenant, self.note_phase)
         self.polls = 0
+
+    def note_phase(self, phase: Phase) -> None:
+        self.phases.append(phase.name)
 
     def say(self, text: str) -> None:
         os.write(self._write, text.encode())

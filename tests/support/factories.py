@@ -279,15 +279,19 @@ def turns_nan(batch_size, device):
     tensor.
     """
 
+    outside = torch.zeros((), device=device)
+
     class TurnsNan(nn.Module):
         def __init__(self):
             super().__init__()
             self.layer = nn.Linear(WIDTH, 4)
             self.register_buffer("poison", torch.zeros(()))
-            self.for_good = torch.zeros((), device=device)
+
+        # no state of the module, which a check could put back
+        for_good = property(lambda _self: outside)
 
         def forward(self, x):
-            return self.layer(x) + self.poison + self.for_good
+            return self.layer(x) + self.poison + outside
 
     module = TurnsNan().to(device)
     poisoned.append(module)

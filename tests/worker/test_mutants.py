@@ -66,13 +66,16 @@ def test_exact_run_is_the_step_in_fp64() -> None:
     from mutation.graphs import AOT
     from mutation.subject import BUILT, Subject, largest_effect
 
+    from sweeper.worker.measurement.attributes import Attributes
     from sweeper.worker.measurement.capture import Keep, run_reference
 
     trial = replace(custom("mlp"), backend=AOT, compile=Compile(scope="step"))
     subject = Subject(trial)
     subject.compile()
     built, seed = subject.setup.built, subject.setup.measure.seed
-    reference = run_reference(built, built.unseen, trial, seed, torch.float64, Keep()).tensors
+    attributes = Attributes(built.module)
+    arguments = (built, attributes, built.unseen, trial, seed, torch.float64, Keep())
+    reference = run_reference(*arguments).tensors
     exact = subject.run_exactly()[BUILT]
     parameters = {f"change of {name}" for name, _ in built.module.named_parameters()}
     assert parameters <= exact.keys()

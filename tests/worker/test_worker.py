@@ -5,7 +5,10 @@ where it will do.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 from worker_runs import MEASURE, custom, private_cache, run
@@ -14,6 +17,9 @@ from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import find_flags
 from sweeper.core.record import Record
 from sweeper.core.trial import Compile, Model, Precision
+
+if TYPE_CHECKING:
+    from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
 pytestmark = pytest.mark.compile
 assert private_cache  # a fixture that every test here uses
@@ -31,6 +37,7 @@ def test_training_is_measured_in_alternating_order() -> None:
         *cases,
         "warming",
         "measuring",
+        "reference",
         "memory",
         "profiling",
     ]
@@ -364,6 +371,21 @@ class Growing:
         return self.compiled(torch.ones(self.width))
 
 
+@contextmanager
+def see_programs() -> Iterator[RoundMonitor]:
+    """A monitor that sees what is compiled."""
+    import torch
+
+    from sweeper.worker.compilation.counters import CompileCounters
+    from sweeper.worker.monitoring.round_monitor import RoundMonitor
+
+    monitor, counters = RoundMonitor(torch.device("cpu")), CompileCounters()
+    monitor.read_programs = lambda: counters.programs
+    counters.begin()
+    yield monitor
+    counters.end()
+
+
 @pytest.mark.parametrize(
     ("recompiles_at", "void"),
     [(set(), 0), ({7}, 1), ({7, 17}, 2)],
@@ -374,14 +396,14 @@ def test_recompile_in_a_block_voids_the_round(recompiles_at: set[int], void: int
 
     from sweeper.worker.measurement.bench import Arm, ModelBench, Timed, complete, measure_rounds
     from sweeper.worker.models.batches import Batch
-    from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
     cpu = torch.device("cpu")
     bench = ModelBench((Batch(),), cpu)
     compiled = Arm("compiled", Growing(recompiles_at), eager=False)
     bench.run(compiled, 1)
     arms, rounds = (Arm("eager", lambda _batch: None, eager=True), compiled), list[Timed]()
-    complete(measure_rounds(bench, arms, 2, MEASURE, RoundMonitor(cpu), rounds.append))
+    with see_programs() as monitor:
+        complete(measure_rounds(bench, arms, 2, MEASURE, monitor, rounds.append))
     assert [item.round.void for item in rounds].count("recompiled") == void
     assert [item.round.void for item in rounds].count(None) == 4
 
@@ -392,15 +414,15 @@ def test_three_void_rounds_end_the_trial() -> None:
     from sweeper.worker.failures import UnsteadyError
     from sweeper.worker.measurement.bench import Arm, ModelBench, Timed, complete, measure_rounds
     from sweeper.worker.models.batches import Batch
-    from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
     cpu = torch.device("cpu")
     bench = ModelBench((Batch(),), cpu)
     compiled = Arm("compiled", Growing({2, 6, 10, 14}), eager=False)
     bench.run(compiled, 1)
     arms, rounds = (Arm("eager", lambda _batch: None, eager=True), compiled), list[Timed]()
-    with pytest.raises(UnsteadyError, match="3 of 3 rounds were void: recompiled"):
-        complete(measure_rounds(bench, arms, 2, MEASURE, RoundMonitor(cpu), rounds.append))
+    said = "3 of 3 rounds were void: recompiled"
+    with see_programs() as monitor, pytest.raises(UnsteadyError, match=said):
+        complete(measure_rounds(bench, arms, 2, MEASURE, monitor, rounds.append))
     assert [item.round.void for item in rounds] == ["recompiled"] * 3
 
 

@@ -447,6 +447,32 @@ def test_checkpointed_blocks_and_parts_are_no_modules_of_their_own(
     assert list(watch(script).modules.modules) == [module]
 
 
+def test_a_part_that_only_the_script_calls_is_a_module_of_its_own(
+    watch: Callable[..., Loop],
+) -> None:
+    """As in a GAN whose networks are parts of one object, which calls the generator alone."""
+    generator, critic = nn.Linear(4, 4), nn.Linear(4, 1)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.generator, self.critic = generator, critic
+
+        def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+            return self.generator(inputs)
+
+    both = Both()
+    optimizer = torch.optim.SGD(both.parameters())
+
+    def script() -> None:
+        for _ in range(MANY):
+            optimizer.zero_grad()
+            both.critic(both(torch.ones(2, 4))).sum().backward()
+            optimizer.step()
+
+    assert list(watch(script).modules.modules) == [both, critic]
+
+
 def test_saving_and_skipped_steps_are_counted(tmp_path) -> None:
     loop = begin_loop(count_steps([], MANY), lambda _: None)
     try:

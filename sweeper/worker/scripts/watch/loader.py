@@ -35,7 +35,7 @@ Shape = tuple[torch.Size, ...]
 
 
 @dataclass(eq=False)
-class Pass:
+class LoaderPass:
     """One pass over a loader, and what was read of it ahead of the script."""
 
     iterator: weakref.ref[_BaseDataLoaderIter]
@@ -77,9 +77,9 @@ class LoaderWatch:
         self.max_steps = math.inf  # that can be read ahead: in an epoch, and in memory
         self.seen: set[str] = set()  # how many workers loaders have
         self.queued = 0  # batches at most that workers fetch ahead
-        self._passes = weakref.WeakKeyDictionary[_BaseDataLoaderIter, Pass]()
-        self._active: list[Pass] = []  # that have given a batch since the last step
-        self._training: list[Pass] = []  # that have given the batches of the last step
+        self._passes = weakref.WeakKeyDictionary[_BaseDataLoaderIter, LoaderPass]()
+        self._active: list[LoaderPass] = []  # that have given a batch since the last step
+        self._training: list[LoaderPass] = []  # that have given the batches of the last step
         self.num_since = 0  # batches since the last step
         self._data: dict[int, object] = {}  # data sets of training, by their identity
         self._votes = Counter[int]()  # steps before which they gave a batch
@@ -121,11 +121,11 @@ class LoaderWatch:
         )
         return iterator
 
-    def _find_pass(self, iterator: _BaseDataLoaderIter) -> Pass:
+    def _find_pass(self, iterator: _BaseDataLoaderIter) -> LoaderPass:
         if (one := self._passes.get(iterator)) is None:
             data = iterator._dataset
             shapes = self._shapes.setdefault(id(data), Counter())
-            one = self._passes[iterator] = Pass(weakref.ref(iterator), data, shapes, True)
+            one = self._passes[iterator] = LoaderPass(weakref.ref(iterator), data, shapes, True)
         return one
 
     def _give_next(self, iterator: _BaseDataLoaderIter) -> Any:
@@ -145,7 +145,7 @@ class LoaderWatch:
             self._active.append(one)
         return one.ahead.popleft()
 
-    def _read(self, one: Pass, iterator: _BaseDataLoaderIter) -> None:
+    def _read(self, one: LoaderPass, iterator: _BaseDataLoaderIter) -> None:
         """Read the next batch of a pass, or why there is none."""
         if one.end is not None:
             return
@@ -175,7 +175,7 @@ class LoaderWatch:
             one.given, one.is_new = 0, False
         self._active, self.num_since = [], 0
 
-    def _vote(self) -> list[Pass]:
+    def _vote(self) -> list[LoaderPass]:
         """Count what gave batches for a step, while it is not known yet where steps end."""
         training = [one for one in self._active if one.given and not one.is_whole]
         for one in training or self._active:
@@ -189,14 +189,14 @@ class LoaderWatch:
         most = max(self._votes.values(), default=0)
         self._data = {key: data for key, data in self._data.items() if 2 * self._votes[key] >= most}
 
-    def _note_workers(self, one: Pass) -> None:
+    def _note_workers(self, one: LoaderPass) -> None:
         if (iterator := one.iterator()) is not None:
             workers = iterator._num_workers
             self.seen.add({0: "no workers", 1: "1 worker"}.get(workers, f"{workers} workers"))
             per_worker = getattr(iterator, "_prefetch_factor", None) or 0
             self.queued = max(self.queued, workers * per_worker)
 
-    def _find_training(self) -> list[Pass]:
+    def _find_training(self) -> list[LoaderPass]:
         """Find what gave the batches of the step that ends."""
         active = [one for one in self._active if one.given]
         parts = [one for one in active if not one.is_whole]
@@ -217,7 +217,7 @@ class LoaderWatch:
             return 0  # the epoch is over
         return min((self._read_pass(one, steps) for one in going_on), default=math.inf)
 
-    def _read_pass(self, one: Pass, steps: int) -> float:
+    def _read_pass(self, one: LoaderPass, steps: int) -> float:
         iterator = one.iterator()
         if iterator is None:  # the script has left it
             return 0
@@ -255,7 +255,7 @@ def _wait_for_workers(iterator: _BaseDataLoaderIter) -> None:
             time.sleep(0.005)
 
 
-def _count_room(one: Pass, iterator: _BaseDataLoaderIter) -> int:
+def _count_room(one: LoaderPass, iterator: _BaseDataLoaderIter) -> int:
     """Count the batches that memory and open files leave room for, those in `ahead` with them."""
     tensors = list(_find_tensors(list(one.ahead)[:1]))
     size = max(sum(tensor.nbytes for tensor in tensors), 1)

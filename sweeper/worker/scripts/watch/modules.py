@@ -1,6 +1,7 @@
 """The modules that a script calls for training."""
 
 import sys
+import weakref
 from traceback import walk_stack
 
 import torch
@@ -24,6 +25,7 @@ class ModuleWatch:
         self.has_dropout = False  # whether a module in training mode has it
         self.autocasts: set[str] = set()  # number formats of autocast that modules were called in
         self._depth = 0
+        self._inner = weakref.WeakSet[torch.nn.Module]()  # that others have called
         self._patches, self._hooks = patches, list[Patch]()
 
     def begin(self) -> None:
@@ -37,16 +39,20 @@ class ModuleWatch:
         ]
 
     def stop(self) -> None:
-        """Note no more; a module that is part of another one is compiled with that."""
+        """Note no more; a part that another module calls is compiled with that."""
         self._patches.undo(*self._hooks)
         parts = {part for module in self.modules for part in module.modules() if part is not module}
         self.modules = {
-            module: line for module, line in self.modules.items() if module not in parts
+            module: line
+            for module, line in self.modules.items()
+            if module not in parts or module not in self._inner
         }
 
     def _enter(self, module: torch.nn.Module, _inputs: object) -> None:
         self._depth += 1
-        if self._depth == 1 and is_called_to_train(module):
+        if self._depth > 1:
+            self._inner.add(module)
+        elif is_called_to_train(module):
             self.modules.setdefault(module, find_script_line())
         if torch.is_grad_enabled():
             self.has_dropout |= module.training and has_dropout(module)
