@@ -400,9 +400,9 @@ def test_recompile_in_a_block_voids_the_round(recompiles_at: set[int], void: int
     cpu = torch.device("cpu")
     bench = ModelBench((Batch(),), cpu)
     compiled = Arm("compiled", Growing(recompiles_at), eager=False)
-    bench.run(compiled, 1)
     arms, rounds = (Arm("eager", lambda _batch: None, eager=True), compiled), list[Timed]()
     with see_programs() as monitor:
+        bench.run(compiled, 1)
         complete(measure_rounds(bench, arms, 2, MEASURE, monitor, rounds.append))
     assert [item.round.void for item in rounds].count("recompiled") == void
     assert [item.round.void for item in rounds].count(None) == 4
@@ -418,11 +418,12 @@ def test_three_void_rounds_end_the_trial() -> None:
     cpu = torch.device("cpu")
     bench = ModelBench((Batch(),), cpu)
     compiled = Arm("compiled", Growing({2, 6, 10, 14}), eager=False)
-    bench.run(compiled, 1)
     arms, rounds = (Arm("eager", lambda _batch: None, eager=True), compiled), list[Timed]()
     said = "3 of 3 rounds were void: recompiled"
-    with see_programs() as monitor, pytest.raises(UnsteadyError, match=said):
-        complete(measure_rounds(bench, arms, 2, MEASURE, monitor, rounds.append))
+    with see_programs() as monitor:
+        bench.run(compiled, 1)
+        with pytest.raises(UnsteadyError, match=said):
+            complete(measure_rounds(bench, arms, 2, MEASURE, monitor, rounds.append))
     assert [item.round.void for item in rounds] == ["recompiled"] * 3
 
 
