@@ -1,7 +1,9 @@
 """The trial of `model=script`: a user's own training script, which decides most axes by itself."""
 
+import ast
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
@@ -42,6 +44,12 @@ WHY = {  # where that is not the reason
     "inspect": "scripts have no inspection yet",
     "compile.scope": "of a script, its modules are compiled whole",
 }
+LAUNCHERS = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "accelerate.commands.launch",
+    "deepspeed.launcher.runner",
+)
 PLAIN = Config()
 # groups and keys that a script leaves to the user
 LEFT_TO_USER = ("device", "mode.", "backend.", "compile.", "worker.", "model.library")
@@ -114,10 +122,32 @@ def read_script(config: Config, choices: Mapping[str, str | None]) -> Trial:
     )
 
 
+def find_overwritten(model: Model) -> list[str]:
+    """The files that the script saves with `torch.save`, by names in its text, and that are there
+    already: each run overwrites them.
+    """
+    file = find_script(model)
+    if file is None:
+        return []
+    names = []
+    # what is wrong with the file, the check before the sweep tells
+    with suppress(OSError, SyntaxError, ValueError):
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.save":
+                names += [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
+    folder = Path(str(model.arguments.get("cwd", ".")))
+    return [name for name in dict.fromkeys(map(str, names)) if (folder / name).is_file()]
+
+
 def _require_script(model: Model) -> None:
     file = find_script(model)
     if file is None:
         module = str(name_module(model.name))
+        if module in LAUNCHERS:
+            raise ConfigError(
+                f"model.path={model.name}: a launcher starts other processes, and sweeper sees the "
+                "steps of its first process alone; give the script itself"
+            )
         if not all(part.isidentifier() for part in module.split(".")):
             raise ConfigError(f"model.path={model.name}: write -m package.module")
     elif file.is_dir():

@@ -9,6 +9,7 @@ from operator import attrgetter
 from statistics import median
 from typing import NamedTuple
 
+from sweeper.config.scripts import find_overwritten
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.paths import RUNS
 from sweeper.core.record import Record, RecordError
@@ -157,4 +158,6 @@ def describe_script_runs(trials: Sequence[Trial], measure: Measure) -> list[str]
         if compared:
             line += "; once more in the first process for model.trajectory"
         lines.append(line)
+        if overwritten := find_overwritten(own[0].model):
+            lines.append(f"each run of {name} overwrites {', '.join(overwritten)}")
     return lines

@@ -82,6 +82,7 @@ def test_arguments_are_quoted_unless_they_are(typed: str, given: str) -> None:
         ),
         ("model.path=null", "model=script needs a script"),
         ("model.path='-m no module'", "write -m package.module"),
+        ("model.path='-m torch.distributed.run'", "a launcher starts other processes"),
         ("model.cwd=nowhere", "model.cwd=nowhere: there is no such folder"),
         ("model.args=it's", "model.args=it's: No closing quotation"),
         ("preset=pt2", "preset=pt2: with model=script the script decides this"),

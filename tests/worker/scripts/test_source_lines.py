@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from checkout import ROOT
 
 from sweeper.worker.failures import EagerError
 from sweeper.worker.source_lines import describe_in_script, name_place
@@ -60,3 +63,26 @@ def test_what_is_no_error_of_the_script_is_said_as_it_is() -> None:
 def test_places_are_relative_to_the_folder_in_which_the_script_began() -> None:
     assert name_place(str(Path.cwd() / "sub" / "train.py"), 7) == "sub/train.py:7"
     assert name_place("/elsewhere/train.py", 7) == "/elsewhere/train.py:7"
+
+
+@pytest.mark.parametrize("layer", ["site-packages", "dist-packages", "torch beside it"])
+def test_libraries_of_another_layer_are_no_part_of_the_script(tmp_path: Path, layer: str) -> None:
+    """An environment above another one, as in images of containers, has torch below."""
+    folder = tmp_path / layer
+    (folder / "torch").mkdir(parents=True)
+    if layer == "torch beside it":
+        (folder / "torch" / "__init__.py").touch()
+    code = (
+        "import sys; from sweeper.worker.source_lines import is_users; "
+        "print([is_users(file) for file in sys.argv[1:]])"
+    )
+    files = [folder / "torch/nn.py", folder / "tqdm/std.py", tmp_path / "train.py"]
+    result = subprocess.run(
+        [sys.executable, "-c", code, *map(str, files)],
+        env={"PYTHONPATH": f"{ROOT}:{folder}"},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.stdout == "[False, False, True]\n", result.stderr
