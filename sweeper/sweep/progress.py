@@ -87,7 +87,8 @@ class Progress:
             current = self._current[event.trial.id]
             current.phase = phase
             if event.note:
-                self._console.print(Text(f"{current.place} {event.trial.label}: {event.note}"))
+                text = f"{current.place} {event.trial.label}, {phase}: {event.note}"
+                self._console.print(Text(text))
 
     def _describe_result(self, record: Record, result: Result) -> str:
         """The speedup that the answer takes, with a mark where it is not sure, or the status with

@@ -7,7 +7,6 @@ Nothing here needs torch.
 from __future__ import annotations
 
 import json
-import math
 import os
 import sys
 import time
@@ -97,7 +96,7 @@ def _run_all(trial: Path, job: Job, log: ProcessLog) -> None:
     log.lease.take(ALONE)
     deadline = time.monotonic() + job.measure.timeout_s - RESERVE_S
     for which in MEASURING:
-        outcome = _run(trial, which, log)
+        outcome = _run(trial, which, log, deadline)
         _merge(outcome, which, log)
         if outcome.status != "ok":
             log.phase = outcome.phase or log.phase
@@ -170,7 +169,7 @@ def _shorten_places(diagnostics: Diagnostics) -> Diagnostics:
     return replace(diagnostics, graph_breaks=breaks)
 
 
-def _run(trial: Path, which: str, log: ProcessLog, deadline: float = math.inf) -> Outcome:
+def _run(trial: Path, which: str, log: ProcessLog, deadline: float) -> Outcome:
     """Run the script once."""
     known = json.dumps(asdict(LoopFacts.of(log.process.script or ScriptRun())))
     print("run of the script:", which, known, flush=True)  # into the log

@@ -3,8 +3,10 @@ called as they are and compiled.
 """
 
 import math
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from statistics import median_low
 
 import torch
 
@@ -54,12 +56,13 @@ class LoopBench(Bench):
     def __init__(self, device: torch.device, switch: ArmSwitch, loop: Loop) -> None:
         super().__init__(device)
         self._switch, self._loop = switch, loop
-        self._calls_per_step: float | None = None
-        self.is_per_call = False  # whether blocks were seen to differ in their calls of modules
+        self._num_calls = self._num_steps = 0  # of modules, in all blocks
+        self._differences: deque[float] = deque(maxlen=9)  # of blocks from the mean in their calls
+        self.is_per_call = False  # whether most blocks differ in them
 
     def block_s(self, arm: Arm, steps: int) -> Steps[float]:
         """Wall seconds of `steps` steps; where steps differ in their calls of modules, of as many
-        calls as such steps have had at first.
+        calls as such steps have on average.
         """
         yield from self.before_block(steps)
         before = self._switch.num_calls
@@ -70,9 +73,11 @@ class LoopBench(Bench):
         seconds, calls = self.clock() - start, self._switch.num_calls - before
         if not calls:
             return seconds
-        self._calls_per_step = self._calls_per_step or calls / steps
-        factor = self._calls_per_step * steps / calls
-        self.is_per_call |= abs(factor - 1) > MAX_CALLS_DIFFERENCE
+        self._num_calls += calls
+        self._num_steps += steps
+        factor = self._num_calls / self._num_steps * steps / calls
+        self._differences.append(abs(factor - 1))
+        self.is_per_call = median_low(self._differences) > MAX_CALLS_DIFFERENCE
         return seconds * factor if self.is_per_call else seconds
 
     def run(self, arm: Arm, steps: int) -> Iterable[None]:

@@ -166,13 +166,24 @@ def test_a_block_begins_where_its_epoch_has_room_for_it(
 def test_steps_that_differ_in_their_work_are_timed_by_their_calls(
     machine: Machine, bench: LoopBench
 ) -> None:
-    assert machine.run(bench.block_s(EAGER, 4)) == pytest.approx(0.2)
-    assert not bench.is_per_call
-    machine.calls_per_step = 4
-    assert machine.run(bench.block_s(EAGER, 4)) == pytest.approx(0.1)
+    """Steps with two calls and with six in turn, each of them four blocks; then without any."""
+    times = []
+    for number in range(8):
+        machine.calls_per_step = 6 if number % 2 else 2
+        times.append(machine.run(bench.block_s(EAGER, 4)))
     assert bench.is_per_call
+    assert times[-2] / times[-1] == pytest.approx(3, rel=0.2)  # they take equally long
     machine.calls_per_step = 0
     assert machine.run(bench.block_s(EAGER, 4)) == pytest.approx(0.2)
+
+
+def test_a_step_with_more_calls_now_and_then_changes_no_time(
+    machine: Machine, bench: LoopBench
+) -> None:
+    for number in range(12):
+        machine.calls_per_step = 3 if number % 6 == 5 else 2
+        assert machine.run(bench.block_s(EAGER, 10)) == pytest.approx(0.5)
+    assert not bench.is_per_call
 
 
 @pytest.mark.parametrize(("num_sizes", "least", "most"), [(1, 5, 15), (4, 5, 15), (8, 8, 16)])

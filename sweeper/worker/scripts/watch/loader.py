@@ -40,7 +40,7 @@ class LoaderPass:
 
     iterator: weakref.ref[_BaseDataLoaderIter]
     data: object  # the loader's data set
-    shapes: Counter[Shape]  # of all batches of the data set
+    shapes: Counter[Shape]  # of all batches of the data set that are as large
     reads_ahead: bool  # whether a batch may be made before the script asks for it
     ahead: deque[Any] = field(default_factory=deque)
     end: Exception | None = None  # what the script gets when `ahead` is empty
@@ -83,7 +83,7 @@ class LoaderWatch:
         self.num_since = 0  # batches since the last step
         self._data: dict[int, object] = {}  # data sets of training, by their identity
         self._votes = Counter[int]()  # steps before which they gave a batch
-        self._shapes: dict[int, Counter[Shape]] = {}
+        self._shapes: dict[tuple[int, int | None], Counter[Shape]] = {}
         self._last: Any = None  # batch; another one in the same memory is noticed
         self._keeps = True
         self._next, self._iter = _BaseDataLoaderIter.__next__, DataLoader.__iter__
@@ -124,7 +124,9 @@ class LoaderWatch:
     def _find_pass(self, iterator: _BaseDataLoaderIter) -> LoaderPass:
         if (one := self._passes.get(iterator)) is None:
             data = iterator._dataset
-            shapes = self._shapes.setdefault(id(data), Counter())
+            # an evaluation may take the same data in other batches
+            size = getattr(iterator._index_sampler, "batch_size", None)
+            shapes = self._shapes.setdefault((id(data), size), Counter())
             one = self._passes[iterator] = LoaderPass(weakref.ref(iterator), data, shapes, True)
         return one
 
