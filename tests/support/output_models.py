@@ -191,7 +191,7 @@ class Ties(nn.Module):
     def forward(self, x):
         logits = self.layer(x).repeat(1, 2)
         if torch.compiler.is_compiling():
-            logits[:, WIDTH:] *= 1 + 2 * torch.finfo(logits.dtype).eps
+            logits[:, WIDTH:] *= 1 + torch.finfo(logits.dtype).eps
         ids = logits.argmax(-1)
         if self.fault and torch.compiler.is_compiling():
             ids = (ids + 1) % WIDTH

@@ -64,7 +64,7 @@ def trial_of(model: Model, **changes: object) -> Trial:
         ),
         (
             Model("custom", "factories:leaves"),
-            ["calling it failed: ", "factories.py:327: SystemExit: 0"],
+            ["calling it failed: ", "factories.py:331: SystemExit: 0"],
         ),
     ],
     ids=lambda value: value.name if isinstance(value, Model) else None,

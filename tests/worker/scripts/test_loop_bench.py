@@ -177,12 +177,13 @@ def test_steps_that_differ_in_their_work_are_timed_by_their_calls(
     assert machine.run(bench.block_s(EAGER, 4)) == pytest.approx(0.2)
 
 
-def test_a_step_with_more_calls_now_and_then_changes_no_time(
-    machine: Machine, bench: LoopBench
-) -> None:
-    for number in range(12):
-        machine.calls_per_step = 3 if number % 6 == 5 else 2
+def test_a_call_more_now_and_then_changes_no_time(machine: Machine, bench: LoopBench) -> None:
+    def call_once_more(number: int) -> None:
+        machine.num_calls += number == 5
+
+    for _ in range(6):
         assert machine.run(bench.block_s(EAGER, 10)) == pytest.approx(0.5)
+        assert machine.run(bench.block_s(EAGER, 10), call_once_more) == pytest.approx(0.5)
     assert not bench.is_per_call
 
 
