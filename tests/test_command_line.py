@@ -166,10 +166,17 @@ COMMANDS = {
     "doctor": "sweeper.doctor --device cuda:99",
     "worker": "sweeper.worker --help",
 }
+IN_EACH_RUN = ("help", "report", "compare", "explain")
 CLOSED = (">&-", "2>/dev/full", "<&- >&- 2>&-", "<&- 2>&-")
 
 
-@pytest.mark.parametrize("command", COMMANDS.values(), ids=list(COMMANDS))
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, id=name, marks=() if name in IN_EACH_RUN else pytest.mark.slow)
+        for name, command in COMMANDS.items()
+    ],
+)
 def test_closed_streams_and_full_disks_change_no_exit_code(command: str, tmp_path: Path) -> None:
     archives.unpack("h200-resnet50-modes", tmp_path / "runs")
 
