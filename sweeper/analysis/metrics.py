@@ -12,6 +12,7 @@ from typing import Any
 
 from sweeper.core.record import (
     ARMS,
+    MAX_CALLS_DIFFERENCE,
     PERCENTILES,
     Latency,
     LoopRun,
@@ -122,9 +123,6 @@ def _percentile(arm: str, share: str) -> Metric:
     )
     is_compiled = arm == "compiled"
     return Metric(f"{arm}_{share}_s", meaning, read, needs_ok=is_compiled, mlflow=True, unit="ms")
-
-
-MAX_CALLS_DIFFERENCE = 0.05  # of modules in two loops, up to which their steps are alike
 
 
 def read_loop_step_s(process: Process) -> PerArm:

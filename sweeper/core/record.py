@@ -55,6 +55,8 @@ MAX_VOID_ROUNDS = 3  # measuring stops after this many
 NO_REASON = "no reason given"  # by torch
 # Why a round is void in which a script did more than train: this says nothing of the compiler.
 READ_LOADER, SAVED_FILE = "the script read another loader", "the script saved a file"
+# of a script's modules in two blocks or loops, up to which their steps are alike
+MAX_CALLS_DIFFERENCE = 0.05
 EVALUATED = "the script called its modules without gradients"
 
 

@@ -14,6 +14,7 @@ from sweeper.core.protocol import Job
 from sweeper.core.record import (
     ARMS,
     EVALUATED,
+    MAX_CALLS_DIFFERENCE,
     READ_LOADER,
     SAVED_FILE,
     Accuracy,
@@ -44,7 +45,6 @@ from .watch.patches import Patches
 EAGER_STEPS = 4  # of runs that begin in eager
 TO_NEXT_EPOCH = 8  # steps in which a library begins another epoch that has taken batches ahead
 MAX_MORE_ROUNDS = 8  # times as many, where blocks have to be shorter
-MAX_CALLS_DIFFERENCE = 0.05  # of modules in two blocks, up to which their steps are alike
 
 
 class LoopBench(Bench):

@@ -3,6 +3,7 @@
 import sys
 import weakref
 from traceback import walk_stack
+from types import FrameType
 
 import torch
 
@@ -74,9 +75,11 @@ def is_called_to_train(module: torch.nn.Module) -> bool:
     )
 
 
-def find_script_line() -> str:
-    """`file:line` of the innermost frame that belongs to no library; "" where there is none."""
-    for frame, line in walk_stack(sys._getframe(2)):
+def find_script_line(inner: FrameType | None = None) -> str:
+    """`file:line` of the innermost frame that belongs to no library, from the caller's caller or
+    from `inner` on; "" where there is none.
+    """
+    for frame, line in walk_stack(inner or sys._getframe(2)):
         if is_users(frame.f_code.co_filename):
             return name_place(frame.f_code.co_filename, line)
     return ""

@@ -7,11 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from traceback import walk_stack
-
-from sweeper.worker.source_lines import is_users, name_place
 
 from .loop import Loop
+from .modules import find_script_line
 
 MAX_SILENCE_S = 60.0
 
@@ -41,12 +39,7 @@ def watch_silence(
 
 
 def _describe(loop: Loop, script: int, silent_s: float) -> str:
-    frame = sys._current_frames().get(script)
-    places = [
-        name_place(item.f_code.co_filename, line)
-        for item, line in walk_stack(frame)
-        if is_users(item.f_code.co_filename)
-    ]
-    where = f" at {places[0]}" if places else ""
+    line = find_script_line(sys._current_frames().get(script))
+    where = f" at {line}" if line else ""
     batches = loop.loader.num_since
     return f"no step for {silent_s:.0f} s: the script is{where}, and took {batches} batches since"
