@@ -12,11 +12,12 @@ bfloat16 are further from the truth than they are long), size(compiled) >= size(
 The rule of direction, of the projection p(step) = <step, reference> / <reference, reference>, which
 errors of rounding hardly move, since they point anywhere:
 
-    min p(eager) - margin <= p(compiled) <= max p(eager) + margin
+    min(p(eager), 1) - margin <= p(compiled) <= max(p(eager), 1) + margin
 
-where the margin is a share of eager's relative error, and at most MAX_MARGIN in tensors of many
-numbers. It is asked of the gradients of each stage of the model as well, and sees a gradient that
-is negated or scaled within eager's errors.
+over the steps of eager; a step that is nearer to the reference than eager is not wrong. The margin
+is a share of eager's relative error, and at most MAX_MARGIN in tensors of many numbers. It is asked
+of the gradients of each stage of the model as well, and sees a gradient that is negated or scaled
+within eager's errors.
 
 Compiled code sums in another order than eager does, so it may be a few times further from the
 truth. The form of the rule of size is that of torch's own benchmark suite, `same` in
@@ -326,8 +327,8 @@ class Span(NamedTuple):
     margin: float
 
     def share(self, projection: float) -> float:
-        """By how much a projection lies beyond the span, in margins."""
-        beyond = max(self.low - projection, projection - self.high)
+        """By how much a projection lies beyond the span and the reference, in margins."""
+        beyond = max(min(self.low, 1.0) - projection, projection - max(self.high, 1.0))
         return math.inf if math.isnan(beyond) else max(beyond, 0.0) / self.margin
 
     def nearest(self, compiled: float) -> PerArm:

@@ -547,6 +547,19 @@ def test_share_of_a_margin_begins_at_the_ends_of_the_span(projection: float, sha
     assert Span(0.9, 1.1, 0.2).share(projection) == pytest.approx(share)
 
 
+@pytest.mark.parametrize(
+    ("eager", "compiled", "passed"),
+    [(0.74, 0.97, True), (0.74, 1.19, True), (0.74, 1.21, False), (0.74, 0.53, False)],
+)
+def test_step_that_is_nearer_to_the_reference_than_eager_is_right(
+    eager: float, compiled: float, passed: bool
+) -> None:
+    found = judge(
+        alternating(0.0, 1.0), alternating(0.8, eager), alternating(0.8, compiled), "reduced"
+    )
+    assert found.passed is passed
+
+
 def test_gradient_that_is_as_long_as_its_error_is_no_noise_for_its_size_but_for_its_update() -> (
     None
 ):
