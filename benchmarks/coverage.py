@@ -1,11 +1,11 @@
-"""How often the 95 % intervals of the program hold the truth, on simulated records whose truth is
-known.
+"""How often the 95 % intervals of the program hold the truth, and how often its sure answers are
+wrong, on simulated records whose truth is known.
 
     python benchmarks/coverage.py [--repeats 4000]
 
 Each simulated process has a true log ratio and blocks that scatter around it; records of such
-processes go through `derive` like measured ones, medians and all. Prints the Markdown table of
-docs/results/coverage.md. The seed is fixed.
+processes go through `derive` like measured ones, medians and all. Prints the Markdown tables
+of docs/results/coverage.md. The seed is fixed.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sweeper.analysis import stats
 from sweeper.analysis.derive import derive
-from sweeper.analysis.flags import is_resolved
+from sweeper.analysis.flags import find_disturbances, find_flags, is_resolved
+from sweeper.analysis.gains import MIN_GAIN, can_become_sure, find_gain
 from sweeper.analysis.stats import Interval
-from sweeper.core.record import PerArm, Process, Record, Round
+from sweeper.core.record import Accuracy, PerArm, Process, Record, Round
 from sweeper.core.settings import MIN_PROCESSES_FOR_TARGET, Measure
 from sweeper.core.trial import Labels, Model, Trial
 from sweeper.loading.entries import Entry
@@ -49,6 +50,8 @@ class Outcome:
 
     interval: Interval | None
     truth: float = SPEEDUP
+    processes: int = 0
+    says: str | None = None  # the sure answer; None: it is not sure
 
 
 @dataclass(frozen=True)
@@ -89,8 +92,10 @@ def records(
     compiled_s = (
         EAGER_S * STEPS * np.exp(block_noise(random, shape, autocorrelation) - logs[..., None])
     )
-    busy = PerArm(EAGER_S, EAGER_S / SPEEDUP / 2) if host else None
-    for of_record in zip(eager_s.tolist(), compiled_s.tolist(), strict=True):
+    half_s = EAGER_S * np.exp(-logs.mean(axis=1)) / 2
+    for *of_record, busy_s in zip(
+        eager_s.tolist(), compiled_s.tolist(), half_s.tolist(), strict=True
+    ):
         processes = [
             Process(
                 index,
@@ -98,8 +103,9 @@ def records(
                 cold=False,
                 steps_per_block=STEPS,
                 rounds=tuple(Round("AB", *blocks) for blocks in zip(eager, compiled, strict=True)),
-                device_time_s=busy,
+                device_time_s=PerArm(EAGER_S, busy_s) if host else None,
                 device_kernels=PerArm(100, 100),
+                accuracy=Accuracy("float64", True),
             )
             for index, (draw, eager, compiled) in enumerate(zip(draws, *of_record, strict=True))
         ]
@@ -163,6 +169,52 @@ def sequential(
             if count == most or is_resolved(derive(so_far), target):
                 yield Outcome(interval_of(so_far))
                 break
+
+
+TRUTHS = 0.7, 3.0  # speedups, uniform in their logs
+NEAR_TRUTHS = 1.0, 1.1
+OUTLIER = 0.05  # of the log, in one process of twenty
+
+
+def until_sure(
+    random: np.random.Generator,
+    repeats: int,
+    *,
+    sd: float,
+    truths: tuple[float, float] = TRUTHS,
+    apart: float = 0.0,
+    drift: float = 0.0,
+    outliers: float = 0.0,
+    host: bool = False,
+) -> Iterator[Outcome]:
+    """One process after the other until the answer is sure, by the rule of the runner.
+
+    With `apart` a process has one of two speeds; by `drift` each process is slower than the one
+    before it; `outliers` is the share of processes that are off by `OUTLIER`.
+    """
+    measure = Measure()
+    most, shape = measure.process_limit, (repeats, measure.process_limit)
+    logs_of_truth = random.uniform(*map(math.log, truths), repeats)
+    logs = logs_of_truth[:, None] + random.normal(0, sd, shape)
+    logs += apart * ((random.random(shape) < 0.5) - 0.5)
+    logs += drift * (np.arange(most) - (most - 1) / 2)
+    logs += OUTLIER * random.choice([-1, 0, 1], shape, p=[outliers / 2, 1 - outliers, outliers / 2])
+    truths_of_records = np.exp(logs_of_truth).tolist()
+    for record, truth in zip(
+        records(random, logs, [0] * most, host=host), truths_of_records, strict=True
+    ):
+        for count in range(measure.process_minimum, most + 1):
+            so_far = replace(record, processes=record.processes[:count])
+            result = derive(so_far)
+            if count == most or not can_become_sure(so_far, result, measure):
+                break
+        flagged = replace(so_far, flags=find_flags(so_far, result, measure))
+        disturbances = find_disturbances(flagged)
+        found = find_gain(TRIAL.device, result, flagged.flags, disturbances, None)
+        says = None
+        if found and not found.why_unsure:
+            says = "compile" if found.gain.low > found.turn else "stay eager"
+        yield Outcome(interval_of(so_far), truth, count, says)
 
 
 TRIALS = 16  # of a mixed sweep, half of them host-bound
@@ -323,6 +375,44 @@ def scenarios() -> list[Scenario]:
     return rows
 
 
+def sequential_scenarios() -> list[Scenario]:
+    """Every row of the table of answers."""
+    rows = [
+        Scenario("any speedup", f"sd {sd:.1%}", partial(until_sure, sd=sd))
+        for sd in (0.001, 0.003, 0.01, 0.03)
+    ]
+    rows += [
+        Scenario("1.0 to 1.1", f"sd {sd:.1%}", partial(until_sure, sd=sd, truths=NEAR_TRUTHS))
+        for sd in (0.001, 0.003, 0.01, 0.03)
+    ]
+    rows += [
+        Scenario(
+            "any speedup",
+            "two speeds of the host, 27 % apart, sd 1.0%",
+            partial(until_sure, sd=0.01, apart=APART, host=True),
+        ),
+        Scenario("any speedup", "host-bound, sd 3.0%", partial(until_sure, sd=0.03, host=True)),
+        Scenario(
+            "any speedup",
+            "drift of 0.2% a process, sd 0.3%",
+            partial(until_sure, sd=0.003, drift=0.002),
+        ),
+        Scenario(
+            "any speedup",
+            "one process of 20 off by 5%, sd 0.3%",
+            partial(until_sure, sd=0.003, outliers=0.05),
+        ),
+    ]
+    return rows
+
+
+def share_wrong(found: Sequence[Outcome]) -> float:
+    """Share of the sure answers that are wrong."""
+    sure = [item for item in found if item.says]
+    wrong = [item for item in sure if (item.says == "compile") != (item.truth > 1 + MIN_GAIN)]
+    return len(wrong) / len(sure) if sure else math.nan
+
+
 def outcomes(scenario: Scenario, repeats: int) -> list[Outcome]:
     """Simulated anew from a seed of the scenario's own, whatever else runs."""
     random = np.random.default_rng([SEED, *scenario.text.encode()])
@@ -360,6 +450,20 @@ def main() -> None:
         print(
             f"| {scenario.kind} | {scenario.text} | {coverage(found):.1%} | "
             f"{half_width(found):.2%} |",
+            flush=True,
+        )
+    print(
+        "\n| speedups | simulated | sure | of these wrong | processes | coverage |\n"
+        "| --- | --- | --- | --- | --- | --- |"
+    )
+    for scenario in sequential_scenarios():
+        found = outcomes(scenario, repeats)
+        with_interval = [item for item in found if item.interval]
+        sure = sum(item.says is not None for item in found) / len(found)
+        processes = fmean(item.processes for item in found)
+        print(
+            f"| {scenario.kind} | {scenario.text} | {sure:.1%} | {share_wrong(found):.1%} | "
+            f"{processes:.1f} | {coverage(with_interval):.1%} |",
             flush=True,
         )
 

@@ -5,6 +5,7 @@ headroom, and the share of waiting from which an arm is host-bound.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import ARMS, Accuracy, PerArm, Process, Record, of_arm
@@ -19,6 +20,7 @@ from .stats import (
     mean_over_draws,
     median_of,
     ratio_of,
+    t_quantile,
 )
 
 # with fewer compile caches, an interval describes these compiled artifacts alone
@@ -229,15 +231,20 @@ def _estimate(
     kernels anew.
 
     A host-bound mean over few processes gets no variance, and so no interval: the range of
-    processes is shown.
+    processes is shown. Over more of them its interval holds all of them, since a host may have two
+    speeds, of which one was seen once.
     """
     draws = group_logs_by_draw((process.draw, read(process)) for process in measured)
     if not draws:
         return None
     estimate = mean_over_draws(draws, len(draws) >= MIN_DRAWS_FOR_INTERVAL)
-    if is_host_bound and len(measured) < MIN_PROCESSES_IF_HOST_BOUND:
+    if not is_host_bound or estimate.variance is None:
+        return estimate
+    if len(measured) < MIN_PROCESSES_IF_HOST_BOUND:
         return Estimate(estimate.log, count=estimate.count)
-    return estimate
+    furthest = max(abs(log - estimate.log) for log in chain.from_iterable(draws))
+    held = (furthest / t_quantile(estimate.degrees)) ** 2
+    return replace(estimate, variance=max(estimate.variance, held))
 
 
 def _add_headroom(result: Result) -> Result:

@@ -385,7 +385,7 @@ FLAGS: Mapping[str, Flag] = {
     ),
     "single_process": Flag(
         "one process, so there is no interval",
-        todo="`measure.processes=3` gives an interval.",
+        todo="`measure=trusted` gives an interval.",
         rank=HOUSEKEEPING,
         why="the report shows no interval",
         of_trial=lambda record, _: record.status == "ok" and len(record.processes) == 1,

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from .errors import ConfigError, nearest
 from .record import PHASES
 
+MIN_PROCESSES, MAX_PROCESSES = 2, 8  # of a trial whose answer decides how many
 # stopping early at a narrow interval by chance makes intervals too narrow
-MIN_PROCESSES_FOR_TARGET = 5
+MIN_PROCESSES_FOR_TARGET, MAX_PROCESSES_FOR_TARGET = 5, 15
 MAX_TARGET = 0.5
 POSITIVE = (
     "processes", "draws", "max_processes", "rounds", "rounds_s", "target", "timeout_s", "warmup_s",
@@ -33,12 +34,14 @@ class Measure:
     `sweeper.worker.measurement.bench`.
     """
 
-    processes: int = 3  # fresh worker processes per draw
+    # fresh worker processes per draw; null: two, and more of them until the answer is sure
+    processes: int | None = None
     draws: int = 1  # private compile caches, each compiled cold once
     # Go on with more processes until the interval's half-width is this share of the speedup, e.g.
     # 0.01.
     target: float | None = None
-    max_processes: int = 15  # maximum of processes of a trial with a target
+    # maximum of processes of a trial that goes on until it is sure (null: 8) or has its target (15)
+    max_processes: int | None = None
     rounds: int = 10  # maximum of rounds of a process; each times one block of both arms
     # Wall seconds of rounds after which no other pair of rounds begins; null: all rounds run,
     # however long they take.
@@ -61,26 +64,42 @@ class Measure:
     seed: int = 1337  # of weights, inputs and labels
 
     @property
+    def goes_on_until_sure(self) -> bool:
+        """Whether the answer of a trial decides how many processes it gets."""
+        return self.processes is None and self.draws == 1 and self.target is None
+
+    @property
+    def per_draw(self) -> int:
+        """The processes of a draw, at least."""
+        return self.processes or MIN_PROCESSES
+
+    @property
     def process_limit(self) -> int:
         """The maximum of processes of one trial."""
-        if self.target is None:
-            return self.processes * self.draws
-        return max(self.processes, self.max_processes)
+        if self.target is not None:
+            most = self.max_processes or MAX_PROCESSES_FOR_TARGET
+        elif self.goes_on_until_sure:
+            most = self.max_processes or MAX_PROCESSES
+        else:
+            return self.per_draw * self.draws
+        return max(self.per_draw, most)
 
     @property
     def process_minimum(self) -> int:
         """The minimum of processes of one trial that goes well."""
         if self.target is None:
-            return self.process_limit
-        return max(self.processes, MIN_PROCESSES_FOR_TARGET)
+            return self.per_draw * self.draws
+        return max(self.per_draw, MIN_PROCESSES_FOR_TARGET)
 
     def figure_settings(self) -> dict[str, object]:
-        """The settings that change figures, by name; without a target there is no maximum of
-        processes.
+        """The settings that change figures, by name; a number of processes that the answer decides
+        is none, and only a target has a maximum.
         """
         settings = {name: getattr(self, name) for name in (*SAMPLING, *TIMING)}
         if self.target is None:
             del settings["max_processes"]
+        if self.goes_on_until_sure:
+            del settings["processes"]
         return settings
 
 
@@ -141,7 +160,7 @@ def check_settings(settings: Settings) -> Settings:
             raise ConfigError(
                 f"{target}: a share of the speedup, at most {MAX_TARGET}; write 0.02 for 2 %"
             )
-        if measure.draws > 1 or measure.max_processes < MIN_PROCESSES_FOR_TARGET:
+        if measure.draws > 1 or measure.process_limit < MIN_PROCESSES_FOR_TARGET:
             raise ConfigError(
                 f"{target}: it wants measure.draws=1 and measure.max_processes of at least "
                 f"{MIN_PROCESSES_FOR_TARGET}, so many processes are measured before the first look "

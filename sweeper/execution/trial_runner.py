@@ -18,6 +18,7 @@ from pathlib import Path
 
 from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import is_resolved
+from sweeper.analysis.gains import can_become_sure
 from sweeper.core.files import make_way, write_text
 from sweeper.core.protocol import NOT_UNDERSTOOD, Job, Outcome, Phase, ProtocolError
 from sweeper.core.record import Inspection, Process
@@ -84,26 +85,33 @@ class TrialRun(Draft):
         write_text(self.paths.trial, job.dumps())
 
     def needs_process(self) -> bool:
-        """Whether a further process is wanted; with a target, the interval so far decides."""
-        measure = self.settings.measure
-        if self.num_processes >= measure.process_limit or self.record.status != "ok":
+        """Whether a further process is wanted: from a minimum on the answer so far decides, or with
+        a target the interval.
+        """
+        measure, record = self.settings.measure, self.record
+        if self.num_processes >= measure.process_limit or record.status != "ok":
             return False
-        if measure.target is None or self.num_processes < measure.process_minimum:
+        if self.num_processes < measure.process_minimum:
             return True
-        return not is_resolved(derive(self.record), measure.target)
+        result = derive(record)
+        if measure.target is not None:
+            return not is_resolved(result, measure.target)
+        return can_become_sure(record, result, measure)
 
     def choose_process(self) -> WorkerCall:
-        """Choose the next process. It needs no check where an earlier process of its draw verified
+        """Choose the next process. It needs no check where an earlier process of its draw judged
         the same code.
         """
         index, measure, done = self.num_processes, self.settings.measure, self.record.processes
-        draw, index_in_draw = (0, index) if measure.target else divmod(index, measure.processes)
+        draw, index_in_draw = 0, index
+        if measure.draws > 1:
+            draw, index_in_draw = divmod(index, measure.per_draw)
         arguments = ["--index", str(index), "--draw", str(draw)]
         if index_in_draw == 0:
             arguments.append("--cold")
-        verified = self._find_verified(draw)
-        if verified and verified.artifact:
-            arguments += ["--checked", verified.artifact]
+        judged = self._find_judged(draw)
+        if judged and judged.artifact:
+            arguments += ["--checked", judged.artifact]
         if done and done[0].steps_per_block:
             arguments += ["--steps-per-block", str(done[0].steps_per_block)]
         return WorkerCall(arguments, index, self.paths.cache(draw), self.paths.log(index), draw)
@@ -116,9 +124,9 @@ class TrialRun(Draft):
         if process := outcome.process:
             # one that was not checked gets the verdict on the same code
             if process.rounds and not process.accuracy:
-                verified = self._find_verified(process.draw)
-                if verified and verified.accuracy and verified.artifact == process.artifact:
-                    accuracy = replace(verified.accuracy, of_process=verified.index)
+                judged = self._find_judged(process.draw)
+                if judged and judged.accuracy and judged.artifact == process.artifact:
+                    accuracy = replace(judged.accuracy, of_process=judged.index)
                     process = replace(process, accuracy=accuracy)
             self.add(processes=(*record.processes, process))
         self.add(
@@ -131,10 +139,10 @@ class TrialRun(Draft):
         )
         self.num_processes += 1
 
-    def _find_verified(self, draw: int) -> Process | None:
-        """Find the first process of a draw whose code has passed the check."""
+    def _find_judged(self, draw: int) -> Process | None:
+        """Find the first process of a draw whose code was checked, and not found wrong."""
         for process in self.record.processes:
-            if process.draw == draw and process.accuracy and process.accuracy.passed:
+            if process.draw == draw and process.accuracy and process.accuracy.passed is not False:
                 return process
         return None
 

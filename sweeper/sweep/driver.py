@@ -170,7 +170,7 @@ class _Sweep:
     def announce(self, plan: Plan, placement: Placement) -> None:
         settings, measure = self.settings, self.settings.measure
         processes = f"{measure.process_limit} processes"
-        if measure.target is not None:
+        if measure.process_minimum < measure.process_limit:
             processes = f"{measure.process_minimum} to {processes}"
         elif measure.process_limit == 1:
             processes = "1 process"

@@ -23,7 +23,7 @@ from sweeper.core.record import Record
 from sweeper.core.trial import Trial
 from sweeper.execution.scheduler import Event, Finished, Started
 from sweeper.loading.entries import Entry
-from sweeper.report.answers.gains import find_candidate
+from sweeper.report.answers.candidates import find_candidate
 from sweeper.report.columns.formats import duration, ratio
 
 
@@ -103,7 +103,7 @@ class Progress:
             return "[green]ok[/green]"
         mark = "?" if one.why_unsure else ""
         self.has_unsure |= bool(mark)
-        text = f"{ratio(one.gain.value)}x{mark} {one.gain.bounds}"
+        text = f"{ratio(one.gain.value)}x{mark} {one.bounds}"
         if one.of_loop:
             text = f"loop {text}, step {ratio(ratio_of(result.speedup))}x"
         return f"[green]{escape(text)}[/green]"

@@ -181,10 +181,11 @@ def read_measure(of_record: Mapping[str, Any]) -> Measure | None:
 
 
 def is_alike(kept: Kept, measure: Measure) -> bool:
-    """Whether a record was measured with the same settings that change figures; an unknown one
-    counts as alike.
+    """Whether a record was measured with the same settings that change figures; one that is unknown
+    or not used on either side counts as alike.
     """
-    return kept.figure_settings in ({}, measure.figure_settings())
+    now = measure.figure_settings()
+    return all(now[name] == was for name, was in kept.figure_settings.items() if name in now)
 
 
 def require_same_settings(sweep: str, kept: Iterable[Kept], measure: Measure) -> None:

@@ -111,7 +111,8 @@ class ModelSubject(Judged, Subject):
         self._require_finite(self.eager, EagerError)
         # which one an output decides shows in the first step
         log.settings["loss"] = self.loss_name
-        self._measure_memory(self.eager, log)
+        if not log.slot.is_repeated:
+            self._measure_memory(self.eager, log)
 
     def compile(self, log: ProcessLog) -> None:
         log.counters = CompileCounters(keep_compiled=self.eager.compiles_kernels)
@@ -178,6 +179,8 @@ class ModelSubject(Judged, Subject):
         if accuracy.passed is False:
             log.add(accuracy=accuracy)
             require_right(accuracy)
+        if log.slot.is_repeated:
+            return
         with log.enter("memory"):
             # what only the eager arm keeps is not the compiled arm's memory
             if self.trial.compile.has_optimizer and self.optimizers[0] is not None:

@@ -35,6 +35,13 @@ class ProcessSlot:
     checked: str | None = None
     steps_per_block: int | None = None
 
+    @property
+    def is_repeated(self) -> bool:
+        """Whether an earlier process has checked code of this draw, and measured its memory and the
+        time of the host.
+        """
+        return self.checked is not None
+
 
 @dataclass
 class ProcessLog:

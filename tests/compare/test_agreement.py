@@ -14,8 +14,8 @@ from sweeper.compare.pairs import Pair, read_sides
 from sweeper.compare.verdicts import JudgedPair, judge
 from sweeper.loading.entries import load
 from sweeper.loading.sources import SweepFolder
+from sweeper.report.answers.candidates import Candidate, find_candidate
 from sweeper.report.answers.decision import Answer, choose_all
-from sweeper.report.answers.gains import Candidate, find_candidate
 
 Judged = list[tuple[Answer, Candidate, JudgedPair]]
 

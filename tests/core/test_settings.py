@@ -58,6 +58,26 @@ def test_settings_that_make_no_sense_are_refused(given: Settings, says: str) -> 
     assert says in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "least", "most"),
+    [
+        ({}, 2, 8),
+        ({"max_processes": 4}, 2, 4),
+        ({"max_processes": 1}, 2, 2),
+        ({"processes": 1}, 1, 1),
+        ({"processes": 3, "max_processes": 8}, 3, 3),
+        ({"draws": 3}, 6, 6),
+        ({"target": 0.02}, 5, 15),
+    ],
+)
+def test_the_answer_decides_how_many_processes_there_are_where_no_number_is_given(
+    given: dict[str, Any], least: int, most: int
+) -> None:
+    measure = Measure(**given)
+    assert (measure.process_minimum, measure.process_limit) == (least, most)
+    assert measure.goes_on_until_sure is (given.keys() <= {"max_processes"})
+
+
 def test_most_processes_of_a_trial() -> None:
     assert Measure(processes=3, draws=2, max_processes=15).process_limit == 6
     assert Measure(processes=3, target=0.02, max_processes=15).process_limit == 15
@@ -78,13 +98,13 @@ def test_limits_change_no_figure_and_a_maximum_only_where_there_is_a_target() ->
 
 
 def test_defaults_are_those_of_the_docs() -> None:
-    """A trial is measured in three processes of ten rounds; MLflow, locks and a smaller batch are
-    on.
+    """A trial is measured in processes of ten rounds until it is sure; MLflow, locks and a smaller
+    batch are on.
     """
     assert to_json(Settings("s")) == {
         "sweep": "s", "device": None, "dry_run": False, "retry": "failed", "inspect": False,
         "measure": {
-            "processes": 3, "draws": 1, "target": None, "max_processes": 15, "rounds": 10,
+            "processes": None, "draws": 1, "target": None, "max_processes": None, "rounds": 10,
             "rounds_s": None,
             "block_s": None, "block_steps": None, "clock": "block", "energy": False,
             "warmup_s": 10.0,

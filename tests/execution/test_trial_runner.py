@@ -713,6 +713,33 @@ def test_target_asks_for_processes_until_the_interval_is_narrow(
     assert [process.cold for process in record.processes].count(True) == 1
 
 
+JUDGED = """\
+say(Outcome("ok", process=replace(process(), accuracy=Accuracy("float64", {passed}))))
+"""
+
+
+@pytest.mark.parametrize(
+    ("speedups", "passed", "processes"),
+    [
+        ("2.0 2.001", True, 2),
+        ("0.8 0.801", True, 2),
+        ("1.2 1.8", True, 5),  # each above 1.05, but two lie 40 % apart
+        ("1.1 1.101", True, 4),  # two processes are sure beyond 10 % of 1.05, three beyond 5 %
+        ("1.0 1.1", True, 6),
+        ("1.0 1.1", None, 2),
+    ],
+    ids=["compile", "eager", "scatters", "near the turn", "at the turn", "not verified"],
+)
+def test_processes_are_added_until_the_answer_is_sure(
+    run, monkeypatch: pytest.MonkeyPatch, speedups: str, passed: bool | None, processes: int
+) -> None:
+    monkeypatch.setenv("SPEEDUPS", speedups)
+    record = run(JUDGED.format(passed=passed), processes=None, max_processes=6)
+    assert len(record.processes) == processes
+    assert {process.draw for process in record.processes} == {0}
+    assert [process.cold for process in record.processes].count(True) == 1
+
+
 @pytest.mark.parametrize("status", ["timeout", "interrupted"])
 def test_worker_that_is_busy_is_given_a_moment_to_write_its_stack(
     run, trial: Trial, monkeypatch: pytest.MonkeyPatch, in_empty_folder: Path, status: str

@@ -43,7 +43,7 @@ OTHERS = {
     "rounds_s": 2.0,
     "block_s": 1.0, "block_steps": 7, "clock": "step", "energy": True,
 }  # fmt: skip
-OLD = Measure()
+OLD = Measure(processes=3)
 
 
 @pytest.fixture
@@ -80,6 +80,14 @@ def test_each_setting_is_one_that_changes_figures_or_a_limit() -> None:
     """Whoever adds a setting decides."""
     assert {*SAMPLING, *TIMING} == OTHERS.keys()
     assert {item.name for item in dataclasses.fields(Measure)} == OTHERS.keys() | LIMITS.keys()
+
+
+def test_a_number_of_processes_that_the_answer_decides_is_no_difference(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store(trials[0])
+    assert resume(trials, Measure(), monkeypatch) == [trials[1].id]
+    assert resume(trials, Measure(max_processes=4), monkeypatch) == []
 
 
 @pytest.mark.parametrize("name", [name for name in OTHERS if name != "max_processes"])

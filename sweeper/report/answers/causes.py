@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sweeper.analysis.flags import FLAGS
+from sweeper.analysis.gains import MIN_GAIN
 from sweeper.analysis.meanings import CAUSES
 from sweeper.core.backends import CONTROLS
 from sweeper.core.libraries import SCRIPT
@@ -17,7 +18,6 @@ from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import count, figure, join, join_lines, percent, prefix, ratio
 
 from .decision import GRAPH_MODES
-from .gains import MIN_GAIN
 
 WAITS = "the device waits for the host"
 GRAPHS = "mode=reduce-overhead launches its kernels all at once"

@@ -15,6 +15,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
+from sweeper.analysis.gains import MIN_GAIN
 from sweeper.analysis.margins import find_unsampled
 from sweeper.analysis.stats import ratio_of
 from sweeper.core.backends import CONTROLS
@@ -22,7 +23,7 @@ from sweeper.core.trial import Trial
 from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import duration, join, prefix, ratio, shorten_names
 
-from .gains import MIN_GAIN, Candidate, find_candidate, name_mode
+from .candidates import Candidate, find_candidate, name_mode
 from .speedups import memory_change_percent, show_memory_change
 from .trials import rank_mode
 
@@ -141,7 +142,7 @@ def show_gain(one: Candidate) -> str:
     """E.g. `1.28x [1.25, 1.31], 1.29x by the device`, or `1.28x (1.25 to 1.31)` with the margin of
     one process; of a script its loop before its step.
     """
-    shown = f"{one.shown}x {one.gain.bounds}"
+    shown = f"{one.shown}x {one.bounds}"
     step = f"step {ratio(ratio_of(one.result.speedup))}x" if one.of_loop else ""
     device = f"{ratio(one.device.value)}x by the device" if one.device else ""
     return join((shown, step, device), ", ")

@@ -10,6 +10,7 @@ from itertools import chain
 from statistics import fmean, geometric_mean
 
 from sweeper.analysis.flags import UNVERIFIED
+from sweeper.analysis.gains import MIN_GAIN
 from sweeper.analysis.stats import Estimate, difference, ratio_of
 from sweeper.core.ladder import COMPILED_RUNGS, EAGER_RUNGS
 from sweeper.loading.entries import Entry
@@ -18,7 +19,7 @@ from sweeper.loading.ladder import Ladder, Step
 from sweeper.report.columns import cell
 from sweeper.report.columns.formats import count, estimated, join, prefix, ratio
 
-from .gains import MIN_GAIN, find_doubts
+from .candidates import find_doubts
 from .trials import show_axis
 
 MAX_SENTENCES = 3  # of a verdict

@@ -17,7 +17,7 @@ from sweeper.core.trial import Precision
 from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import count
 
-from .gains import find_doubts
+from .candidates import find_doubts
 from .trials import rank_mode
 
 NamedPrecision = tuple[str, Precision]

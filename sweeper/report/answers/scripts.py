@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sweeper.analysis.derive import predict_loop_speedup
+from sweeper.analysis.gains import MIN_GAIN
 from sweeper.analysis.stats import ratio_of
 from sweeper.core.record import TORCH_NN, CompileCall, PerArm, ScriptRun
 from sweeper.core.serialization import drop_defaults
@@ -15,8 +16,8 @@ from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import duration, figure, join, percent, prefix, ratio
 
 from . import trajectories
+from .candidates import Candidate, find_candidate
 from .decision import OPEN, Answer
-from .gains import MIN_GAIN, Candidate, find_candidate
 from .trials import find_varying, show_axes
 
 # torch compiles a frame for so many shapes that differ in more than one size, then runs it eager.

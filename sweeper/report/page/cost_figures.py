@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from sweeper.loading.entries import Entry
-from sweeper.report.answers.gains import find_candidate
+from sweeper.report.answers.candidates import find_candidate
 from sweeper.report.answers.speedups import (
     mark_upper_bound,
     peak_ratio,

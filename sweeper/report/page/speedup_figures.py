@@ -8,9 +8,10 @@ from itertools import chain
 from typing import Any
 
 from sweeper.analysis.flags import UNVERIFIED, leave_out_housekeeping
+from sweeper.analysis.gains import Gain
 from sweeper.analysis.stats import ratio_of
 from sweeper.loading.entries import Entry
-from sweeper.report.answers.gains import Gain, find_candidate
+from sweeper.report.answers.candidates import find_candidate
 from sweeper.report.answers.groups import ALL, AMP, FP32, Group
 from sweeper.report.answers.model_points import GroupKey
 from sweeper.report.answers.speedups import (

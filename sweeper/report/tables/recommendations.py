@@ -30,10 +30,11 @@ one, the sweeps of all trials |
 
 from collections.abc import Sequence
 
+from sweeper.analysis.gains import MIN_GAIN
 from sweeper.loading.entries import Entry
+from sweeper.report.answers.candidates import Candidate
 from sweeper.report.answers.decision import OPEN, Answer
 from sweeper.report.answers.findings import Findings
-from sweeper.report.answers.gains import MIN_GAIN, Candidate
 from sweeper.report.answers.speedups import peak_ratio
 from sweeper.report.answers.trials import name_sweep
 from sweeper.report.columns.column import MARKDOWN, PAGE, Column, lift
@@ -103,7 +104,7 @@ class RecommendationsTable(TableSpec[Answer]):
                 lambda one: one.gain.value,
                 float,
                 title="speedup",
-                text=lambda one: f"{one.shown} {one.gain.bounds}",
+                text=lambda one: f"{one.shown} {one.bounds}",
             )
         ),
         _of_best(Column("speedup_low", lambda one: one.gain.low, float)),

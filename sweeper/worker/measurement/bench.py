@@ -34,12 +34,12 @@ from sweeper.worker.failures import MismatchError, UnsteadyError
 from sweeper.worker.models.batches import Batch, find_tensors
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
-MIN_BLOCK_S = {"cuda": 0.3, "cpu": 0.1}
-MIN_BLOCK_STEPS = {"cuda": 8, "cpu": 2}
+MIN_BLOCK_S = {"cuda": 0.2, "cpu": 0.1}
+MIN_BLOCK_STEPS = {"cuda": 2, "cpu": 2}
 STEPS_BEFORE_BLOCK = 2
 MIN_BLOCK_FRACTION = 0.8  # of the minimum length: a block shorter than this is made longer
 MAX_STEP_TIME_DIFFERENCE = 0.05  # the step times at K and at 2K agree when they differ by less
-MAX_DOUBLINGS = 2
+MAX_DOUBLINGS = 1
 # blocks this long are not doubled: the milliseconds at their start and end are negligible
 MAX_DOUBLED_BLOCK_S = 1.0
 # warm-up ends when the last three readings lie within this range

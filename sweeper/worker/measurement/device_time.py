@@ -22,7 +22,7 @@ from .bench import Arms, Bench, Steps
 STEPS = 5  # of a pass
 STEPS_BEFORE, BEFORE_S = 2, 0.3  # a pass starts at the clocks that its arm keeps, as a block does
 MAX_PASSES = 5  # of an arm; as many as fit into PASSES_S, at least one
-PASSES_S = 1.5
+PASSES_S = 1.0
 BEYOND_WALL = 1.02  # a device that needed longer than the step took was not measured right
 # a kernel was queued when its launch had returned for longer than this before the kernel began
 QUEUED_NS = 20_000

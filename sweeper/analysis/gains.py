@@ -1,0 +1,175 @@
+"""What compiling gains over eager: the speedup that people see, between which ends it lies, and
+what keeps the answer from being sure.
+
+The clock is the step's, or of a user's own script that of the whole loop, with its loader: its user
+waits for that. Device time stands beside it, since no host disturbs it. The runner of a trial asks
+`can_become_sure` after each process, and reports make their answers of the same rules.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from sweeper.core.record import Record
+from sweeper.core.settings import Measure
+
+from .flags import FLAGS, UNVERIFYING, find_disturbances, find_flags
+from .margins import find_margin, single_process_margin
+from .result import Result
+from .stats import Estimate, Interval
+
+MIN_GAIN = 0.05  # a smaller speedup is none
+ONE_PROCESS = "one process"
+REACHES_BOTH = "the interval reaches both answers"
+FEW_PROCESSES = "few processes"
+NEEDS_PROCESSES = frozenset((ONE_PROCESS, REACHES_BOTH, FEW_PROCESSES))
+
+
+@dataclass(frozen=True)
+class Gain:
+    """How many times as fast as eager a mode is."""
+
+    value: float
+    low: float
+    high: float
+    # `low` and `high` with room for what so few processes do not show; answers are sure beyond it
+    room: Interval
+    by_margin: bool = False  # one process: the ends are those of `MARGINS`
+    waits: bool = False  # for a host, and too few processes show for how long
+
+    @property
+    def share(self) -> float:
+        """The share by which an end lies away from the value, the nearer end."""
+        return min(self.high / self.value, self.value / self.low) - 1
+
+
+@dataclass(frozen=True)
+class TrialGain:
+    """What a trial shows, of which the result is right. Seconds are wall seconds per step."""
+
+    result: Result
+    flags: Sequence[str]
+    disturbances: Mapping[str, float]
+    gain: Gain
+    device: Gain | None
+    eager_s: float
+    of_loop: bool  # whether it is a script's loop that was timed
+    steps: int | None  # of the job; None: its length is not known, or does not matter
+
+    def total_s(self, steps: int) -> float | None:
+        """Seconds of a job of `steps` steps, compiling with an empty cache included."""
+        compile_s = self.result.compile_cold_s
+        if compile_s is None:
+            return None
+        return compile_s + steps * self.eager_s / self.gain.value
+
+    @property
+    def turn(self) -> float:
+        """The speedup at which the answer turns: compiling must gain `MIN_GAIN`, and in a job of
+        known length pay back; infinite where no speedup does.
+        """
+        turn, compile_s = 1 + MIN_GAIN, self.result.compile_cold_s
+        if self.steps is None or compile_s is None:
+            return turn
+        left = 1 - compile_s / (self.steps * self.eager_s)
+        return max(turn, 1 / left) if left > 0 else math.inf
+
+    @property
+    def may_gain(self) -> bool:
+        """Whether it is faster as measured and by the device, though not between all ends."""
+        return self.gain.value > self.turn and bool(self.device and self.device.low > self.turn)
+
+    @property
+    def waits_for_host(self) -> bool:
+        """Whether the device waits for the host in a compiled step."""
+        return self.result.host_bound_arms in ("compiled", "both")
+
+    @property
+    def why_unsure(self) -> tuple[str, ...]:
+        """What keeps its answer from being sure, in the words of `explain`."""
+        reasons = []
+        if self.gain.by_margin:
+            reasons.append(ONE_PROCESS)
+        elif self.gain.low <= self.turn <= self.gain.high:
+            reasons.append(REACHES_BOTH)
+        elif self.gain.room.low <= self.turn <= self.gain.room.high:
+            reasons.append(FEW_PROCESSES)
+        if not UNVERIFYING.isdisjoint(self.flags):
+            reasons.append("unverified")
+        distance = abs(math.log(self.gain.value) - math.log(self.turn))
+        reach = max(distance, math.log1p(self.gain.share))
+        moving = dict.fromkeys(
+            FLAGS[flag].cause
+            for flag, share in self.disturbances.items()
+            if math.log1p(share) > reach
+        )
+        if moving:
+            reasons.append(f"disturbed: {', '.join(moving)}")
+        if self.steps is not None and "compile_contended" in self.flags:
+            reasons.append("its compile time is an upper bound")
+        return tuple(reasons)
+
+
+def can_become_sure(record: Record, result: Result, measure: Measure) -> bool:
+    """Whether the answer that a trial gives so far is not sure, and more processes may make it
+    so.
+    """
+    trial, flagged = record.trial, replace(record, flags=find_flags(record, result, measure))
+    steps = trial.labels.total_steps or result.length
+    found = find_gain(trial.device, result, flagged.flags, find_disturbances(flagged), steps)
+    if found is None:  # every round was void
+        return True
+    why = found.why_unsure
+    return "unverified" not in why and not NEEDS_PROCESSES.isdisjoint(why)
+
+
+def find_gain(
+    device: str,
+    result: Result,
+    flags: Sequence[str],
+    disturbances: Mapping[str, float],
+    steps: int | None,
+) -> TrialGain | None:
+    """Find what a trial that is ok shows, for a job of `steps` steps: of a script its loop, where
+    that was timed; None where nothing was.
+    """
+    loop, eager_s = result.loop_speedup, result.loop_step_s.eager
+    of_device = _bound(result.device_speedup, device, False)
+    if loop and eager_s:
+        gain = _bound(loop, device, True)
+    else:
+        eager_s = result.step_s.eager
+        scatters = result.host_bound_arms is not None or "unsteady" in flags
+        ends = result.speedup_min, result.speedup_max
+        gain, loop = _bound(result.speedup, device, scatters, ends, result.processes), None
+    if gain is None or eager_s is None:
+        return None
+    return TrialGain(result, flags, disturbances, gain, of_device, eager_s, loop is not None, steps)
+
+
+def _bound(
+    estimate: Estimate | None,
+    device: str,
+    scatters: bool,
+    ends: tuple[float | None, float | None] = (None, None),
+    processes: int = 1,
+) -> Gain | None:
+    """Give a speedup its interval; without one the ends of its processes, or those of the margin
+    of a single process.
+
+    What a few processes do not show is a share of what one does not: of two processes all of it,
+    of three a half, of four a third.
+    """
+    if estimate is None:
+        return None
+    value, bounds, waits = estimate.ratio, estimate.interval(), scatters or device == "cpu"
+    if bounds:
+        more = 1 + find_margin(device).program / max((estimate.count or 1) - 1, 1)
+        room = Interval(min(bounds.low, value / more), max(bounds.high, value * more))
+        return Gain(value, *bounds, room)
+    margin, (low, high) = single_process_margin(device, scatters), ends
+    if low and high:
+        more = 1 + margin / max(processes - 1, 1)
+        return Gain(value, low, high, Interval(low / more, high * more), waits=waits)
+    low, high = value / (1 + margin), value * (1 + margin)
+    return Gain(value, low, high, Interval(low, high), by_margin=True, waits=waits)
