@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from sweeper.core.errors import ConfigError, nearest
-from sweeper.core.paths import RUNS, SweepPaths
+from sweeper.core.paths import RUNS, SweepPaths, list_folder
 from sweeper.core.system.exit_codes import BAD_INPUT, NOT_OK, OK
 from sweeper.core.system.pipes import run_until_closed
 from sweeper.core.text import printable
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if tracker.failure is None and paths.records():
         # from the records, which may be newer than the report
         tracker.log_overview(overview(make_report([SweepFolder(paths.folder)])))
-    if files := sorted(paths.report.glob("*")):
+    if files := sorted(list_folder(paths.report, "*")):
         tracker.log_report(files)
     tracker.finish()
     for line in (*result.problems, *tracker.not_sent):
