@@ -8,7 +8,6 @@ from typing import NoReturn
 import torch
 
 from sweeper.core.protocol import ALONE, Job
-from sweeper.core.record import Process
 from sweeper.core.serialization import Json
 from sweeper.core.trial import CACHED
 
@@ -79,7 +78,7 @@ class ModelSubject(Judged, Subject):
             optimizer = step.make_optimizer(self.trial, self.built.module, self.numerics.scaler)
         if self.numerics.scaler:
             interval = step.SCALER_GROWTH_INTERVAL
-            scaler = torch.amp.GradScaler(self.device.type, growth_interval=interval)
+            scaler = torch.amp.GradScaler(self.device.type, step.SCALE, growth_interval=interval)
         self.optimizers.append(optimizer)
         self._scalers.append(scaler)
 
@@ -164,7 +163,7 @@ class ModelSubject(Judged, Subject):
     def time_rounds(self, log: ProcessLog) -> Steps[None]:
         yield from super().time_rounds(log)
         if not self.is_finite(self.compiled):
-            self._explain_divergence(log.process)
+            self._explain_divergence()
 
     def finish_rounds(self, log: ProcessLog) -> None:
         """Judge again where what was timed is not what was judged; measure the compiled arm's
@@ -184,14 +183,16 @@ class ModelSubject(Judged, Subject):
                 self.optimizers[0].state.clear()
             self._measure_memory(self.compiled, log)
 
-    def _explain_divergence(self, process: Process) -> NoReturn:
+    def _explain_divergence(self) -> NoReturn:
         """Raise EagerError when eager alone diverges too, else MismatchError.
 
         Training on random labels may diverge. The arms share their parameters, so eager restarts
-        from the initial state.
+        from the initial state, and takes twice as many steps: rounding decides when it diverges.
         """
+        steps = 2 * self.bench.num_steps
         self.check.restore()
-        steps = (process.steps_per_block or 1) * 2 * len(process.rounds)
+        for scaler in filter(None, self._scalers):
+            scaler.update(step.SCALE)  # at zero it leaves out every step
         self.bench.run(self.eager, steps)
         if not self.is_finite(self.eager):
             raise EagerError(f"the loss of eager alone is NaN or infinite after {steps} steps")
