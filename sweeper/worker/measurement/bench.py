@@ -389,18 +389,20 @@ def _measure_round(
 
 
 def _require_alike(eager: Sequence[float], compiled: Sequence[float]) -> None:
-    """Raise MismatchError where all that the compiled arm gave while it was timed is far from all
-    that eager gave. A step that does its work only while it is checked is seen here. One value says
-    nothing: near its minimum a loss may change tenfold from round to round.
+    """Raise MismatchError where what the compiled arm gave while it was timed is far from all that
+    eager gave. A step that does its work only while it is checked is seen here.
+
+    What eager gives may itself change tenfold from round to round: a loss near its minimum.
     """
     if not eager or not compiled:
         return
-    margin = MAX_SIZE_DIFFERENCE * max(map(abs, eager))
+    found, sizes = median(compiled), list(map(abs, eager))
+    margin = MAX_SIZE_DIFFERENCE * max(sizes) * (max(sizes) / max(min(sizes), 1e-30))
     low, high = min(eager) - margin, max(eager) + margin
-    if all(map(math.isfinite, eager)) and not any(low <= found <= high for found in compiled):
+    if all(map(math.isfinite, eager)) and not low <= found <= high:
         raise MismatchError(
-            f"while they were timed, the compiled steps gave {median(compiled):.3g}, and eager's "
-            f"gave {median(eager):.3g} (the loss, or the root mean square of the output)"
+            f"while they were timed, the compiled steps gave {found:.3g}, and eager's gave "
+            f"{median(eager):.3g} (the loss, or the root mean square of the output)"
         )
 
 
