@@ -7,13 +7,13 @@ import shlex
 import sys
 from collections.abc import Sequence
 
-from sweeper.core.errors import ConfigError, nearest
-from sweeper.core.paths import RUNS, SweepPaths
+from sweeper.core.errors import ConfigError
+from sweeper.core.paths import RUNS, SweepPaths, list_folder
 from sweeper.core.system.exit_codes import BAD_INPUT, NOT_OK, OK
 from sweeper.core.system.pipes import run_until_closed
 from sweeper.core.text import printable
 from sweeper.core.uris import remove_credentials
-from sweeper.loading.sources import SweepFolder, read_last_run
+from sweeper.loading.sources import SweepFolder, known_folders, read_last_run
 from sweeper.report.build import make_report
 from sweeper.report.text.mlflow_overview import overview
 from sweeper.tracking.store import sqlite_file
@@ -40,7 +40,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     try:
-        paths = _find_sweep(options.name)
+        paths = SweepPaths.of(options.name)
+        if not paths.folder.is_dir():
+            raise ConfigError(
+                f"{options.name}: no such sweep in {RUNS}/; {known_folders(options.name)}"
+            )
         uri = options.tracking_uri or _find_store(paths)
     except ValueError as error:
         _complain(error)
@@ -50,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if tracker.failure is None and paths.records():
         # from the records, which may be newer than the report
         tracker.log_overview(overview(make_report([SweepFolder(paths.folder)])))
-    if files := sorted(paths.report.glob("*")):
+    if files := sorted(list_folder(paths.report, "*")):
         tracker.log_report(files)
     tracker.finish()
     for line in (*result.problems, *tracker.not_sent):
@@ -96,15 +100,6 @@ def _find_store(paths: SweepPaths) -> str | None:
         "named on this machine. Nothing was sent. If you know this store and want it to get these "
         f"records, logs and your MLflow credentials: {confirm}"
     )
-
-
-def _find_sweep(name: str) -> SweepPaths:
-    paths = SweepPaths.of(name)
-    if not paths.folder.is_dir():
-        sweeps = [path.name for path in RUNS.glob("*/") if SweepPaths(path).records()]
-        others = nearest(name, sweeps) if sweeps else "there is none"
-        raise ValueError(f"{name}: no such sweep in {RUNS}/; {others}")
-    return paths
 
 
 if __name__ == "__main__":

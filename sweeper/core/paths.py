@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from .errors import ConfigError
@@ -45,12 +47,12 @@ class TrialPaths:
 
     def clear_caches(self) -> None:
         """Remove the caches of every draw, also those that a killed driver left."""
-        for folder in self.folder.glob("cache-*"):
+        for folder in list_folder(self.folder, "cache-*"):
             remove(folder)
 
     def clear_logs(self) -> None:
         """Remove logs and inspection of an earlier attempt."""
-        for path in (self.inspection, *self.folder.glob("worker-*.log")):
+        for path in (self.inspection, *list_folder(self.folder, "worker-*.log")):
             remove(path)
 
 
@@ -76,25 +78,34 @@ class SweepPaths:
 
     def require_no_links(self) -> None:
         """Raise ConfigError if the folder holds links: what a sweep writes would land elsewhere."""
-        if not self.folder.is_dir():
-            return
-        if links := sorted(path.name for path in self.folder.iterdir() if path.is_symlink()):
+        if links := sorted(filter(Path.is_symlink, list_folder(self.folder, "*"))):
             more = f", like {len(links) - 1} more" if links[1:] else ""
             raise ConfigError(
-                f"{self.folder}: {links[0]!a} is a link{more}, and a sweep writes "
+                f"{self.folder}: {links[0].name!a} is a link{more}, and a sweep writes "
                 "through none; move it away"
             )
 
     def trial(self, label: str, trial_id: str) -> TrialPaths:
         """The folder of a trial: the one that ends in its id, or a new `<label>-<id>`."""
         new = self.folder / f"{label}-{trial_id}"
-        return TrialPaths(min(self.folder.glob(f"*-{trial_id}"), default=new))
+        return TrialPaths(min(list_folder(self.folder, f"*-{trial_id}"), default=new))
 
     def trials(self) -> dict[str, TrialPaths]:
         """The folders of trials by the trial's id."""
-        folders = self.folder.glob("*-*")
+        folders = list_folder(self.folder, "*-*")
         return {path.name.rpartition("-")[2]: TrialPaths(path) for path in folders}
 
     def records(self) -> list[Path]:
         """Every record of the sweep, ordered by path."""
-        return sorted(self.folder.glob("*/record.json"))
+        records = [path / "record.json" for path in list_folder(self.folder, "*")]
+        return sorted(filter(os.path.exists, records))
+
+
+def list_folder(folder: Path, pattern: str) -> list[Path]:
+    """List what a folder holds under names of a pattern; nothing where there is no folder.
+
+    Raises OSError for a folder that cannot be read, which looks empty to `Path.glob`.
+    """
+    if not folder.is_dir():
+        return []
+    return [path for path in folder.iterdir() if fnmatchcase(path.name, pattern)]

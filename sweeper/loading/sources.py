@@ -72,10 +72,6 @@ class SweepFolder:
         """Read `sweep.json`. Raises OSError or ValueError when there is none."""
         return read_text(SweepPaths(self.folder).sweep, MAX_JSON_BYTES)
 
-    @property
-    def holds_trials(self) -> bool:
-        return any(self.records())
-
     def _list_names(self) -> Sequence[str]:
         """Sort names, since paths take ten times as long."""
         if self.names is None:
@@ -138,12 +134,12 @@ def find_sweep(name: str) -> Path:
     folder = named if SWEEP_NAME.fullmatch(name) and named.is_dir() else Path(name)
     if not folder.is_dir():
         raise ConfigError(
-            f"{name}: no sweep {named} and no folder of that name; {_known_folders(name)}"
+            f"{name}: no sweep {named} and no folder of that name; {known_folders(name)}"
         )
-    if not SweepFolder(folder).holds_trials:
+    if not any(SweepFolder(folder).records()):
         raise ConfigError(
             f"{folder} holds no trials: expected {folder}/<trial>/record.json; "
-            f"{_known_folders(name)}"
+            f"{known_folders(name)}"
         )
     return folder
 
@@ -173,10 +169,10 @@ def find_sources(names: Sequence[str], tracking_uri: str | None = None) -> Seque
     return sources
 
 
-def _known_folders(name: str) -> str:
+def known_folders(name: str) -> str:
     """Name the sweeps under `runs/` that look most like `name`."""
-    folders = paths.RUNS.iterdir() if paths.RUNS.is_dir() else ()
-    known = [path.name for path in folders if path.is_dir() and SweepFolder(path).holds_trials]
+    folders = paths.list_folder(paths.RUNS, "*")
+    known = [path.name for path in folders if any(SweepFolder(path).records())]
     return nearest(name, known) if known else f"there are no sweeps in {paths.RUNS.absolute()}"
 
 

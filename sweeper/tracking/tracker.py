@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, NamedTuple, ParamSpec, TypeV
 from sweeper.analysis.derive import derive
 from sweeper.analysis.result import Result
 from sweeper.core.files import MAX_FILE_BYTES, open_inside, read_json, write_text
-from sweeper.core.paths import SweepPaths, TrialPaths
+from sweeper.core.paths import SweepPaths, TrialPaths, list_folder
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
 from sweeper.core.system import interrupts
@@ -255,7 +255,7 @@ class Tracker:
             end_ms = int(1000 * files.record.stat().st_mtime)
         run = self._prepare_child(record, child, view, end_ms)
         run_id = run.info.run_id
-        sent = sorted(files.folder.glob("*.log"))
+        sent = sorted(list_folder(files.folder, "*.log"))
         if record.inspection and record.inspection.folder and files.inspection.exists():
             sent += _list_files(files.inspection)
         with self._copy(sent, files.folder) as copies:

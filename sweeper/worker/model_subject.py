@@ -3,12 +3,10 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NoReturn
 
 import torch
 
 from sweeper.core.protocol import ALONE, Job
-from sweeper.core.record import Process
 from sweeper.core.serialization import Json
 from sweeper.core.trial import CACHED
 
@@ -163,9 +161,24 @@ class ModelSubject(Judged, Subject):
         log.lease.take(ALONE)
 
     def time_rounds(self, log: ProcessLog) -> Steps[None]:
+        """Raise EagerError where both arms diverge in training, MismatchError where compiled does.
+
+        Training on random labels may diverge. The arms share their parameters, so eager restarts
+        from the initial state, and takes twice as many steps: rounding decides when it diverges.
+        """
         yield from super().time_rounds(log)
-        if not self.is_finite(self.compiled):
-            self._explain_divergence(log.process)
+        if self.is_finite(self.compiled):
+            return
+        steps = 2 * self.bench.num_steps
+        self.check.restore()
+        for scaler in filter(None, self._scalers):
+            scaler.update(step.SCALE)  # at zero it leaves out every step
+        self.bench.run(self.eager, steps)
+        if not self.is_finite(self.eager):
+            raise EagerError(f"the loss of eager alone is NaN or infinite after {steps} steps")
+        raise MismatchError(
+            "the compiled step gives NaN or infinity after the rounds, eager alone does not"
+        )
 
     def finish_rounds(self, log: ProcessLog) -> None:
         """Judge again where what was timed is not what was judged; measure the compiled arm's
@@ -186,21 +199,6 @@ class ModelSubject(Judged, Subject):
             if self.trial.compile.has_optimizer and self.optimizers[0] is not None:
                 self.optimizers[0].state.clear()
             self._measure_memory(self.compiled, log)
-
-    def _explain_divergence(self, process: Process) -> NoReturn:
-        """Raise EagerError when eager alone diverges too, else MismatchError.
-
-        Training on random labels may diverge. The arms share their parameters, so eager restarts
-        from the initial state.
-        """
-        self.check.restore()
-        steps = (process.steps_per_block or 1) * 2 * len(process.rounds)
-        self.bench.run(self.eager, steps)
-        if not self.is_finite(self.eager):
-            raise EagerError(f"the loss of eager alone is NaN or infinite after {steps} steps")
-        raise MismatchError(
-            "the compiled step gives NaN or infinity after the rounds, eager alone does not"
-        )
 
     def _require_right(self, log: ProcessLog) -> None:
         """Raise MismatchError unless the compiled step passes the check, or cannot be judged."""

@@ -301,6 +301,24 @@ def turns_nan(batch_size, device):
 poisoned = []
 
 
+def diverges(batch_size, device):
+    """A loss that falls ever faster: with SGD it is infinite after a hundred steps."""
+
+    class Diverges(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.factor = nn.Parameter(torch.ones(()))
+
+        def forward(self, x):
+            return x * 0 + self.factor.square()
+
+    return (
+        Diverges().to(device),
+        make_inputs(batch_size, device),
+        lambda output: -100 * output.mean(),
+    )
+
+
 def compiles_itself(batch_size, device):
     class Wrapper(nn.Module):
         def __init__(self):

@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
 ERRORS = {
     "open": (errno.ENOSPC, errno.EMFILE, errno.EACCES, errno.EIO),
-    "list": (errno.EMFILE, errno.EIO),
+    "list": (errno.EMFILE, errno.EIO, errno.EACCES),
     "write": (errno.ENOSPC, errno.EIO),
     "fsync": (errno.EIO, errno.ENOSPC),
     "rename": (errno.ENOSPC, errno.EACCES, errno.EIO),

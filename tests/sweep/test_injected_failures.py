@@ -33,6 +33,7 @@ ATTACKED = ("driver", "worker", "sync")
 SAMPLE = {
     "driver": [
         Fault("open", 1, errno.EMFILE, lasting=True),
+        Fault("list", 3, errno.EACCES),  # glob takes such a folder for an empty one
         Fault("fork", 3, errno.EAGAIN),
         Fault("rename", 10, errno.ENOSPC, lasting=True),
     ],

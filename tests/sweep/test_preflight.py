@@ -12,7 +12,7 @@ from typing import Any
 import factories
 import pytest
 import torch
-from checkout import SEARCH_PATH
+from checkout import SEARCH_PATH, place_in_factories
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.system.gpus import Device
@@ -60,11 +60,15 @@ def trial_of(model: Model, **changes: object) -> Trial:
         (Model("custom", "factories:returns_no_tensor"), ["must return", "a tuple of str"]),
         (
             Model("custom", "factories:fails_to_build"),
-            ["calling it failed: ", "factories.py:259: RuntimeError: no such dataset"],
+            [
+                "calling it failed: ",
+                place_in_factories('raise RuntimeError("no such dataset")')
+                + ": RuntimeError: no such dataset",
+            ],
         ),
         (
             Model("custom", "factories:leaves"),
-            ["calling it failed: ", "factories.py:331: SystemExit: 0"],
+            ["calling it failed: ", f"{place_in_factories('sys.exit(0)')}: SystemExit: 0"],
         ),
     ],
     ids=lambda value: value.name if isinstance(value, Model) else None,

@@ -493,6 +493,26 @@ def test_failure_after_the_rounds_keeps_what_was_measured(
     assert outcome.process.phases_s["measuring"] > 0
 
 
+@pytest.mark.parametrize("autocast", [None, "float16"])
+def test_training_that_diverges_while_it_warms_up_does_so_in_eager_alone(
+    monkeypatch: pytest.MonkeyPatch, autocast: str | None
+) -> None:
+    """The steps of the rounds alone would be too few, and so would those of a gradient scaler whose
+    scale has fallen to zero.
+    """
+    from sweeper.worker.measurement.bench import ModelBench
+
+    def warm_up(bench, arm, _limit_s):
+        yield from bench.run(arm, 500)
+        return 1e-3, True
+
+    monkeypatch.setattr(ModelBench, "warm_up", warm_up)
+    precision = Precision(autocast=autocast, grad_scaler=True)
+    outcome, phases = run(custom("diverges", optimizer="sgd", precision=precision))
+    assert (outcome.status, phases[-1]) == ("eager_error", "measuring"), outcome.message
+    assert "the loss of eager alone is NaN or infinite after" in str(outcome.message)
+
+
 def test_what_torch_compile_itself_refuses_is_the_compilers_fault() -> None:
     outcome, _ = run(
         custom("mlp", backend="inductor", compile=Compile(options={"max_autotune": "abc"}))

@@ -134,9 +134,10 @@ class AccuracyCheck:
 
     def restore(self) -> None:
         """Set parameters, buffers, optimizers and random generators back to where the model was
-        built.
+        built, and the bench's count of steps to zero.
         """
         self._states.restore(self._judged.optimizers, self._judged.measure.seed)
+        self._judged.bench.num_steps = 0
 
     def judge(self, enter: Enter) -> Accuracy:
         """Judge the compiled arm in every case; parameters are afterwards as they were built.

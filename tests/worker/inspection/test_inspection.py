@@ -7,7 +7,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from checkout import SUPPORT, Run
+from checkout import Run, place_in_factories
 
 from sweeper.core.protocol import Job, Outcome, decode
 from sweeper.core.settings import Measure
@@ -47,10 +47,8 @@ def test_the_line_of_a_break_and_the_report_are_kept(run_module: Run, tmp_path: 
         f"other code than was timed: fingerprint {outcome.process.code_fingerprint} here, 0123 "
         "there" in summary
     )
-    number = (SUPPORT / "factories.py").read_text().splitlines().index(
-        '            print(end="")'
-    ) + 1
-    assert f'factories.py:{number}`: `print(end="")`: ' in summary
+    line = 'print(end="")'
+    assert f"{place_in_factories(line)}`: `{line}`: " in summary
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -10,7 +10,15 @@ import torch
 
 from sweeper.core.settings import Measure
 from sweeper.worker.failures import MismatchError
-from sweeper.worker.measurement.bench import Arm, ModelBench, Steps, Timed, complete, measure_rounds
+from sweeper.worker.measurement.bench import (
+    STEPS_BEFORE_BLOCK,
+    Arm,
+    ModelBench,
+    Steps,
+    Timed,
+    complete,
+    measure_rounds,
+)
 from sweeper.worker.models.batches import Batch
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
@@ -188,3 +196,23 @@ def test_results_of_timed_steps_are_alike(
     with nullcontext() if right else pytest.raises(MismatchError, match="while they were timed"):
         complete(steps)
     gc.unfreeze()
+
+
+def test_a_loss_that_jumps_near_its_minimum_is_alike() -> None:
+    """As Adam left a small network: the middle of the compiled losses is beyond all of eager's."""
+    eager = iter_blocks([1.93e-5, 3.97e-6, 7.66e-6, 8.56e-8])
+    compiled = iter_blocks([8.03e-5, 5.2e-5, 1.84e-5, 6.83e-6])
+    arms = (
+        Arm("eager", lambda _: next(eager), True),
+        Arm("compiled", lambda _: next(compiled), True),
+    )
+    bench, monitor = ModelBench((Batch(),), torch.device("cpu")), RoundMonitor(torch.device("cpu"))
+    complete(measure_rounds(bench, arms, 2, Measure(rounds=4), monitor, lambda _: None))
+    gc.unfreeze()
+
+
+def iter_blocks(losses: list[float]) -> Iterator[torch.Tensor]:
+    """The losses of the steps of blocks of two, with those before each."""
+    for loss in losses:
+        for _ in range(STEPS_BEFORE_BLOCK + 2):
+            yield torch.tensor(loss)

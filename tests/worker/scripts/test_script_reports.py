@@ -102,7 +102,8 @@ def test_texts_that_are_padded_to_the_longest_are_named_with_sizes_to_pad_to(
     assert f"{script.num_shapes} shapes of inputs: pad to {sizes}" in find(trial, outcome)
     entry = make_entry(trial, outcome)
     (said,) = conclude(Findings([entry]).answers)
-    assert re.match(r"script padded_text.py: .+loop \d\.\d\dx, step \d\.\d\dx", said), said
+    assert said.startswith("script padded_text.py: "), said
+    assert ScriptAnswer(entry).loop is not None
     assert entry.result.loop_speedup != entry.result.speedup
 
 

@@ -5,6 +5,7 @@ measured.
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -152,14 +153,15 @@ while True:
 
 @pytest.mark.slow
 def test_rounds_lie_between_the_evaluations_of_a_script(tmp_path: Path) -> None:
-    """A block of a hundred steps and more would have one in it."""
+    """A block of a hundred steps would have one in it; there are more rounds of shorter ones."""
     (tmp_path / "train.py").write_text(BEGIN + VALIDATES.format(every=40))
-    outcome, printed = run_worker(make_trial("train.py"), tmp_path)
+    measure = replace(MEASURE, block_s=0.001, block_steps=100, rounds_s=None)
+    outcome, printed = run_worker(make_trial("train.py"), tmp_path, measure)
     assert outcome.status == "ok", f"{outcome.message}\n{printed}"
     process = outcome.process
     assert process is not None
-    assert len([item for item in process.rounds if item.void is None]) == 2
     assert process.steps_per_block == 40 - 1 - 2
+    assert len([item for item in process.rounds if item.void is None]) == math.ceil(100 / 37) * 2
     assert process.script is not None
     assert process.script.loop_compiled is not None
 
@@ -493,7 +495,8 @@ module = Net()
 optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
 for _ in range(10_000):
     optimizer.zero_grad()
-    module(torch.randn(16, 64)).float().square().mean().backward()
+    # the mean square of a normalised output is constant: its gradients would be rounding alone
+    (module(torch.randn(16, 64)).float() - torch.randn(16, 64)).square().mean().backward()
     optimizer.step()
 """
 
