@@ -87,7 +87,7 @@ class WatchedScript:
         self._job, self._log, self._patches = job, log, patches
         self._calls, self._loop = CompileCalls(), Loop(patches)
         self._switch = ArmSwitch(job.trial, self._calls, patches)
-        self._loop.count_untrained = self._switch.count_untrained
+        self._loop.count_calls = self._switch.count_calls
         self._sha256: str | None = None  # of the script's file, before it ran
 
     def run(self, which: str, known: LoopFacts, say: Callable[[Message], None]) -> None:

@@ -22,6 +22,7 @@ from sweeper.worker.failures import NotCompiledError
 from sweeper.worker.source_lines import name_call, name_class
 
 from .watch.compile_calls import CompileCalls
+from .watch.loop import Calls
 from .watch.modules import find_script_line, is_called_to_train
 from .watch.patches import Patch, Patches
 
@@ -201,14 +202,10 @@ class ArmSwitch:
         for form in self.forms:
             form.choose(arm)
 
-    @property
-    def num_calls(self) -> int:
-        """Calls with gradients, so far."""
-        return sum(form.shapes.total() for form in self.forms)
-
-    def count_untrained(self) -> int:
-        """Count calls without gradients, so far."""
-        return sum(form.num_untrained for form in self.forms)
+    def count_calls(self) -> Calls:
+        trained = sum(form.shapes.total() for form in self.forms)
+        untrained = sum(form.num_untrained for form in self.forms)
+        return Calls(trained, untrained, len(self.counters.programs))
 
     def compiled_forms(self) -> list[tuple[torch.nn.Module, Function]]:
         """Each module with its compiled form; of what the script compiles by itself, modules

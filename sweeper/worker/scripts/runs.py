@@ -75,9 +75,6 @@ class LoopFacts:
         )
 
 
-NOTHING = LoopFacts()
-
-
 class ScriptError(failures.Failure):
     """A run of the script did not end well; its status is the trial's."""
 

@@ -54,7 +54,7 @@ class Loop:
         self.num_saved = 0  # calls of `torch.save`
         # steps before which other loaders gave batches, or modules were called without gradients
         self.num_evaluations = self._others = 0
-        self.count_untrained: Callable[[], int] = lambda: 0  # these calls, so far
+        self.count_calls: Callable[[], Calls] = Calls
         self._untrained = UnusualCalls()
         self.num_skipped = 0  # optimizer steps that a gradient scaler left out
         self.optimizers: list[Optimizer] = []  # in the order of their first steps
@@ -142,7 +142,7 @@ class Loop:
         return self.interruptions, self.epochs
 
     def count(self) -> Counts:
-        loader = self.loader
+        loader, calls = self.loader, self.count_calls()
         return Counts(
             self.num_steps,
             loader.num_batches,
@@ -152,6 +152,9 @@ class Loop:
             self.num_skipped,
             self.num_evaluations,
             loader.num_epochs,
+            calls.trained,
+            calls.programs,
+            time.perf_counter(),
         )
 
     def _count_steps(self) -> str:
@@ -253,7 +256,7 @@ class Loop:
         if self._ended:  # the script has caught what should have ended it
             raise EndOfScript
         self.loader.end_step(counts=True)
-        evaluates = self._untrained.note(self.count_untrained())
+        evaluates = self._untrained.note(self.count_calls().untrained)
         self.num_evaluations += evaluates or self.loader.others > self._others
         self._others = self.loader.others
         self.interruptions.note(self.num_evaluations + self.num_saved)
@@ -271,6 +274,14 @@ class Loop:
         raise EndOfScript
 
 
+class Calls(NamedTuple):
+    """How often the modules of both arms were called so far, and how much was compiled for it."""
+
+    trained: int = 0  # with gradients
+    untrained: int = 0
+    programs: int = 0
+
+
 class Counts(NamedTuple):
     """What has happened in a loop since its end of a step is known."""
 
@@ -282,6 +293,14 @@ class Counts(NamedTuple):
     skipped: int
     evaluations: int = 0  # steps before which the script evaluated
     epochs: int = 0  # times that the training loader began anew
+    calls: int = 0  # of modules, with gradients
+    programs: int = 0  # that were compiled
+    seconds: float = 0.0
+
+    @property
+    def events(self) -> tuple[int, int, int]:
+        """From what is usually the rarest on."""
+        return self.evaluations, self.saved, self.epochs
 
     def since(self, before: Counts) -> Counts:
         return Counts(*map(operator.sub, self, before))
