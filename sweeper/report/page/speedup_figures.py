@@ -5,10 +5,12 @@ Families have AMP and fp32 beside each other, and what was published for PyTorch
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from sweeper.analysis.flags import UNVERIFIED, leave_out_housekeeping
 from sweeper.analysis.stats import ratio_of
+from sweeper.core.grouping import group_by
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.gains import Gain, find_candidate
 from sweeper.report.answers.groups import ALL, AMP, FP32, Group
@@ -36,7 +38,6 @@ from .plotly_parts import (
     compiled_colour,
     error_bars,
     estimate_bars,
-    group_by,
     label,
     lay_out,
     list_kinds,
@@ -304,7 +305,7 @@ def _batch_lines(series: Mapping[str, Sequence[Entry]]) -> Drawing:
 def draw_families(groups: Sequence[Group], references: References) -> Figure:
     """Draw geometric means in AMP and fp32 per family."""
     drawn = {}
-    for key, found in group_by((group.key for group in groups), groups).items():
+    for key, found in group_by(map(attrgetter("key"), groups), groups).items():
         whole = found[-1]  # the last group of a key is that of `all`
         if AMP.estimate(whole) or FP32.estimate(whole):
             drawn[key] = found
