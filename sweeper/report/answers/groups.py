@@ -187,33 +187,29 @@ def group_by_suite(groups: Iterable[Group]) -> list[Group]:
     return suites
 
 
-def list_missing_precisions(groups: Iterable[Group]) -> list[str]:
+def list_missing_precisions(groups: Iterable[Group]) -> Iterator[str]:
     """Make a line for each key and weight that some points lack a record of: they count as not
     passed.
     """
-    lines = []
     for group in groups:
         if not group.is_whole:
             continue
         for weight in sorted(group.weights):
             lacking = [point.name for point in group.judged if weight not in point.entries]
             if lacking:
-                lines.append(
+                yield (
                     f"{group.key}: {len(lacking)} of {len(group.judged)} models have no record in "
                     f"{weight} and count as not passed: {shorten_names(lacking)}"
                 )
-    return lines
 
 
-def list_unverified(groups: Iterable[Group]) -> list[str]:
+def list_unverified(groups: Iterable[Group]) -> Iterator[str]:
     """Make a line for each key in which trials are ok but not verified."""
-    lines = []
     for group in groups:
         if group.is_whole and group.unverified:
             names = [point.name for point in group.unverified]
-            lines.append(
+            yield (
                 f"{group.key}: {count(len(names), 'model')} with a trial that is ok but not "
                 f"verified ({UNVERIFIED}): such a trial is in no mean, and its model counts as not "
                 f"passed: {shorten_names(names)}"
             )
-    return lines
