@@ -58,7 +58,8 @@ class Loop:
         self._untrained = UnusualCalls()
         self.num_skipped = 0  # optimizer steps that a gradient scaler left out
         self.optimizers: list[Optimizer] = []  # in the order of their first steps
-        self.late: list[str] = []  # optimizers that stepped first when it was decided already
+        # optimizers that stepped first when it was decided already, with the line
+        self.late: dict[Optimizer, str] = {}
         self.loader = LoaderWatch(patches)
         self.modules = ModuleWatch(patches)
         self.interruptions = Interruptions()  # evaluations and saved files
@@ -67,7 +68,6 @@ class Loop:
         self._order: list[Optimizer] = []
         self._last: Optimizer | None = None  # whose step ends a step of the loop
         self._num_before = 0  # steps that ended before that was known
-        self._late: list[Optimizer] = []
         self.last_step = time.monotonic()
         self._begin: float | None = None  # of the watch: the first step
         self._since_last = 0  # steps of others
@@ -175,7 +175,7 @@ class Loop:
             self.length = self._num_before + self.num_steps
         over = ScriptOverError(f"the script ended by itself: {self._count_steps()}")
         try:
-            self._phases.throw(ScriptFailedError(error) if error else over)
+            self._phases.throw(ScriptFailedError() if error else over)
         except StopIteration:
             self._on_end(None)
         except ScriptFailedError:
@@ -244,9 +244,8 @@ class Loop:
 
     def _note_other(self, optimizer: Optimizer) -> None:
         """Note a step of an optimizer that ends no step of the loop."""
-        if optimizer not in self.optimizers and optimizer not in self._late:
-            self._late.append(optimizer)
-            self.late.append(f"{type(optimizer).__name__} ({find_script_line()})")
+        if optimizer not in self.optimizers and optimizer not in self.late:
+            self.late[optimizer] = f"{type(optimizer).__name__} ({find_script_line()})"
         self._since_last += 1
         if self._since_last > MAX_SINCE_LAST:  # the one that does steps no more
             self._last, self._since_last = None, 0
