@@ -119,8 +119,8 @@ def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
     """Read every trial of the sources, large folders in up to `cores` processes, and a repeated
     sweep only once.
     """
-    entries: list[Entry] = []
-    problems: list[str] = []
+    entries = []
+    problems = []
     shared: dict[str, Any] = {}
     for source in {source.folder.resolve(): source for source in sources}.values():
         first, *others = source.split(cores)
@@ -143,8 +143,8 @@ def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str
     """Read one record at a time, since all of them with their samples would need much more
     memory.
     """
-    entries: list[Entry] = []
-    problems: list[str] = []
+    entries = []
+    problems = []
     for found in source.records():
         try:
             record = found.read()
@@ -169,7 +169,7 @@ def _read(source: Source, shared: dict[str, Any]) -> tuple[list[Entry], list[str
 def _read_blocks(record: Record) -> Blocks:
     if record.status != "ok":
         return Blocks()
-    num_rounds: list[int] = []
+    num_rounds = []
     steps_s: dict[str, list[float]] = defaultdict(list)
     for process in record.processes:
         if process.steps_per_block and (eager_s := process.blocks_s("eager")):

@@ -58,7 +58,7 @@ class Ladder:
             step.time and UNVERIFIED not in step.entry.flags for step in self.steps
         )
         doubted = {UNVERIFIED} if can_be_verified else {UNVERIFIED, FAILED_BEFORE}
-        times: dict[Step, float] = {}
+        times = {}
         for step in self.steps:
             counts = step.rung != GRAPHED or not doubted.issubset(step.entry.flags)
             if step.rung in variants and step.time and counts:
@@ -130,9 +130,9 @@ def _find_steps(plain: Trial, rung: str, group: Sequence[Entry]) -> Iterator[Ste
     if ladder.explain_not_for(plain, rung):
         return
     expected, title = ladder.climb(plain, rung), ladder.TITLES[rung]
-    own: list[Entry] = []
-    timed: list[Entry] = []
-    times: list[Estimate] = []
+    own = []
+    timed = []
+    times = []
     for entry in group:
         trial, eager = entry.trial, entry.result.eager_step
         if _one_liners(trial) == _one_liners(expected):

@@ -242,7 +242,7 @@ def _keep_longest(series: dict[str, list[Entry]], max_series: int) -> dict[str, 
 
 def _backend_bars(name: str, series: Mapping[str, Sequence[Entry]]) -> Drawing:
     """Draw a bar per backend and series; the backend with the highest speedup stands on top."""
-    best: dict[str, float] = {}
+    best = {}
     for entry in sorted(chain.from_iterable(series.values()), key=speedup):
         best[_backend(entry)] = speedup(entry)
     order = sorted(best, key=best.__getitem__)
@@ -288,7 +288,7 @@ def _batch_size(entry: Entry) -> int:
 
 def _batch_lines(series: Mapping[str, Sequence[Entry]]) -> Drawing:
     traces = []
-    drawn: list[Entry] = []
+    drawn = []
     for index, (name, line) in enumerate(series.items()):
         ordered = sorted(line, key=_batch_size)
         sizes = list(map(_batch_size, ordered))

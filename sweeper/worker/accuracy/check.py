@@ -346,7 +346,7 @@ class AccuracyCheck:
 
     def _judge_batches(self, state: str, judge: Judge) -> list[CaseVerdict]:
         """Judge the timed batches in a state, until one does not pass."""
-        verdicts: list[CaseVerdict] = []
+        verdicts = []
         seen: list[dict[str, str]] = []
         for index, batch in enumerate(self._judged.built.batches):
             shapes = describe_tensors(batch)
@@ -380,8 +380,8 @@ class AccuracyCheck:
         """Take the reference and compare eager with it; give the reasons where there is none that
         eager is near.
         """
-        reasons: list[str] = []
-        found: list[Bounds] = []
+        reasons = []
+        found = []
         self._bounds = None
         for dtype in (torch.float64, torch.float32):  # the first that will do
             taken = self._try(self._compare_eager, case, dtype)

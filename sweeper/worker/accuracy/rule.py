@@ -158,7 +158,7 @@ def compare(step: Named, reference: StepTensors, stages: Mapping[str, str] = {})
     `stages` has the stage of each parameter. Raises DifferentTensorsError when the steps did not
     give the same tensors.
     """
-    comparison: dict[str, Sums] = {}
+    comparison = {}
     by_stage: dict[str, list[Sums]] = defaultdict(list)
     given = dict(step)
     for name, tensor, other in pair_up(given.items(), reference.tensors, "the reference"):
