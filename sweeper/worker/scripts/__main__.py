@@ -31,7 +31,6 @@ from .phases import compare_steps, prepare_loop, run_loop
 from .runs import LOOPS, RUNS, STEPS, TRAJECTORY, LoopFacts
 from .subject import ScriptSubject
 from .trajectory.phases import compare_trajectory
-from .watch.compile_calls import CompileCalls
 from .watch.last_line import describe_last_line, measure_log
 from .watch.loop import Loop
 from .watch.patches import Patches
@@ -83,8 +82,7 @@ class WatchedScript:
 
     def __init__(self, job: Job, log: ProcessLog, patches: Patches) -> None:
         self._job, self._log, self._patches = job, log, patches
-        self._calls, self._loop = CompileCalls(), Loop(patches)
-        self._switch = ArmSwitch(job.trial, self._calls, patches)
+        self._loop, self._switch = Loop(patches), ArmSwitch(job.trial, patches)
         self._loop.count_calls = self._switch.count_calls
         self._sha256: str | None = None  # of the script's file, before it ran
 
@@ -96,7 +94,7 @@ class WatchedScript:
         if program.file is not None:
             self._sha256 = hashlib.sha256(program.file.read_bytes()).hexdigest()
         log.add(script=ScriptRun(self._sha256))
-        own_calls = self._calls.begin(patches)
+        own_calls = self._switch.calls.begin(patches)
         self._switch.begin()
 
         def end(error: Exception | None) -> None:
@@ -133,7 +131,7 @@ class WatchedScript:
         and keep what was seen of the script.
         """
         log = self._log
-        subject = ScriptSubject(self._job, self._loop, self._calls, self._switch, self._patches)
+        subject = ScriptSubject(self._job, self._loop, self._switch)
         try:
             if which == STEPS:
                 yield from compare_steps(subject, log)

@@ -37,9 +37,7 @@ from sweeper.worker.subject import Subject
 
 from .arms import ArmSwitch
 from .check import check_modules
-from .watch.compile_calls import CompileCalls
 from .watch.loop import Loop, ScriptOverError, run_steps
-from .watch.patches import Patches
 
 EAGER_STEPS = 4  # of runs that begin in eager
 TO_NEXT_EPOCH = 8  # steps in which a library begins another epoch that has taken batches ahead
@@ -163,11 +161,9 @@ class ScriptSubject(Subject):
     bench: LoopBench
     monitor: LoopMonitor
 
-    def __init__(
-        self, job: Job, loop: Loop, calls: CompileCalls, switch: ArmSwitch, patches: Patches
-    ) -> None:
+    def __init__(self, job: Job, loop: Loop, switch: ArmSwitch) -> None:
         self.trial, self.measure, self.job = job.trial, job.measure, job
-        self.loop, self.calls, self.switch, self.patches = loop, calls, switch, patches
+        self.loop, self.switch = loop, switch
         self.eager, self.compiled = (
             Arm(name, _run_no_step, eager=name == "eager") for name in ARMS
         )
@@ -211,7 +207,7 @@ class ScriptSubject(Subject):
         """Judge each compiled module, when the script is needed no more."""
         self.switch.choose("eager")
         pairs = self.switch.compiled_forms()
-        return check_modules(self.job, self.device, pairs, self.patches, log)
+        return check_modules(self.job, self.device, pairs, self.switch.patches, log)
 
     def end_early(self, over: ScriptOverError, log: ProcessLog) -> None:
         """Keep what was measured before the script ended by itself, and say of each reading that it
