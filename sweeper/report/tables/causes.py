@@ -70,7 +70,7 @@ class CausesTable(TableSpec[Cause]):
 
 
 def _name_models(causes: Sequence[Cause]) -> str:
-    return shorten_names(dict.fromkeys(cause.entry.trial.labels.model for cause in causes))
+    return shorten_names(dict.fromkeys(map(attrgetter("entry.trial.labels.model"), causes)))
 
 
 def _name_reasons(causes: Sequence[Cause]) -> str:
@@ -104,7 +104,7 @@ class CauseGroupsTable(TableSpec[list[Cause]]):
             title="lost at most",
             text=lambda causes: causes[0].loss,
         ),
-        Column("", lambda causes: len({cause.entry for cause in causes}), int, title="trials"),
+        Column("", lambda causes: len(set(map(attrgetter("entry"), causes))), int, title="trials"),
         Column("", _name_models, title="models"),
     )
 
