@@ -300,8 +300,8 @@ def moderate_variances(estimates: Sequence[Estimate]) -> list[Estimate]:
     estimates' degrees, as in limma, or an infinite d0 would promise too much. Estimates without a
     variance stay as they are, and so do all of them where every variance is 0.
     """
-    variances: list[float] = []
-    degrees: list[float] = []
+    variances = []
+    degrees = []
     for estimate in estimates:
         if estimate.variance is not None and estimate.count is not None:
             variances.append(estimate.variance * estimate.count)
@@ -343,8 +343,8 @@ def fit_prior(variances: Sequence[float], degrees: Sequence[float]) -> Prior:
     from scipy.special import polygamma, psi
 
     least = MIN_VARIANCE * median(filter(None, variances))
-    logs: list[float] = []
-    by_chance: list[float] = []
+    logs = []
+    by_chance = []
     for found, found_degrees in zip(variances, degrees, strict=True):
         half = found_degrees / 2
         logs.append(math.log(max(found, least)) - float(psi(half)) + math.log(half))

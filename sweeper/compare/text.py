@@ -148,10 +148,6 @@ def _show_hidden(share: float | None) -> str:
     return "" if share is None else f"up to {100 * share:.1f} %"
 
 
-def _ms(time_s: float) -> str:
-    return figure(1e3 * time_s)
-
-
 def _shown_column(
     quantity: Quantity, title: str, show: Callable[[Change], str]
 ) -> Column[JudgedPair]:
@@ -185,7 +181,11 @@ COLUMNS: tuple[Column[JudgedPair], ...] = (
 
 SHOWN: tuple[Column[JudgedPair], ...] = (
     *COLUMNS,
-    _shown_column(COMPILED, "compiled ms", partial(_show_values, show=_ms)),
+    _shown_column(
+        COMPILED,
+        "compiled ms",
+        partial(_show_values, show=lambda time_s: figure(1e3 * time_s)),
+    ),
     _shown_column(COMPILED, "change", _show_compiled),
     _shown_column(COMPILED, "may hide", lambda change: _show_hidden(change.ruled_out)),
     _shown_column(COMPILED_DEVICE, "device", _show_device),

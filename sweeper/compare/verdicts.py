@@ -203,8 +203,8 @@ def _measure_control(changes: Sequence[Change], quantity: Quantity) -> Control:
     """Measure how far a time of eager moved, from the rows whose host does not spoil it where there
     are any.
     """
-    known: list[float] = []
-    calm: list[float] = []
+    known = []
+    calm = []
     limit = math.inf
     for change in changes:
         if change.estimate:
@@ -286,7 +286,7 @@ def judge_quantity(
     judged = list(changes)
     if quantity.pooled and not control.moved:
         judged = _moderate(quantity, changes)
-    tests: dict[int, Estimate] = {}  # by place
+    tests = {}  # by place
     p_values = []
     for place, change in enumerate(judged):
         if change.reason:

@@ -102,7 +102,7 @@ def _nearest_option(name: str, options: Iterable[str]) -> str:
     by_last: dict[str, list[str]] = defaultdict(list)
     for option in sorted(options):
         by_last[option.rpartition("/")[2].lower()].append(option)
-    found: list[str] = []
+    found = []
     for last in get_close_matches(name.rpartition("/")[2].lower(), by_last, n=4, cutoff=0.5):
         found += by_last[last]
     return f"nearest: {', '.join(found[:4])}" if found else nearest(name, options)

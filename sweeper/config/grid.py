@@ -95,7 +95,7 @@ class Composer:
         for file in (self._master.hydra.job.config_name, *files):
             if any("${" in entry for entry in self._defaults(file)):
                 return None
-        changes: dict[str, _Changes] = {}
+        changes = {}
         taken: set[str] = set()
         before: Any = OmegaConf.to_container(first.config, resolve=False)
         for axis in groups:

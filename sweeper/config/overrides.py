@@ -110,7 +110,7 @@ def _advise_dashes(message: str, words: Sequence[str]) -> None:
     nothing where no script is named.
     """
     own: list[str] = []
-    given: list[str] = []
+    given = []
     for word in words:
         key, _, value = word.partition("=")
         if key == "model.path":

@@ -122,7 +122,7 @@ def _read_comments(schema: type) -> dict[str, str]:
     comments: dict[str, str] = {}
     for base in filter(is_dataclass, schema.__bases__):
         comments |= _read_comments(base)
-    above: list[str] = []
+    above = []
     for line in inspect.getsource(schema).splitlines():
         code, _, comment = line.strip().partition("# ")
         if not code and comment:

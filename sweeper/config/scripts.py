@@ -11,7 +11,7 @@ from pathlib import Path
 from sweeper.core.backends import WITHOUT_DYNAMO
 from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import SCRIPT
-from sweeper.core.serialization import Json, show_value
+from sweeper.core.serialization import show_value
 from sweeper.core.trial import (
     AXES,
     MIN_TRAJECTORY,
@@ -92,7 +92,7 @@ def read_script(config: Config, choices: Mapping[str, str | None]) -> Trial:
         )
     if model.cwd is not None and not Path(model.cwd).is_dir():
         raise ConfigError(f"model.cwd={model.cwd}: there is no such folder")
-    arguments: dict[str, Json] = {}
+    arguments = {}
     for key in ARGUMENTS:
         if value := getattr(model, key):
             arguments[key] = value

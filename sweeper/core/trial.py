@@ -355,7 +355,7 @@ def name_variants(trials: Sequence[Trial]) -> list[str]:
     """The variant of each trial, with what a step is where trials differ in it, e.g.
     `model.dropout=false; text=auto`. Trials with different steps share no mean.
     """
-    differing: set[str] = set()
+    differing = set()
     for parts in zip(*(trial.step for trial in trials), strict=True):
         if len(found := {*parts} - {""}) > 1:
             differing |= found

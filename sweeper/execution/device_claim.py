@@ -29,7 +29,7 @@ def claim_devices(devices: Sequence[Device], locks: bool = True) -> Iterator[tup
     Without `locks`, only those are left out on which a worker of another driver is seen. Raises
     ConfigError that says who has them, when none is free.
     """
-    taken: list[ConfigError] = []
+    taken = []
     with ExitStack() as held:
         free = []
         for device in devices:

@@ -125,7 +125,7 @@ def _find_marked(needle: bytes) -> Iterator[int]:
 
 def kill_registered_groups(lines: Iterable[str]) -> None:
     """Read to the end, then kill every group that was not taken back."""
-    groups: set[int] = set()
+    groups = set()
     for line in lines:
         if line.startswith("+"):
             groups.add(int(line[1:]))

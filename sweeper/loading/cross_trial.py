@@ -27,7 +27,7 @@ def add_cross_trial_findings(entries: Sequence[Entry]) -> tuple[Entry, ...]:
         spread = max(group.values()) / min(group.values()) - 1
         if spread > find_margin(next(iter(group)).trial.device).eager:
             moved.update(group)
-    over_strongest: dict[Entry, OverStrongest] = {}
+    over_strongest = {}
     for ladder in find_ladders(entries):
         strongest = ladder.strongest
         for entry in ladder.compiled:

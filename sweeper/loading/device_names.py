@@ -68,7 +68,7 @@ def name_origins(records: Sequence[tuple[Record, Path]]) -> list[tuple[str, ...]
     origins: list[tuple[str, ...]] = []
     for (record, _), known, (_, torch) in zip(records, seen, torches, strict=True):
         type_, name = record.trial.device, "unknown"
-        parts: list[str] = []
+        parts = []
         same_type = [kind for kind in kinds if kind.type == type_]
         if len(known) == 1:
             (kind,) = known

@@ -6,14 +6,15 @@ are for a recommendation. A ladder belongs to one sweep and one kind of device.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from operator import attrgetter
 
 from sweeper.analysis.flags import FAILED_BEFORE, UNVERIFIED
 from sweeper.analysis.stats import Estimate, pool_estimates
 from sweeper.core import ladder
 from sweeper.core.backends import GRAPHED
+from sweeper.core.grouping import group_by
 from sweeper.core.trial import Compile, Trial
 
 from .device_names import name_origins
@@ -57,7 +58,7 @@ class Ladder:
             step.time and UNVERIFIED not in step.entry.flags for step in self.steps
         )
         doubted = {UNVERIFIED} if can_be_verified else {UNVERIFIED, FAILED_BEFORE}
-        times: dict[Step, float] = {}
+        times = {}
         for step in self.steps:
             counts = step.rung != GRAPHED or not doubted.issubset(step.entry.flags)
             if step.rung in variants and step.time and counts:
@@ -65,14 +66,11 @@ class Ladder:
         return min(times, key=times.__getitem__, default=None)
 
 
-def find_ladders(entries: Iterable[Entry]) -> Iterator[Ladder]:
+def find_ladders(entries: Sequence[Entry]) -> Iterator[Ladder]:
     """Find the models with eager as built and at least one other way to run eager, in order of
     appearance.
     """
-    by_sweep: dict[Path, list[Entry]] = defaultdict(list)
-    for entry in entries:
-        by_sweep[entry.sweep].append(entry)
-    for sweep in by_sweep.values():
+    for sweep in group_by(map(attrgetter("sweep"), entries), entries).values():
         varied = {entry.trial.model.name for entry in sweep if _is_variant(entry.trial)}
         if not varied:
             continue
@@ -132,9 +130,9 @@ def _find_steps(plain: Trial, rung: str, group: Sequence[Entry]) -> Iterator[Ste
     if ladder.explain_not_for(plain, rung):
         return
     expected, title = ladder.climb(plain, rung), ladder.TITLES[rung]
-    own: list[Entry] = []
-    timed: list[Entry] = []
-    times: list[Estimate] = []
+    own = []
+    timed = []
+    times = []
     for entry in group:
         trial, eager = entry.trial, entry.result.eager_step
         if _one_liners(trial) == _one_liners(expected):

@@ -144,7 +144,7 @@ def find_sweep(name: str) -> Path:
     return folder
 
 
-def find_sources(names: Sequence[str], tracking_uri: str | None = None) -> Sequence[Source]:
+def find_sources(names: Sequence[str], tracking_uri: str | None) -> Sequence[Source]:
     """Find sweeps by name: in their folders, or in an MLflow store.
 
     Raises ConfigError when a sweep is not there, TrackingError when the store does not answer.

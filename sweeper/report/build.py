@@ -9,9 +9,10 @@ from pathlib import Path
 from rich.console import Console
 
 from sweeper.core.files import write_text
+from sweeper.core.system.garbage import pause_garbage_collection
 from sweeper.loading import parallel
 from sweeper.loading.cross_trial import add_cross_trial_findings
-from sweeper.loading.entries import Entry, load_from, pause_garbage_collection
+from sweeper.loading.entries import Entry, load_from
 from sweeper.loading.invocations import read_manifest
 from sweeper.loading.sources import Source, SweepFolder
 from sweeper.report.answers.consistency import find_mixtures

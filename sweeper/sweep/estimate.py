@@ -2,14 +2,14 @@
 device.
 """
 
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from statistics import median
 from typing import NamedTuple
 
 from sweeper.config.scripts import find_overwritten
+from sweeper.core.grouping import group_by
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.paths import RUNS
 from sweeper.core.record import Record, RecordError
@@ -138,14 +138,10 @@ def describe_estimate(plan: Plan, placement: Placement, measure: Measure) -> str
     return f"{takes} for {some}, no estimate yet for {unknown} unlike any earlier one"
 
 
-def describe_script_runs(trials: Sequence[Trial], measure: Measure) -> list[str]:
+def describe_script_runs(trials: Sequence[Trial], measure: Measure) -> Iterator[str]:
     """Say how many times each script will run, a line for each."""
-    found: dict[str, list[Trial]] = defaultdict(list)
-    for trial in trials:
-        if trial.workload == SCRIPT:
-            found[trial.labels.model].append(trial)
-    lines = []
-    for name, own in found.items():
+    scripts = [trial for trial in trials if trial.workload == SCRIPT]
+    for name, own in group_by(map(attrgetter("labels.model"), scripts), scripts).items():
         compared = [one for one in own if one.model.asked_trajectory and one.mode != "eager"]
         processes = {measure.process_minimum, measure.process_limit}
         # a process runs a script three times
@@ -157,7 +153,6 @@ def describe_script_runs(trials: Sequence[Trial], measure: Measure) -> list[str]
         )
         if compared:
             line += "; once more in the first process for model.trajectory"
-        lines.append(line)
+        yield line
         if overwritten := find_overwritten(own[0].model):
-            lines.append(f"each run of {name} overwrites {', '.join(overwritten)}")
-    return lines
+            yield f"each run of {name} overwrites {', '.join(overwritten)}"

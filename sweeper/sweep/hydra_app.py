@@ -23,7 +23,6 @@ from sweeper.core.settings import Settings
 from sweeper.core.system import interrupts
 from sweeper.core.system.exit_codes import BAD_INPUT
 from sweeper.core.system.gpus import visible_gpus
-from sweeper.core.trial import Trial
 from sweeper.execution.execute import execute, make_cluster_launcher
 from sweeper.execution.placement import place_trials
 from sweeper.execution.scheduler import Finished
@@ -99,7 +98,7 @@ def run_grid(
     cluster, and raises ConfigError where there is none; it is called where a trial would run.
     Raises ConfigError before anything has started.
     """
-    trials: list[Trial] = []
+    trials = []
     overrides: dict[str, tuple[str, ...]] = {}
     settings: Settings | None = None
     # one at a time: a configuration takes a hundred times the memory of its trial

@@ -44,7 +44,7 @@ def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "
     Raises ConfigError when no combination of the grid can run.
     """
     possible: dict[str, Trial] = {}
-    left_out: list[LeftOut] = []
+    left_out = []
     for trial in grid:
         if reason := explain_incompatible(trial):
             left_out.append(LeftOut(trial, reason))

@@ -44,7 +44,7 @@ def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> 
 
     Raises ConfigError that lists what cannot be built here, or says why the process gave no answer.
     """
-    problems: list[str] = []
+    problems = []
     notes: list[str] = []
     for python in dict.fromkeys(trial.python for trial in trials):
         own = [trial for trial in trials if trial.python == python]
@@ -72,7 +72,7 @@ def _ask_until_answered(trials: Sequence[Trial], python: str | None, device: Dev
 
     Raises _NoAnswerError where no other model is left.
     """
-    silent: list[str] = []
+    silent = []
     while True:
         try:
             found = _ask(trials, python, device)

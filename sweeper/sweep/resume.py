@@ -5,7 +5,7 @@ rest alike.
 import hashlib
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -140,7 +140,9 @@ def keep_total_steps(paths: SweepPaths, stay: Iterable[Trial]) -> None:
             write_text(file, replace(record, trial=replace(record.trial, labels=labels)).dumps())
 
 
-def describe_others(paths: SweepPaths, planned: Sequence[Trial], placement: Placement) -> list[str]:
+def describe_others(
+    paths: SweepPaths, planned: Sequence[Trial], placement: Placement
+) -> Iterator[str]:
     """Say on which other devices, and with which other versions of the scripts, trials of the sweep
     ran that are not planned. A report says which records cannot be read.
 
@@ -161,16 +163,14 @@ def describe_others(paths: SweepPaths, planned: Sequence[Trial], placement: Plac
             before = _read_hash(record)
             if before and now.get(find_script(record.trial.model), before) not in (before, None):
                 changed.add(record.trial.model.name)
-    notes = []
     if devices:
         here = ", ".join(names) or placement.name
-        notes.append(
+        yield (
             f"note: trials of this sweep ran on {', '.join(sorted(devices))}, and these run on "
             f"{here}; no mean mixes them"
         )
     for name in sorted(changed):
-        notes.append(f"note: other trials of this sweep ran another version of {name}")
-    return notes
+        yield f"note: other trials of this sweep ran another version of {name}"
 
 
 def read_measure(of_record: Mapping[str, Any]) -> Measure | None:

@@ -149,8 +149,8 @@ class Tracker:
         """Find the runs of the sweep, and delete duplicates, left behind when MLflow's answer was
         lost.
         """
-        parents: list[Run] = []
-        doubles: list[str] = []
+        parents = []
+        doubles = []
         found = runs.build_sweep_filter(self._paths.folder.name)
         for run in runs.search_runs(self._client, self._experiment_id, found):
             run_id, tags = run.info.run_id, run.data.tags

@@ -2,7 +2,6 @@
 that ends with it.
 """
 
-import math
 import os
 import selectors
 import subprocess
@@ -22,7 +21,7 @@ POLL_S = 0.5  # of looking whether a child has ended without closing its pipe
 CLEAN_UP_S = 10.0  # for what a child does at its end, before its process group is killed
 
 
-def run_child(command: Sequence[str], log: ProcessLog, deadline: float = math.inf) -> Outcome | int:
+def run_child(command: Sequence[str], log: ProcessLog, deadline: float) -> Outcome | int:
     """Run a command that takes `--answer-fd`, and announce its phases until its outcome comes; its
     exit code where it ends without one.
 

@@ -22,6 +22,12 @@ class Failure(Exception):  # noqa: N818  # the base class; its subclasses say wh
 
     status: str
 
+    def __init__(self, message: str = "", status: str | None = None) -> None:
+        """`status` is another one than that of the class."""
+        super().__init__(message)
+        if status is not None:
+            self.status = status
+
 
 class UnavailableError(Failure):
     """This machine cannot run the backend or mode that the trial asks for."""

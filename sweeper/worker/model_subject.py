@@ -108,7 +108,7 @@ class ModelSubject(Judged, Subject):
         yield from self.bench.run(self.eager, self.bench.round_up(EAGER_STEPS))
         self._require_finite(self.eager, EagerError)
         # which one an output decides shows in the first step
-        log.settings["loss"] = self.loss_name
+        log.settings["loss"] = name_loss(self._loss) if self._trains else None
         if not log.slot.is_repeated:
             self._measure_memory(self.eager, log)
 
@@ -217,11 +217,6 @@ class ModelSubject(Judged, Subject):
         is_shared = self.monitor.gpu.is_shared()
         reading = try_reading(partial(self.measure_memory, arm))
         note_memory(log, arm.name, reading, is_shared)
-
-    @property
-    def loss_name(self) -> str | None:
-        """What the record calls the loss of a training step; None in inference."""
-        return name_loss(self._loss) if self._trains else None
 
     def read_gradient_scales(self) -> tuple[float, ...]:
         return tuple(scaler.get_scale() for scaler in self._scalers if scaler is not None)

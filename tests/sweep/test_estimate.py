@@ -114,7 +114,7 @@ def test_a_file_that_each_run_overwrites_is_named_before_the_first_one(
     _, said = describe_script_runs([make_script_trial("a.py")], Measure())
     assert said == "each run of a.py overwrites best.pt"
     Path("best.pt").unlink()
-    assert len(describe_script_runs([make_script_trial("a.py")], Measure())) == 1
+    assert len(list(describe_script_runs([make_script_trial("a.py")], Measure()))) == 1
 
 
 def test_a_record_that_vanishes_meanwhile_is_no_record(

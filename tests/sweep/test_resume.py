@@ -248,7 +248,7 @@ def test_a_cluster_is_told_from_records_of_another_type_alone(trials: list[Trial
     cluster, paths = Placement("SLURM"), SweepPaths.of("night")
     (note,) = describe_others(paths, trials, cluster)
     assert "ran on NVIDIA H200, and these run on SLURM" in note
-    assert describe_others(paths, [replace(trial, batch_size=7)], cluster) == []
+    assert list(describe_others(paths, [replace(trial, batch_size=7)], cluster)) == []
 
 
 @pytest.mark.parametrize("changes", [{}, {"retry": "all"}, {"retry": "none"}, {"dry_run": True}])
@@ -420,12 +420,12 @@ def test_a_script_that_has_changed_is_not_gone_on_with(
     assert resume([trial], OLD, monkeypatch) == []
     paths, other = SweepPaths(Path("runs/night")), replace(trial, mode="max-autotune")
     place = Placement("a place")
-    assert describe_others(paths, [other], place) == []
+    assert list(describe_others(paths, [other], place)) == []
     file.write_text("print(2)\n")
     (note,) = describe_others(paths, [other], place)
     assert note.endswith("other trials of this sweep ran another version of train.py")
     # of which the sweep will have this version alone
-    assert describe_others(paths, [trial], place) == []
+    assert list(describe_others(paths, [trial], place)) == []
     with pytest.raises(
         ConfigError,
         match=r"train\.py has changed since it was measured; nothing was started; add retry=all",

@@ -72,9 +72,9 @@ def test_exact_run_is_the_step_in_fp64() -> None:
     trial = replace(custom("mlp"), backend=AOT, compile=Compile(scope="step"))
     subject = Subject(trial)
     subject.compile()
-    built, seed = subject.setup.built, subject.setup.measure.seed
+    built = subject.setup.built
     attributes = Attributes(built.module)
-    arguments = (built, attributes, built.unseen, trial, seed, torch.float64, Keep())
+    arguments = (built, attributes, built.unseen, trial, torch.float64, Keep())
     reference = run_reference(*arguments).tensors
     exact = subject.run_exactly()[BUILT]
     parameters = {f"change of {name}" for name, _ in built.module.named_parameters()}

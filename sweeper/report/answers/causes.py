@@ -112,16 +112,15 @@ def _fix(cause: str) -> str:
     return {**FLAGS, **CAUSES}[cause].todo.replace("`", "")
 
 
-def explain(entry: Entry, causes: Sequence[Cause]) -> list[str]:
+def explain(entry: Entry, causes: Sequence[Cause]) -> Iterator[str]:
     """Say why a trial is not faster; `causes` are its own.
 
     Causes that have places are counted: whoever shows these lines shows the places too.
     """
-    lines = []
     wall, device = entry.result.speedup, entry.result.device_speedup
     if wall and device and max(wall.ratio, device.ratio) <= 1 + MIN_GAIN:
         longer = "longer than" if device.ratio < 1 - MIN_GAIN else "about as long as"
-        lines.append(
+        yield (
             f"the compiled kernels take {longer} eager's (device speedup {ratio(device.ratio)}); "
             "inspect=true shows which are generated and which are library calls"
         )
@@ -129,8 +128,7 @@ def explain(entry: Entry, causes: Sequence[Cause]) -> list[str]:
     for cause in causes:
         totals[cause.name] += cause.count or 0
         if cause.name not in HAVE_PLACES:
-            lines.append(f"{cause.name}{cause.describe_behind_name()}")
+            yield f"{cause.name}{cause.describe_behind_name()}"
     for name, noun in HAVE_PLACES.items():
         if totals[name]:
-            lines.append(f"{count(totals[name], noun)}, see below")
-    return lines
+            yield f"{count(totals[name], noun)}, see below"

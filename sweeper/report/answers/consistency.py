@@ -72,7 +72,7 @@ def find_mixtures(entries: Sequence[Entry]) -> list[str]:
 
 def _find_mixed(groups: Iterable[set[str]]) -> set[str]:
     """Find the values of the groups that have several."""
-    mixed: set[str] = set()
+    mixed = set()
     for found in groups:
         if len(found) > 1:
             mixed |= found

@@ -1,10 +1,12 @@
 """Findings: the answers that every table, text and figure of a report is made of, computed once."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
+from operator import attrgetter
 
+from sweeper.core.grouping import group_by
 from sweeper.core.libraries import SCRIPT
 from sweeper.loading.entries import Entry
 from sweeper.loading.ladder import find_ladders
@@ -57,10 +59,7 @@ class Findings:
 
     @cached_property
     def causes_of(self) -> dict[Entry, list[Cause]]:
-        by_entry: dict[Entry, list[Cause]] = defaultdict(list)
-        for cause in self.causes:
-            by_entry[cause.entry].append(cause)
-        return by_entry
+        return group_by(map(attrgetter("entry"), self.causes), self.causes)
 
     @cached_property
     def scripts(self) -> list[ScriptAnswer]:
@@ -72,10 +71,7 @@ class Findings:
 
     @property
     def rungs(self) -> list[Rung]:
-        rungs: list[Rung] = []
-        for answer in self.ladders:
-            rungs += answer.rungs
-        return rungs
+        return list(chain.from_iterable(map(attrgetter("rungs"), self.ladders)))
 
     @cached_property
     def amp(self) -> str:

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
-from typing import TypeVar
+from operator import attrgetter
 
 from sweeper.analysis import stats
 from sweeper.analysis.flags import DEVICE_DOUBTS, DOUBTS, UNVERIFIED
 from sweeper.analysis.result import Result
 from sweeper.analysis.stats import Estimate
+from sweeper.core.grouping import group_by
 from sweeper.core.trial import WEIGHTS
 from sweeper.report.columns.formats import count, shorten_names
 
 from .model_points import GroupKey, ModelPoint
 
-K = TypeVar("K", GroupKey, str)
 ALL = "all"
 
 
@@ -159,14 +158,14 @@ DEVICE = Mean("by device time", "", WEIGHTS, lambda result: result.device_speedu
 MEANS = (WEIGHTED, AMP, FP32, DEVICE)
 
 
-def make_groups(points: Iterable[ModelPoint]) -> list[Group]:
+def make_groups(points: Sequence[ModelPoint]) -> list[Group]:
     """Make the rows of the summary: by key, families in alphabetical order, then `all`."""
     groups = []
-    for key, every in _split(points, lambda point: point.key).items():
+    for key, every in group_by(map(attrgetter("key"), points), points).items():
         whole = Group(
             ALL, key, frozenset(chain.from_iterable(point.entries for point in every)), every
         )
-        by_family = _split(every, lambda point: point.first.trial.labels.family)
+        by_family = group_by(map(attrgetter("first.trial.labels.family"), every), every)
         for family, found in sorted(by_family.items()):
             groups.append(replace(whole, family=family, points=found))
         groups.append(whole)
@@ -178,53 +177,39 @@ def group_by_suite(groups: Iterable[Group]) -> list[Group]:
     suites = []
     for whole in groups:
         if whole.is_whole:
-            for suite, found in _split(whole.points, lambda point: point.suite).items():
+            by_suite = group_by(map(attrgetter("suite"), whole.points), whole.points)
+            for suite, found in by_suite.items():
                 if suite:
-                    suites.append(
-                        replace(whole, family=f"suite {suite}", points=found, suite=suite)
-                    )
+                    named = replace(whole, family=f"suite {suite}", points=found, suite=suite)
+                    suites.append(named)
     if len({group.suite for group in suites}) < 2:
         return []
     return suites
 
 
-def _split(
-    points: Iterable[ModelPoint], read: Callable[[ModelPoint], K]
-) -> dict[K, list[ModelPoint]]:
-    """Group model points by what is read of each."""
-    groups: dict[K, list[ModelPoint]] = defaultdict(list)
-    for point in points:
-        groups[read(point)].append(point)
-    return groups
-
-
-def list_missing_precisions(groups: Iterable[Group]) -> list[str]:
+def list_missing_precisions(groups: Iterable[Group]) -> Iterator[str]:
     """Make a line for each key and weight that some points lack a record of: they count as not
     passed.
     """
-    lines = []
     for group in groups:
         if not group.is_whole:
             continue
         for weight in sorted(group.weights):
             lacking = [point.name for point in group.judged if weight not in point.entries]
             if lacking:
-                lines.append(
+                yield (
                     f"{group.key}: {len(lacking)} of {len(group.judged)} models have no record in "
                     f"{weight} and count as not passed: {shorten_names(lacking)}"
                 )
-    return lines
 
 
-def list_unverified(groups: Iterable[Group]) -> list[str]:
+def list_unverified(groups: Iterable[Group]) -> Iterator[str]:
     """Make a line for each key in which trials are ok but not verified."""
-    lines = []
     for group in groups:
         if group.is_whole and group.unverified:
             names = [point.name for point in group.unverified]
-            lines.append(
+            yield (
                 f"{group.key}: {count(len(names), 'model')} with a trial that is ok but not "
                 f"verified ({UNVERIFIED}): such a trial is in no mean, and its model counts as not "
                 f"passed: {shorten_names(names)}"
             )
-    return lines

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from sweeper.analysis.stats import ratio_of
 from sweeper.core.libraries import SCRIPT
@@ -163,7 +163,7 @@ def _name_arms(entry: Entry, flag: str) -> str:
     return ""
 
 
-def list_flags(entries: Sequence[Entry]) -> list[str]:
+def list_flags(entries: Sequence[Entry]) -> Iterator[str]:
     """Make a line for each flag with the first few trials that have it, and for host_bound the arms
     that are.
 
@@ -178,11 +178,9 @@ def list_flags(entries: Sequence[Entry]) -> list[str]:
     for flag in common:
         if len({_name_arms(entry, flag) for entry in ok}) > 1:
             having[flag] = ok
-    lines = []
     for flag, found in sorted(having.items()):
         names = [f"{name_trial(one, axes)}{_name_arms(one, flag)}" for one in found]
-        lines.append(f"{flag}: {shorten_names(names)}")
-    return lines
+        yield f"{flag}: {shorten_names(names)}"
 
 
 def select_flags(entry: Entry, common: Collection[str]) -> tuple[str, ...]:
@@ -194,7 +192,7 @@ def select_flags(entry: Entry, common: Collection[str]) -> tuple[str, ...]:
     return tuple(flag for flag in entry.flags if flag not in common)
 
 
-def explain_missing(entries: Sequence[Entry]) -> list[str]:
+def explain_missing(entries: Sequence[Entry]) -> Iterator[str]:
     """Make a line for each reason why device time or memory is not known, with the first few
     trials.
     """
@@ -206,7 +204,5 @@ def explain_missing(entries: Sequence[Entry]) -> list[str]:
         for what, reason in missing.items():
             if reason:
                 having[what, reason].append(name_trial(entry, axes))
-    lines = []
     for (what, reason), names in having.items():
-        lines.append(printable(f"{what} not known: {shorten_names(names)}: {reason}"))
-    return lines
+        yield printable(f"{what} not known: {shorten_names(names)}: {reason}")

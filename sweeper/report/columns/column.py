@@ -3,7 +3,7 @@
 import csv
 import io
 import math
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
@@ -89,13 +89,11 @@ def select(columns: Iterable[Column[T]], names: Sequence[str]) -> list[Column[T]
     return [by_name[name] for name in names]
 
 
-def interval_columns(name: str, read: Callable[[T], Estimate | None]) -> list[Column[T]]:
+def interval_columns(name: str, read: Callable[[T], Estimate | None]) -> Iterator[Column[T]]:
     """Make the columns of the ends of an estimate's interval."""
-    columns = []
     for end in Interval._fields:
         column = Column[Interval](f"{name}_{end}", attrgetter(end), float)
-        columns.append(lift(lift(column, Estimate.interval), read))
-    return columns
+        yield lift(lift(column, Estimate.interval), read)
 
 
 def estimate_column(name: str, read: Callable[[T], Estimate | None], **shown: Any) -> Column[T]:

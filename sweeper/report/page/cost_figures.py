@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
+from sweeper.core.grouping import group_by
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.candidates import find_candidate
 from sweeper.report.answers.speedups import (
@@ -24,7 +25,6 @@ from .plotly_parts import (
     Trace,
     choose_colour,
     compiled_colour,
-    group_by,
     lay_out,
     list_kinds,
     name_entries,

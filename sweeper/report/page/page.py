@@ -17,9 +17,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from sweeper.core.system.garbage import pause_garbage_collection
 from sweeper.core.text import printable
 from sweeper.loading import parallel
-from sweeper.loading.entries import pause_garbage_collection
 from sweeper.report.answers.findings import Findings
 from sweeper.report.published import References, find_references
 from sweeper.report.tables.registry import TABLES

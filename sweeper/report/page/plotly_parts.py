@@ -115,14 +115,6 @@ def pick(styles: Sequence[str], index: int) -> str:
     return styles[index % len(styles)]
 
 
-def group_by(keys: Iterable[K], items: Iterable[T]) -> dict[K, list[T]]:
-    """Group items, each by its key, in the order in which the keys appear."""
-    groups: dict[K, list[T]] = {}
-    for key, item in zip(keys, items, strict=True):
-        groups.setdefault(key, []).append(item)
-    return groups
-
-
 def name_entries(entries: Sequence[Entry], without: str = "") -> list[str]:
     """Name each trial by its model and the axes in which trials differ, except `without`, e.g.
     `resnet50 amp default b32`; the batch size counts if a model has several.

@@ -5,11 +5,13 @@ Families have AMP and fp32 beside each other, and what was published for PyTorch
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from sweeper.analysis.flags import UNVERIFIED, leave_out_housekeeping
 from sweeper.analysis.gains import Gain
 from sweeper.analysis.stats import ratio_of
+from sweeper.core.grouping import group_by
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.candidates import find_candidate
 from sweeper.report.answers.groups import ALL, AMP, FP32, Group
@@ -37,7 +39,6 @@ from .plotly_parts import (
     compiled_colour,
     error_bars,
     estimate_bars,
-    group_by,
     label,
     lay_out,
     list_kinds,
@@ -242,7 +243,7 @@ def _keep_longest(series: dict[str, list[Entry]], max_series: int) -> dict[str, 
 
 def _backend_bars(name: str, series: Mapping[str, Sequence[Entry]]) -> Drawing:
     """Draw a bar per backend and series; the backend with the highest speedup stands on top."""
-    best: dict[str, float] = {}
+    best = {}
     for entry in sorted(chain.from_iterable(series.values()), key=speedup):
         best[_backend(entry)] = speedup(entry)
     order = sorted(best, key=best.__getitem__)
@@ -288,7 +289,7 @@ def _batch_size(entry: Entry) -> int:
 
 def _batch_lines(series: Mapping[str, Sequence[Entry]]) -> Drawing:
     traces = []
-    drawn: list[Entry] = []
+    drawn = []
     for index, (name, line) in enumerate(series.items()):
         ordered = sorted(line, key=_batch_size)
         sizes = list(map(_batch_size, ordered))
@@ -305,7 +306,7 @@ def _batch_lines(series: Mapping[str, Sequence[Entry]]) -> Drawing:
 def draw_families(groups: Sequence[Group], references: References) -> Figure:
     """Draw geometric means in AMP and fp32 per family."""
     drawn = {}
-    for key, found in group_by((group.key for group in groups), groups).items():
+    for key, found in group_by(map(attrgetter("key"), groups), groups).items():
         whole = found[-1]  # the last group of a key is that of `all`
         if AMP.estimate(whole) or FP32.estimate(whole):
             drawn[key] = found

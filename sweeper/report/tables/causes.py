@@ -14,9 +14,11 @@ and cause.
 | `sweep` | the name of the trial's sweep |
 """
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Sequence
+from operator import attrgetter
 
+from sweeper.core.grouping import group_by
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.causes import Cause
 from sweeper.report.answers.findings import Findings
@@ -68,7 +70,7 @@ class CausesTable(TableSpec[Cause]):
 
 
 def _name_models(causes: Sequence[Cause]) -> str:
-    return shorten_names(dict.fromkeys(cause.entry.trial.labels.model for cause in causes))
+    return shorten_names(dict.fromkeys(map(attrgetter("entry.trial.labels.model"), causes)))
 
 
 def _name_reasons(causes: Sequence[Cause]) -> str:
@@ -102,15 +104,13 @@ class CauseGroupsTable(TableSpec[list[Cause]]):
             title="lost at most",
             text=lambda causes: causes[0].loss,
         ),
-        Column("", lambda causes: len({cause.entry for cause in causes}), int, title="trials"),
+        Column("", lambda causes: len(set(map(attrgetter("entry"), causes))), int, title="trials"),
         Column("", _name_models, title="models"),
     )
 
     def items(self, findings: Findings) -> Sequence[list[Cause]]:
-        groups: dict[tuple[str, str], list[Cause]] = defaultdict(list)
-        for cause in findings.causes:
-            groups[cause.name, cause.fix].append(cause)
-        return list(groups.values())
+        kinds = map(attrgetter("name", "fix"), findings.causes)
+        return list(group_by(kinds, findings.causes).values())
 
     def parts(self, item: list[Cause]) -> Sequence[tuple[str, str]]:
         axes = find_varying([cause.entry for cause in item], TRIAL_AXES)

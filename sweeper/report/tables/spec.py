@@ -6,7 +6,7 @@ A new table is one module under `report/tables/` with a `TableSpec`, and one lin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -70,14 +70,14 @@ class TableSpec(Generic[T]):
         """Say what stands above the table."""
         return ""
 
-    def headlines(self, items: Sequence[T]) -> Sequence[Headline]:
+    def headlines(self, items: Sequence[T]) -> Iterable[Headline]:
         return ()
 
-    def notes(self, items: Sequence[T]) -> Sequence[str]:
+    def notes(self, items: Sequence[T]) -> Iterable[str]:
         """List what stands below the table."""
         return ()
 
-    def terminal_notes(self, items: Sequence[T]) -> Sequence[str]:
+    def terminal_notes(self, items: Sequence[T]) -> Iterable[str]:
         """List what stands below the notes on a terminal."""
         return ()
 

@@ -31,7 +31,7 @@ ladder.csv |
 compared unpaired |
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -297,11 +297,10 @@ class SpeedupsTable(TableSpec[Entry]):
     def notes(self, items: Sequence[Entry]) -> Sequence[str]:
         return [explain_intervals(items), *speedups.explain_missing(items)]
 
-    def terminal_notes(self, items: Sequence[Entry]) -> Sequence[str]:
-        flags = speedups.list_flags(items)
+    def terminal_notes(self, items: Sequence[Entry]) -> Iterator[str]:
         if any(map(_show_device, items)):
-            return [_MEANING_OF_DEVICE, *flags]
-        return flags
+            yield _MEANING_OF_DEVICE
+        yield from speedups.list_flags(items)
 
     def entry(self, item: Entry) -> Entry:
         return item

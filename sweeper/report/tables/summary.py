@@ -27,7 +27,7 @@ would run eager |
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from sweeper.report.answers.findings import Findings
@@ -155,11 +155,10 @@ class SummaryTable(TableSpec[Group]):
         families = Counter(group.key for group in judged if not group.is_whole)
         return [group for group in judged if not group.is_whole or families[group.key] != 1]
 
-    def headlines(self, items: Sequence[Group]) -> Sequence[Headline]:
+    def headlines(self, items: Sequence[Group]) -> Iterator[Headline]:
         """Show the weighted mean of each row of the family `all`; rows without one share a line per
         reason.
         """
-        lines = []
         without: dict[str, list[str]] = defaultdict(list)
         for group in items:
             if not group.is_whole or not group.judged:
@@ -167,28 +166,25 @@ class SummaryTable(TableSpec[Group]):
             if group.weighted is None:
                 without[headline(group)].append(str(group.key))
             else:
-                lines.append(Headline(headline(group), str(group.key), True))
+                yield Headline(headline(group), str(group.key), True)
         for line, keys in without.items():
-            lines.append(Headline(line, shorten_names(keys, between="; "), False))
-        return lines
+            yield Headline(line, shorten_names(keys, between="; "), False)
 
     def notes(self, items: Sequence[Group]) -> Sequence[str]:
         """Name the groups in which no model was judged."""
         keys = [str(group.key) for group in items if group.is_whole and not group.judged]
         return [prefix("no model was judged, see the failures: ", "; ".join(keys))]
 
-    def terminal_notes(self, items: Sequence[Group]) -> Sequence[str]:
+    def terminal_notes(self, items: Sequence[Group]) -> Iterator[str]:
         """Make a line for each key with how many models are undisturbed; equal lines are one."""
         keys: dict[str, list[GroupKey]] = defaultdict(list)
         for group in items:
             sure = join((_count_sure(AMP, group), _count_sure(FP32, group)), ", ")
             if group.is_whole and sure:
                 keys[sure].append(group.key)
-        lines = []
         for sure, found in keys.items():
             names = shorten_names(map(str, found), between="; ")
-            lines.append(f"undisturbed models: {sure} ({names})")
-        return lines
+            yield f"undisturbed models: {sure} ({names})"
 
     def explain(self, findings: Findings, items: Sequence[Group]) -> str:
         amp = ""
@@ -246,14 +242,12 @@ def headline(group: Group) -> str:
     return "; ".join(parts)
 
 
-def list_other_means(group: Group) -> list[str]:
+def list_other_means(group: Group) -> Iterator[str]:
     """Show the prediction for one more model, and the mean by device time, where they are known."""
-    lines = []
     if new := show_new_model(group):
-        lines.append(f"a new model {new}")
+        yield f"a new model {new}"
     if device := estimated(DEVICE.estimate(group)):
-        lines.append(f"{DEVICE.title} {device} over {DEVICE.describe_models(group)}")
-    return lines
+        yield f"{DEVICE.title} {device} over {DEVICE.describe_models(group)}"
 
 
 def _explain_no_mean(group: Group) -> str:

@@ -4,7 +4,7 @@ trial's run the answer for its model.
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from sweeper.report.answers.groups import AMP, DEVICE, FP32, WEIGHTED, Group
 from sweeper.report.answers.model_points import GroupKey
@@ -56,7 +56,7 @@ def metrics(groups: Sequence[Group]) -> Mapping[str, float]:
     return found
 
 
-def _make_suffixes(groups: Sequence[Group]) -> list[str]:
+def _make_suffixes(groups: Sequence[Group]) -> Iterator[str]:
     """Make `_reduce-overhead` of the mode and whatever else differs between groups, in characters
     that MLflow takes.
     """
@@ -69,13 +69,11 @@ def _make_suffixes(groups: Sequence[Group]) -> list[str]:
         text = "_".join(getattr(group.key, name) or "base" for name in differing)
         texts.append(text)
         plain.append(re.sub(r"[^\w.-]+", "_", text)[:MAX_NAME_CHARACTERS])
-    suffixes = []
     for name, text in zip(plain, texts, strict=True):
         digest = ""
         if plain.count(name) > 1:
             digest = f"_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
-        suffixes.append(f"_{name}{digest}")
-    return suffixes
+        yield f"_{name}{digest}"
 
 
 def _describe(report: Report, whole: Sequence[Group]) -> str:

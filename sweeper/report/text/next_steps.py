@@ -5,7 +5,7 @@ exactly these.
 import math
 import shlex
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -97,7 +97,7 @@ class _Need(NamedTuple):
 
 def list_again(
     answers: Sequence[Answer], entries: Sequence[Entry], manifests: Sequence[Manifest]
-) -> list[Again]:
+) -> Iterator[Again]:
     """List what is worth another run, with one command for several precisions where the same models
     lack the same.
     """
@@ -124,10 +124,8 @@ def list_again(
     precisions: dict[tuple[_Need, tuple[ReportedModel, ...]], dict[str, float]] = defaultdict(dict)
     for (need, precision), models in lacking.items():
         precisions[need, tuple(models)][precision] = sum(models.values())
-    said = []
     for (need, names), took_s in precisions.items():
-        said.append(need.describe(names, list(took_s), sum(took_s.values())))
-    return said
+        yield need.describe(names, list(took_s), sum(took_s.values()))
 
 
 def _find_need(answer: Answer, command: str, sweep: str) -> _Need | None:

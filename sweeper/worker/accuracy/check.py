@@ -21,10 +21,11 @@ asked again when the timed rounds have run code that was compiled after it.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -105,14 +106,6 @@ class Case(NamedTuple):
         return f"{self.state}, {self.batch_name}"
 
 
-class Reference(NamedTuple):
-    """The step of a case in a reliable format, how eager compares with it, and what that allows."""
-
-    step: StepTensors
-    comparisons: Sequence[TensorSums]
-    bounds: Bounds
-
-
 class AccuracyCheck:
     """Keeps the state in which the model was built, and judges the compiled step against eager."""
 
@@ -121,7 +114,7 @@ class AccuracyCheck:
         self._states = States(judged.built.module, judged.measure.seed)
         self._stages = rule.name_stages(judged.built.module)
         self._enter: Enter
-        self._reference: Reference | None = None
+        self._bounds: Bounds | None = None
         self._seeds: SeedTest | None = None
         # of what is compared and restored; the host, once that had to be
         self._place = judged.device
@@ -145,9 +138,7 @@ class AccuracyCheck:
         Raises MismatchError when the compiled step gives other tensors than the reference, and
         whatever it raises.
         """
-        with self._states_in_place(enter):
-            with enter("reference"):
-                random = self._try(self._draws_random)
+        with self._states_in_place(enter) as random:
             if isinstance(random, Missing):
                 return Accuracy(None, None, f"no eager step on the unseen batch: {random.reason}")
             found = self._judge_seeds() if random else self._judge_cases()
@@ -164,9 +155,7 @@ class AccuracyCheck:
         self._states = States(built.module, self._judged.measure.seed)
         case = Case(LATER, built.batches[0], "batch 1", slopes=False)
         try:
-            with self._states_in_place(enter):
-                with enter("reference"):
-                    random = self._try(self._draws_random)
+            with self._states_in_place(enter) as random:
                 if random:
                     return self._judge_over_seeds(case).accuracy
                 verdict = self._try(self._compare_arms, case)
@@ -188,7 +177,8 @@ class AccuracyCheck:
         return ""
 
     @contextmanager
-    def _states_in_place(self, enter: Enter) -> Iterator[None]:
+    def _states_in_place(self, enter: Enter) -> Iterator[bool | Missing]:
+        """Have the states where they are needed; gives whether a step draws random numbers."""
         self._enter = enter
         if self._place != HOST:
             torch.cuda.empty_cache()
@@ -198,10 +188,12 @@ class AccuracyCheck:
         try:
             self._states.find_attributes()
             self._states.place(self._place)
-            yield
+            with enter("reference"):
+                random = self._try(self._draws_random)
+            yield random
         finally:
             self.restore()
-            self._reference, self._seeds = None, None
+            self._bounds, self._seeds = None, None
             self._states.place(HOST)
 
     def _draws_random(self) -> bool:
@@ -267,12 +259,9 @@ class AccuracyCheck:
         if isinstance(test, Missing):
             return CaseVerdict(Accuracy(None, None, f"no test over seeds: {test.reason}"))
         self._seeds = test
-        with self._enter("checking"):
-            try:
-                self._take_seeds(self._judged.compiled, case, test)
-                self._require_same_texts(case)
-            except rule.DifferentTensorsError as error:
-                raise MismatchError(f"the compiled step gives other tensors: {error}") from error
+        with self._enter("checking"), _refusing_other_tensors():
+            self._take_seeds(self._judged.compiled, case, test)
+            self._require_same_texts(case)
             found = test.verdict()
             if closer and found.passed is False:
                 taken = self._try(self._take_reliable_seeds, case, test)
@@ -314,11 +303,9 @@ class AccuracyCheck:
 
     def _take_reliable_seeds(self, case: Case, test: SeedTest) -> None:
         """Take eager steps in a format that rounds far less than eager does."""
-        judged, dtype = self._judged, RELIABLE[self._tolerance]
+        dtype = RELIABLE[self._tolerance]
         while len(test.steps["reliable"]) < STEPS:
-            seed = judged.measure.seed + self._next_seed()
-            self._states.restore(judged.optimizers, seed, case.state)
-            step = self._run_reference(case, seed, dtype, Keep(self._place))
+            step = self._run_reference(case, dtype, Keep(self._place), self._next_seed())
             test.add("reliable", step.tensors.items())
 
     def _take_seeds(self, arm: Arm, case: Case, test: SeedTest) -> None:
@@ -331,7 +318,7 @@ class AccuracyCheck:
             test.add(arm.name, self._run_or_retry_on_host(self._capture, arm, case, seed))
             if judged.trial.workload != "train" or not case.slopes:
                 continue
-            self._states.restore(judged.optimizers, judged.measure.seed + seed, case.state)
+            self._restore(case, seed)
             if test.displace(judged.built.module, judged.gradient_factor()):
                 loss = judged.bench.run_on(arm, copy_batch(case.batch))
                 assert isinstance(loss, torch.Tensor)
@@ -360,7 +347,7 @@ class AccuracyCheck:
 
     def _judge_batches(self, state: str, judge: Judge) -> list[CaseVerdict]:
         """Judge the timed batches in a state, until one does not pass."""
-        verdicts: list[CaseVerdict] = []
+        verdicts = []
         seen: list[dict[str, str]] = []
         for index, batch in enumerate(self._judged.built.batches):
             shapes = describe_tensors(batch)
@@ -380,7 +367,7 @@ class AccuracyCheck:
         """
         with self._enter("reference"):
             reasons = self._take_reference(case)
-        if self._reference is None:
+        if self._bounds is None:
             reason = f"no reference, {'; '.join(reasons)}"
             return _name_case(CaseVerdict(Accuracy(None, None, reason)), case)
         with self._enter("checking"):
@@ -394,41 +381,45 @@ class AccuracyCheck:
         """Take the reference and compare eager with it; give the reasons where there is none that
         eager is near.
         """
-        reasons: list[str] = []
-        best: Reference | None = None
-        self._reference = None
+        reasons = []
+        found = []
+        self._bounds = None
         for dtype in (torch.float64, torch.float32):  # the first that will do
             taken = self._try(self._compare_eager, case, dtype)
             if isinstance(taken, Missing):
                 number_format = str(dtype).removeprefix("torch.")
                 reasons.append(f"in {number_format}: {taken.reason.splitlines()[0]}")
-            elif not taken.bounds.far_off:
-                best = taken
-                break
             else:
-                best = best or taken
+                found.append(taken)
+                if not taken.far_off:
+                    break
             torch.cuda.empty_cache()
-        self._reference = best
+        self._bounds = min(found, key=attrgetter("far_off"), default=None)
         return reasons
 
-    def _compare_eager(self, case: Case, dtype: torch.dtype) -> Reference:
+    def _compare_eager(self, case: Case, dtype: torch.dtype) -> Bounds:
         """Take the reference in a number format, and set bounds by eager's distance from it."""
-        judged, tolerance, seed = self._judged, self._tolerance, self._judged.measure.seed
-        self._states.restore(judged.optimizers, seed, case.state)
+        tolerance = self._tolerance
         keep = Keep(self._place, RELIABLE[tolerance])
-        reference = self._run_reference(case, seed, dtype, keep)
-        named = dict(self._capture(judged.eager, case))
+        reference = self._run_reference(case, dtype, keep)
+        named = dict(self._capture(self._judged.eager, case))
         reference = rule.take_whole(reference, keep.copy(named.items()))
         first = rule.compare(named.items(), reference, self._stages)
         if self._repeated is None:
             kept = StepTensors(Keep(self._place).copy(named.items()))
-            self._repeated = rule.compare(self._capture(judged.eager, case), kept)
-        bounds = rule.set_bounds(reference, (first,), self._repeated, tolerance)
-        return Reference(reference, (first,), bounds)
+            self._repeated = rule.compare(self._capture(self._judged.eager, case), kept)
+        return rule.set_bounds(reference, (first,), self._repeated, tolerance)
 
-    def _run_reference(self, case: Case, seed: int, dtype: torch.dtype, keep: Keep) -> StepTensors:
+    def _run_reference(
+        self, case: Case, dtype: torch.dtype, keep: Keep, seed_offset: int = 0
+    ) -> StepTensors:
         judged, attributes = self._judged, self._states.attributes
-        return run_reference(judged.built, attributes, case.batch, judged.trial, seed, dtype, keep)
+        self._restore(case, seed_offset)
+        return run_reference(judged.built, attributes, case.batch, judged.trial, dtype, keep)
+
+    def _restore(self, case: Case, seed_offset: int) -> None:
+        judged = self._judged
+        self._states.restore(judged.optimizers, judged.measure.seed + seed_offset, case.state)
 
     def _compare_arms(self, case: Case) -> CaseVerdict:
         """Judge the compiled step by eager alone, which is enough where they are as good as
@@ -436,8 +427,7 @@ class AccuracyCheck:
         """
         kept = self._keep_eager(case)
         same = rule.compare(kept.tensors.items(), kept, self._stages)
-        bounds = rule.set_bounds(kept, (same,), None, self._tolerance)
-        self._reference = Reference(kept, (same,), bounds)
+        self._bounds = rule.set_bounds(kept, (same,), None, self._tolerance)
         return self._judge_step(case)
 
     def _keep_eager(self, case: Case) -> StepTensors:
@@ -445,10 +435,10 @@ class AccuracyCheck:
 
     def _look_closer(self, case: Case) -> None:
         """Set the bounds anew, by more eager steps."""
-        assert self._reference is not None
-        judged, reference, tolerance = self._judged, self._reference.step, self._tolerance
+        assert self._bounds is not None
+        judged, reference, tolerance = self._judged, self._bounds.reference, self._tolerance
         relative = rule.perturbation(judged.trial.precision, tolerance)
-        comparisons = [self._reference.comparisons[0]]
+        comparisons = [*self._bounds.comparisons]
         for index in range(1, 1 + rule.PERTURBED_STEPS):
             step = self._capture(judged.eager, case, index, relative)
             compared = dict(rule.compare(step, reference, self._stages))
@@ -457,16 +447,15 @@ class AccuracyCheck:
                 wider = rule.compare(step, reference)
                 compared |= {name: sums for name, sums in wider.items() if sums.whole}
             comparisons.append(compared)
-        bounds = rule.set_bounds(reference, comparisons, None, tolerance)
-        self._reference = Reference(reference, comparisons, bounds)
+        self._bounds = rule.set_bounds(reference, comparisons, None, tolerance)
 
     def _judge_step(self, case: Case) -> CaseVerdict:
-        assert self._reference is not None
+        assert self._bounds is not None
         named = self._run_or_retry_on_host(self._capture, self._judged.compiled, case)
         self._require_same_texts(case)
         verdict = try_reading(lambda: self._judge_tensors(named))
         if isinstance(verdict, Missing):
-            kind = self._reference.bounds.kind
+            kind = self._bounds.reference.kind
             return CaseVerdict(Accuracy(kind, None, f"the comparison failed: {verdict.reason}"))
         return verdict
 
@@ -487,21 +476,19 @@ class AccuracyCheck:
                 )
 
     def _judge_tensors(self, named: Named) -> CaseVerdict:
-        try:
+        with _refusing_other_tensors():
+            try:
+                return self._compare_with_reference(named)
+            except torch.OutOfMemoryError:
+                pass  # what it had in memory is free only after this clause
+            named = Keep().copy(named).items()
+            self._clear_device()
             return self._compare_with_reference(named)
-        except rule.DifferentTensorsError as error:
-            raise MismatchError(f"the compiled step gives other tensors: {error}") from error
-        except torch.OutOfMemoryError:
-            pass  # what it had in memory is free only after this clause
-        named = Keep().copy(named).items()
-        self._clear_device()
-        return self._compare_with_reference(named)
 
     def _compare_with_reference(self, named: Named) -> CaseVerdict:
-        assert self._reference is not None
-        return rule.judge(
-            rule.compare(named, self._reference.step, self._stages), self._reference.bounds
-        )
+        bounds = self._bounds
+        assert bounds is not None
+        return rule.judge(rule.compare(named, bounds.reference, self._stages), bounds)
 
     def _try(self, work: Callable[..., T], *arguments: object) -> T | Missing:
         """Do `work`, on the host where the device has too little memory; what goes wrong in it
@@ -525,9 +512,8 @@ class AccuracyCheck:
     def _clear_device(self) -> None:
         self._place = HOST
         self._states.place(HOST)
-        if self._reference is not None:
-            step = self._reference.step.move(HOST)
-            self._reference = self._reference._replace(step=step)
+        if self._bounds is not None:
+            self._bounds = replace(self._bounds, reference=self._bounds.reference.move(HOST))
         if self._seeds is not None:
             self._seeds.direction.move(HOST)
         torch.cuda.empty_cache()
@@ -542,13 +528,13 @@ class AccuracyCheck:
         """Run a step of an arm from the state of a case, moved by `perturbation`, on a copy of its
         batch.
         """
-        judged, seed = self._judged, self._judged.measure.seed + seed_offset
-        self._states.restore(judged.optimizers, seed, case.state)
+        judged = self._judged
+        self._restore(case, seed_offset)
         batch, module = copy_batch(case.batch), judged.built.module
         if perturbation:
             batch = perturb(module, batch, perturbation)
             # what the step draws is what it draws without
-            seed_generators(seed)
+            seed_generators(judged.measure.seed + seed_offset)
         changes = Changes(module, self._states.attributes, batch, judged.compiled_optimizer(arm))
         run, factor = partial(judged.bench.run_on, arm, batch), judged.gradient_factor()
         named = capture_step(run, judged.capture, changes, module, judged.trial, factor)
@@ -556,6 +542,14 @@ class AccuracyCheck:
         if arm is judged.eager:
             self._unseen.update(dict.fromkeys(judged.capture.unseen))
         return named
+
+
+@contextmanager
+def _refusing_other_tensors() -> Iterator[None]:
+    try:
+        yield
+    except rule.DifferentTensorsError as error:
+        raise MismatchError(f"the compiled step gives other tensors: {error}") from error
 
 
 def list_hooked(module: torch.nn.Module) -> list[str]:

@@ -159,7 +159,7 @@ def compare(step: Named, reference: StepTensors, stages: Mapping[str, str] = {})
     `stages` has the stage of each parameter. Raises DifferentTensorsError when the steps did not
     give the same tensors.
     """
-    comparison: dict[str, Sums] = {}
+    comparison = {}
     by_stage: dict[str, list[Sums]] = defaultdict(list)
     given = dict(step)
     for name, tensor, other in pair_up(given.items(), reference.tensors, "the reference"):
@@ -342,7 +342,8 @@ class Span(NamedTuple):
 class Bounds:
     """What the compiled step may be, by the name of the tensor, and what eager is."""
 
-    kind: str
+    reference: StepTensors
+    comparisons: Sequence[TensorSums]  # of eager's steps with it
     errors: Mapping[str, float]  # of eager, of all tensors whose size is judged where it is finite
     bounds: Mapping[str, float]
     least_sizes: Mapping[str, float]  # where zeros would be within the bounds
@@ -390,7 +391,15 @@ def set_bounds(
     if moved:
         unverified = "eager differs from itself when it is run twice"
     return Bounds(
-        reference.kind, errors, bounds, least_sizes, spans, moved, bool(far_off), unverified
+        reference,
+        comparisons,
+        errors,
+        bounds,
+        least_sizes,
+        spans,
+        moved,
+        bool(far_off),
+        unverified,
     )
 
 
@@ -584,14 +593,14 @@ def judge(comparison: TensorSums, bounds: Bounds) -> CaseVerdict:
     )
     if not any(comparison[name].elements for name in bounds.bounds if not name.startswith(CHANGE)):
         reason = bounds.unverified or "the step gives no finite floating-point tensor"
-        return CaseVerdict(Accuracy(bounds.kind, None, reason, unjudged=unjudged))
+        return CaseVerdict(Accuracy(bounds.reference.kind, None, reason, unjudged=unjudged))
     shares = {name: _share_of_bounds(name, sums, bounds) for name, sums in comparison.items()}
     worst = max(shares, key=lambda name: _rank(name, shares[name], comparison[name]))
     failed = shares[worst] > 1 and not bounds.nondeterministic
     unverified = None if failed else bounds.unverified
     sums = comparison[worst]
     found = Accuracy(
-        reference=bounds.kind,
+        reference=bounds.reference.kind,
         passed=None if unverified else not failed,
         unverified=unverified,
         nondeterministic=bounds.nondeterministic,

@@ -200,7 +200,7 @@ class SeedTest:
         """
         eager, compiled = self.steps["eager"], self.steps["compiled"]
         assert len(eager) == len(compiled) == STEPS, f"an arm has to have {STEPS} steps"
-        judged: dict[str, Size] = {}
+        judged = {}
         infinite = []
         for name, size in self.direction.sizes.items():
             if size.has_nan or not _are_finite(eager, name):

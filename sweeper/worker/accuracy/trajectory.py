@@ -147,18 +147,18 @@ class Differences:
             )
             return Trajectory(self.num_samples, None, reason)
         figures = {pair: self._read(item) for pair, item in self._pairs.items()}
-        found = [self._judge_kind(kind, figures) for kind in KINDS]
+        found = torch.stack([self._judge_kind(kind, figures) for kind in KINDS])
         enough = figures[COMPILED, EAGER].counts >= MIN_TRAJECTORY
         if not enough.any():
             return Trajectory(self.num_samples, None, "eager gives no finite numbers")
-        shares = torch.stack([values / limits for values, _, limits, _ in found])
-        shares = torch.where(enough, shares, -1.0).nan_to_num(nan=-1.0, posinf=torch.inf)
+        shares = torch.where(enough, found[:, 0] / found[:, 2], -1.0)
+        shares = shares.nan_to_num(nan=-1.0, posinf=torch.inf)
         worst_of_kinds = shares.amax(1)
         # the first kind says most: a difference in half of the steps
         beyond = (worst_of_kinds > 1).nonzero()
         row = int(beyond[0]) if len(beyond) else int(worst_of_kinds.argmax())
         tensor = int(shares[row].argmax())
-        value, yardstick, limit, excused = (float(part[tensor]) for part in found[row])
+        value, yardstick, limit, excused = found[row, :, tensor].tolist()
         return Trajectory(
             samples=self.num_samples,
             passed=value <= limit,
@@ -170,11 +170,9 @@ class Differences:
             limit=_finite(limit),
         )
 
-    def _judge_kind(
-        self, kind: str, figures: Mapping[tuple[str, str], _Figures]
-    ) -> tuple[torch.Tensor, ...]:
-        """Of each tensor the figure, what it is measured by, its limit, and whether they are
-        against `longer`.
+    def _judge_kind(self, kind: str, figures: Mapping[tuple[str, str], _Figures]) -> torch.Tensor:
+        """Of each tensor the figure, what it is measured by, its limit, and 1 where they are
+        against `longer`: [4, tensors].
         """
         is_beside = (COMPILED, LONGER) in figures
         times = RARE.get(kind, 1.0) * (TIMES_BESIDE_LONGER if is_beside else TIMES)
@@ -185,17 +183,13 @@ class Differences:
             value = torch.where(compiled.sure[kind], value, 0.0)
         other = torch.stack([figures[arm, EAGER].values[kind] for arm in MOVED]).amax(0)
         limit = (times * other).clamp_min(least)
+        found = torch.stack([value, other, limit, torch.zeros_like(other)])
         if not is_beside:
-            return value, other, limit, torch.zeros_like(other)
+            return found
         far, eager_far = figures[COMPILED, LONGER].values[kind], figures[EAGER, LONGER].values[kind]
         far_limit = (NEARER * eager_far).clamp_min(least)
-        excused = far / far_limit < value / limit
-        return (
-            torch.where(excused, far, value),
-            torch.where(excused, eager_far, other),
-            torch.where(excused, far_limit, limit),
-            excused,
-        )
+        longer = torch.stack([far, eager_far, far_limit, torch.ones_like(far)])
+        return torch.where(far / far_limit < value / limit, longer, found)
 
     def _read(self, pair: _Pair) -> _Figures:
         relative = torch.stack(pair.relative).double().cpu()

@@ -47,7 +47,7 @@ def read_fingerprints() -> dict[str, Any]:
 
 def read_parts_s() -> dict[str, float]:
     """Read the seconds of each part of this process's compilations; the parts do not overlap."""
-    spent: defaultdict[str, float] = defaultdict(float)
+    spent = defaultdict(float)
     templates = 0.0
     for name, times in compilation_time_metrics.items():
         spent[name] = sum(times)

@@ -7,7 +7,7 @@ OpenVINO goes on in native PyTorch or Inductor where it fails.
 
 import importlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -85,23 +85,17 @@ def require_mode(mode: str) -> None:
 def find_compiler(name: str) -> Callable[..., Any]:
     """Find the backend's function, called as Dynamo calls it; `require` has been asked before."""
     if name == "ts":
-        return _script
+        return lambda graph, inputs: lookup_backend("ts")(_copy_plain(graph), list(inputs))
     if name == "aot_ts":
-        return aot_autograd(fw_compiler=_compile_script)
+        return aot_autograd(
+            fw_compiler=lambda graph, inputs: ts_compile(_copy_plain(graph), inputs)
+        )
     if name == "thunder":
         # It registers no name; its class says that it is a backend: thunder/dynamo/compiler.py.
         return importlib.import_module("thunder.dynamo").ThunderCompiler()  # type: ignore[no-any-return]
     if name in OPTIONS:
         return partial(lookup_backend(name), options=OPTIONS[name])  # type: ignore[call-arg]
     return lookup_backend(name)
-
-
-def _script(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-    return lookup_backend("ts")(_copy_plain(graph), list(inputs))
-
-
-def _compile_script(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-    return ts_compile(_copy_plain(graph), inputs)
 
 
 def _copy_plain(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:

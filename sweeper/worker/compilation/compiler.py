@@ -109,7 +109,7 @@ def set_memory_budget(budget: float) -> None:
     torch/_functorch/config.py.
     """
     config: Any = torch._functorch.config
-    before: list[float] = []
+    before = []
 
     def start(call: CallbackArgs) -> None:
         if call.callback_trigger is CallbackTrigger.DYNAMO:

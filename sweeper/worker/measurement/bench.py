@@ -30,6 +30,7 @@ from torch.cuda import synchronize
 
 from sweeper.core.record import MAX_VOID_ROUNDS, Latency, Round
 from sweeper.core.settings import Measure
+from sweeper.core.system.garbage import pause_garbage_collection
 from sweeper.worker.failures import MismatchError, UnsteadyError
 from sweeper.worker.models.batches import Batch, find_tensors
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
@@ -282,7 +283,7 @@ class ModelBench(Bench):
 
     def run_on(self, arm: Arm, batch: Batch) -> object:
         """Run one step on a batch that is not among those that alternate."""
-        with without_collector(collect=False), arm.stance():
+        with pause_garbage_collection(), arm.stance():
             return arm.run(batch)
 
     def steps_s(self, arm: Arm, steps: int, until_idle: bool = True) -> Steps[list[float]]:
@@ -413,17 +414,11 @@ def freeze_objects() -> None:
 
 
 @contextmanager
-def without_collector(*, collect: bool = True) -> Iterator[None]:
+def without_collector() -> Iterator[None]:
     """Collect no garbage meanwhile, but before."""
-    if collect:
-        gc.collect()
-    collects = gc.isenabled()
-    gc.disable()
-    try:
+    gc.collect()
+    with pause_garbage_collection():
         yield
-    finally:
-        if collects:
-            gc.enable()
 
 
 def latency(steps_s: list[float]) -> Latency:

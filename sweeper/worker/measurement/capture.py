@@ -207,7 +207,6 @@ def run_reference(
     attributes: Attributes,
     batch: Batch,
     trial: Trial,
-    seed: int,
     dtype: torch.dtype,
     keep: Keep,
 ) -> StepTensors:
@@ -224,7 +223,6 @@ def run_reference(
             make_optimizer(trial, module, False) if trains and compiled.has_optimizer else None
         )
         changes = Changes(module, attributes, batch, optimizer)
-        torch.manual_seed(seed)
         with _highest_precision(), torch.compiler.set_stance("force_eager"), grad_mode(trial):
             built.set_back()
             output = module(*batch.args, **batch.kwargs)

@@ -196,7 +196,7 @@ def find_gaps(work: Iterable[Work]) -> tuple[float, list[Gap]]:
     """Return the seconds in which any work ran, overlaps counted once, and the gaps in which none
     did.
     """
-    gaps: list[Gap] = []
+    gaps = []
     covered_ns, reached_ns = 0, -1
     for item in sorted(work, key=lambda item: item.start_ns):
         if 0 <= reached_ns < item.start_ns:

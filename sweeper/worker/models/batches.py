@@ -119,7 +119,7 @@ def find_tensors(output: Any) -> list[torch.Tensor]:
     """Every tensor in tuples, lists, dicts, dataclasses and what is registered with torch's pytree,
     in order.
     """
-    found: list[torch.Tensor] = []
+    found = []
     for leaf in torch.utils._pytree.tree_leaves(output):
         if isinstance(leaf, torch.Tensor):
             found.append(leaf)

@@ -109,7 +109,7 @@ class CachedDecoder(torch.nn.Module):
         """
         places = [("", vars(layer))]
         places += [(f"{key}_", value) for key, value in vars(layer).items() if type(value) is dict]
-        tensors: dict[str, torch.Tensor] = {}
+        tensors = {}
         flags = []
         for prefix, place in places:
             numbers = {}

@@ -39,7 +39,7 @@ def read() -> dict[str, Json]:
     """Read every flag; None for one that has no value beside torch's newer `fp32_precision`
     settings.
     """
-    values: dict[str, Json] = {}
+    values = {}
     for name, reader in _READERS.items():
         try:
             values[name] = reader()

@@ -28,10 +28,9 @@ from sweeper.worker.source_lines import describe_in_script, find_own_line
 from .arms import ArmSwitch
 from .description import describe
 from .phases import compare_steps, prepare_loop, run_loop
-from .runs import EAGER_LOOP, RUNS, STEPS, TRAJECTORY, LoopFacts
+from .runs import LOOPS, RUNS, STEPS, TRAJECTORY, LoopFacts
 from .subject import ScriptSubject
 from .trajectory.phases import compare_trajectory
-from .watch.compile_calls import CompileCalls
 from .watch.last_line import describe_last_line, measure_log
 from .watch.loop import Loop
 from .watch.patches import Patches
@@ -40,17 +39,15 @@ from .watch.several_processes import refuse_several
 from .watch.silence import watch_silence
 
 
-class ScriptExit(failures.Failure):
-    """The script has ended itself, with a message or an exit code other than 0."""
-
-    def __init__(self, error: SystemExit, begin: int, phase: str) -> None:
-        """`begin`: bytes of the log before the script ran."""
-        self.status = "eager_error" if phase in EAGER_PHASES else "runtime_error"
-        text = f"the script ended with the message: {error.code}"
-        if isinstance(error.code, int):
-            sys.stderr.flush()
-            text = f"the script ended with exit code {error.code}{describe_last_line(begin)}"
-        super().__init__(": ".join(filter(None, (find_own_line(error), text))))
+def explain_exit(error: SystemExit, begin: int) -> str:
+    """Say that the script has ended itself, with a message or an exit code other than 0; `begin`:
+    bytes of the log before it ran.
+    """
+    text = f"the script ended with the message: {error.code}"
+    if isinstance(error.code, int):
+        sys.stderr.flush()
+        text = f"the script ended with exit code {error.code}{describe_last_line(begin)}"
+    return ": ".join(filter(None, (find_own_line(error), text)))
 
 
 def main() -> None:
@@ -85,9 +82,8 @@ class WatchedScript:
 
     def __init__(self, job: Job, log: ProcessLog, patches: Patches) -> None:
         self._job, self._log, self._patches = job, log, patches
-        self._calls, self._loop = CompileCalls(), Loop(patches)
-        self._switch = ArmSwitch(job.trial, self._calls, patches)
-        self._loop.count_untrained = self._switch.count_untrained
+        self._loop, self._switch = Loop(patches), ArmSwitch(job.trial, patches)
+        self._loop.count_calls = self._switch.count_calls
         self._sha256: str | None = None  # of the script's file, before it ran
 
     def run(self, which: str, known: LoopFacts, say: Callable[[Message], None]) -> None:
@@ -98,7 +94,7 @@ class WatchedScript:
         if program.file is not None:
             self._sha256 = hashlib.sha256(program.file.read_bytes()).hexdigest()
         log.add(script=ScriptRun(self._sha256))
-        own_calls = self._calls.begin(patches)
+        own_calls = self._switch.calls.begin(patches)
         self._switch.begin()
 
         def end(error: Exception | None) -> None:
@@ -114,8 +110,8 @@ class WatchedScript:
         loop.begin(self._run_phases(which, known), end)
         os.register_at_fork(after_in_child=loop.stop)  # a child's steps are not the script's
         refuse_several(patches, self._refuse)
-        if which not in (STEPS, TRAJECTORY):
-            prepare_loop(loop, self._switch, log, _arm_of(which), known)
+        if arm := LOOPS.get(which):
+            prepare_loop(loop, self._switch, log, arm, known)
         before = measure_log()
         try:
             with watch_silence(loop, log.note):
@@ -123,8 +119,9 @@ class WatchedScript:
         except EndOfScript:
             pass
         except SystemExit as error:
-            failed = error.code not in (None, 0)
-            loop.finish(ScriptExit(error, before, log.phase) if failed else None)
+            if error.code not in (None, 0):
+                status = "eager_error" if log.phase in EAGER_PHASES else "runtime_error"
+                loop.finish(failures.Failure(explain_exit(error, before), status))
         except Exception as error:  # noqa: BLE001  # whatever a script raises is the result
             loop.finish(error)
         loop.finish()
@@ -134,14 +131,14 @@ class WatchedScript:
         and keep what was seen of the script.
         """
         log = self._log
-        subject = ScriptSubject(self._job, self._loop, self._calls, self._switch, self._patches)
+        subject = ScriptSubject(self._job, self._loop, self._switch)
         try:
             if which == STEPS:
                 yield from compare_steps(subject, log)
             elif which == TRAJECTORY:
                 yield from compare_trajectory(subject, log)
             else:
-                yield from run_loop(subject, log, _arm_of(which), known)
+                yield from run_loop(subject, log, LOOPS[which], known)
         finally:
             log.add(script=describe(subject, self._sha256))
             log.environment["device"] = environment.describe_device(subject.device)
@@ -154,11 +151,6 @@ class WatchedScript:
             )
         )
         raise EndOfScript
-
-
-def _arm_of(loop: str) -> str:
-    """The arm that a run of the loop has throughout."""
-    return "eager" if loop == EAGER_LOOP else "compiled"
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ from sweeper.worker.failures import NotCompiledError
 from sweeper.worker.source_lines import name_call, name_class
 
 from .watch.compile_calls import CompileCalls
+from .watch.loop import Calls
 from .watch.modules import find_script_line, is_called_to_train
 from .watch.patches import Patch, Patches
 
@@ -130,31 +131,31 @@ class FirstCalls:
 class ArmSwitch:
     """The arms of a script; eager runs until `prepare`, or `put_in_at_first_calls`."""
 
-    def __init__(self, trial: Trial, calls: CompileCalls, patches: Patches) -> None:
-        self._trial, self._calls, self._patches = trial, calls, patches
+    def __init__(self, trial: Trial, patches: Patches) -> None:
+        self._trial, self.patches, self.calls = trial, patches, CompileCalls()
         self.counters = CompileCounters()
         self.forms: list[SwitchableModule] = []
         self._put_in: list[Patch] = []
-        self._first_calls: FirstCalls | None = None
+        self._first_calls = FirstCalls((), lambda _module: None, patches)
 
     def begin(self) -> None:
         """Count what is compiled, and run everything in eager, what the script compiles by itself
         as well.
         """
         self.counters.begin()
-        self._patches.own("callback of Dynamo", self.counters.end)
+        self.patches.own("callback of Dynamo", self.counters.end)
         torch.compiler.set_stance("force_eager")
 
     def prepare(self, modules: Iterable[torch.nn.Module]) -> None:
         """Make the compiled arm. Raises NotCompiledError without modules, or where one has not
         come.
         """
-        if missing := self._end_first_calls():
+        if missing := self._first_calls.end():
             raise NotCompiledError(
                 f"not called for training as in the script's first run: {', '.join(missing)}"
             )
-        if self._calls.own:
-            for module, result in dict(self._calls.compiled).items():  # the last of each module
+        if self.calls.own:
+            for module, result in dict(self.calls.compiled).items():  # the last of each module
                 caller = result if isinstance(result, torch.nn.Module) else module
                 called: Function = caller.__dict__.get(CALLED_FIRST) or caller._call_impl
                 # the stance turns it off
@@ -181,16 +182,13 @@ class ArmSwitch:
             form.choose(arm)
             self._put(form)
 
-        self._first_calls = FirstCalls(names, put_in, self._patches)
+        self._first_calls = FirstCalls(names, put_in, self.patches)
         self._first_calls.begin()
 
     def _put(self, form: SwitchableModule) -> None:
         """Have a form called in place of its module; a copy of the module has none."""
         self.forms.append(form)
-        self._put_in.append(self._patches.replace(form.caller, CALLED_FIRST, form))
-
-    def _end_first_calls(self) -> list[str]:
-        return self._first_calls.end() if self._first_calls else []
+        self._put_in.append(self.patches.replace(form.caller, CALLED_FIRST, form))
 
     def choose(self, arm: str) -> None:
         """Run an arm from the next step on; to be called before the script, or at the end of a
@@ -201,21 +199,17 @@ class ArmSwitch:
         for form in self.forms:
             form.choose(arm)
 
-    @property
-    def num_calls(self) -> int:
-        """Calls with gradients, so far."""
-        return sum(form.shapes.total() for form in self.forms)
-
-    def count_untrained(self) -> int:
-        """Count calls without gradients, so far."""
-        return sum(form.num_untrained for form in self.forms)
+    def count_calls(self) -> Calls:
+        trained = sum(form.shapes.total() for form in self.forms)
+        untrained = sum(form.num_untrained for form in self.forms)
+        return Calls(trained, untrained, len(self.counters.programs))
 
     def compiled_forms(self) -> list[tuple[torch.nn.Module, Function]]:
         """Each module with its compiled form; of what the script compiles by itself, modules
         alone.
         """
-        if self._calls.own:
-            return self._calls.compiled
+        if self.calls.own:
+            return self.calls.compiled
         return [(form.module, form.compiled) for form in self.forms]
 
     def require_compiled(self) -> None:
@@ -224,9 +218,9 @@ class ArmSwitch:
             return
         if (reason := self.counters.explain_not_compiled()) is None:
             return
-        if not self._calls.own:
+        if not self.calls.own:
             raise NotCompiledError(reason)
-        where = ", ".join(call.where for call in self._calls.own)
+        where = ", ".join(call.where for call in self.calls.own)
         if torch._dynamo.config.disable or os.environ.get("TORCHDYNAMO_DISABLE") == "1":
             reason = (
                 "TORCH_COMPILE_DISABLE, TORCHDYNAMO_DISABLE or torch._dynamo.config.disable "
@@ -240,6 +234,6 @@ class ArmSwitch:
         """Leave the modules as they were; what the script still does runs in eager, and compiles
         nothing.
         """
-        self._end_first_calls()
+        self._first_calls.end()
         torch.compiler.set_stance("force_eager")
-        self._patches.undo(*self._put_in)
+        self.patches.undo(*self._put_in)

@@ -35,9 +35,9 @@ def describe(subject: ScriptSubject, sha256: str | None) -> ScriptRun:
         loader=", ".join(sorted(loop.loader.seen)) or None,
         read_ahead=loop.loader.num_ahead,
         watched=loop.watched,
-        late=tuple(loop.late),
+        late=tuple(loop.late.values()),
         per_call=subject.bench.is_per_call,
-        compile_calls=tuple(subject.calls.calls),
+        compile_calls=tuple(subject.switch.calls.calls),
         shapes=tuple(
             Shapes(", ".join(map(str, map(list, key))), count)
             for key, count in shapes.most_common(12)

@@ -8,14 +8,13 @@ many of each kind. Where a whole period would take too long, both are timed with
 
 from __future__ import annotations
 
-import time
 from enum import IntEnum
 from typing import NamedTuple
 
 from sweeper.core.record import LoopRun
 from sweeper.worker.measurement.bench import Steps
 
-from .runs import NOTHING, LoopFacts
+from .runs import LoopFacts
 from .subject import ScriptSubject
 from .watch.loop import Counts, ScriptOverError
 
@@ -26,7 +25,7 @@ MIN_STEPS = 8
 MAX_STARTS = 4  # of a loop's measurement because of compilations, and as many because of events
 
 
-def time_loop(subject: ScriptSubject, arm: str, known: LoopFacts = NOTHING) -> Steps[None]:
+def time_loop(subject: ScriptSubject, arm: str, known: LoopFacts) -> Steps[None]:
     """Time steps of the loop until there are enough of them.
 
     What compiles meanwhile, as the first evaluation does, comes once in a training: the time begins
@@ -62,58 +61,38 @@ class _Window(NamedTuple):
     """A time in which a loop is measured: from an idle device to the end of a step."""
 
     before: Counts
-    programs: int
-    calls: int  # of modules, before it
-    start: float
-    end: float
     seen: Counts
 
     @staticmethod
     def begin(subject: ScriptSubject) -> _Window:
         subject.bench.synchronize()
-        switch, before, now = subject.switch, subject.loop.count(), time.perf_counter()
-        programs, calls = len(switch.counters.programs), switch.num_calls
-        return _Window(before, programs, calls, now, now, before)
+        before = subject.loop.count()
+        return _Window(before, before)
 
     def extend(self, subject: ScriptSubject) -> _Window:
-        return self._replace(end=time.perf_counter(), seen=subject.loop.count())
-
-    def count_calls(self, subject: ScriptSubject) -> float | None:
-        """Count calls of the script's modules per step since the window began."""
-        steps = subject.loop.num_steps - self.before.steps
-        return (subject.switch.num_calls - self.calls) / steps if subject.switch.forms else None
+        return self._replace(seen=subject.loop.count())
 
     @property
-    def length_s(self) -> float:
-        return self.end - self.start
+    def found(self) -> Counts:
+        """What happened in it."""
+        return self.seen.since(self.before)
 
     @property
     def steps(self) -> int:
-        return self.seen.steps - self.before.steps
-
-    @property
-    def events(self) -> tuple[int, int, int]:
-        """How many there were of each of `KINDS`."""
-        return _count_events(self.seen.since(self.before))
+        return self.found.steps
 
     def describe(self, subject: ScriptSubject, left_out: bool) -> LoopRun:
-        seen = self.seen.since(self.before)
-        loader_s = seen.loader_s / seen.steps if subject.loop.loader.seen else None
-        recompiles = len(subject.switch.counters.programs) - self.programs
+        found, steps = self.found, self.steps
         return LoopRun(
-            seen.steps,
-            self.length_s / seen.steps,
-            loader_s,
-            seen.batches / seen.steps,
-            self.count_calls(subject),
-            recompiles,
-            *self.events,
+            steps,
+            found.seconds / steps,
+            found.loader_s / steps if subject.loop.loader.seen else None,
+            found.batches / steps,
+            found.calls / steps if subject.switch.forms else None,
+            found.programs,
+            *found.events,
             left_out,
         )
-
-
-def _count_events(seen: Counts) -> tuple[int, int, int]:
-    return seen.evaluations, seen.saved, seen.epochs
 
 
 class _Timing:
@@ -130,7 +109,7 @@ class _Timing:
     def _begin(self) -> None:
         """Begin with nothing seen."""
         self._window = _Window.begin(self._subject)
-        self._start = self._window.start  # of what is waited for
+        self._start = self._window.before.seconds  # of what is waited for
         # the longest one of whole periods, or with as much as eager's
         self._whole: _Window | None = None
         self._without: _Window | None = None  # the longest one that ended before an event
@@ -140,13 +119,13 @@ class _Timing:
         """Note the end of a step, and say whether the time is long enough."""
         last, self._window = self._window, self._window.extend(self._subject)
         if (
-            len(self._subject.switch.counters.programs) > last.programs
+            self._window.seen.programs > self._window.before.programs
             and self._compilations < MAX_STARTS - 1
         ):
             self._compilations += 1
             self._begin()
             return False
-        seen = zip(KINDS, _count_events(self._window.seen.since(last.seen)), strict=True)
+        seen = zip(KINDS, self._window.seen.since(last.seen).events, strict=True)
         event = next((kind for kind, count in seen if count), _Event.NONE)
         if self._known.steps:
             return self._follow_eager(event, last)
@@ -160,12 +139,12 @@ class _Timing:
         window, known = self.choose(), self._known
         if known.steps:
             periods = window.steps / known.steps
-            found = zip(window.events, known.events, MAX_DIFFERENCES, strict=True)
+            found = zip(window.found.events, known.events, MAX_DIFFERENCES, strict=True)
             return self._restarts > 0 or any(
                 bool(ours) != bool(eagers) or abs(ours / periods - eagers) > most
                 for ours, eagers, most in found
             )
-        return bool(self._period) and not window.events[KINDS.index(self._period)]
+        return bool(self._period) and not window.found.events[KINDS.index(self._period)]
 
     def choose(self) -> _Window:
         """Choose the window that counts."""
@@ -174,7 +153,7 @@ class _Timing:
         longest = self._longest_without(self._window)
         if longest.steps >= MIN_STEPS:
             return longest
-        return self._first._replace(end=self._window.end, seen=self._window.seen)
+        return self._first._replace(seen=self._window.seen)
 
     def _begin_after(self, last: _Window) -> None:
         """Begin anew after an event, before which the window was `last`."""
@@ -193,7 +172,7 @@ class _Timing:
         self._window = self._window.extend(self._subject)
 
     def _is_long(self) -> bool:
-        return self._window.steps >= MIN_STEPS and self._window.length_s >= self._limit_s
+        return self._window.steps >= MIN_STEPS and self._window.found.seconds >= self._limit_s
 
     def _look_for_periods(self, event: _Event, last: _Window) -> bool:
         if event > self._period:
@@ -205,13 +184,12 @@ class _Timing:
                 self._finish()
             self._whole = self._window
             return self._is_long()
-        window, interval = self._window, self._known.interval
-        is_near = interval * window.length_s / window.steps <= self._patience_s
-        waits = bool(self._period) or (is_near and window.steps <= interval)
-        is_late = (
-            window.length_s >= self._patience_s or window.end - self._start >= 2 * self._patience_s
-        )
-        if (self._is_long() and not waits) or (is_late and window.steps >= MIN_STEPS):
+        interval, found = self._known.interval, self._window.found
+        is_near = interval * found.seconds / found.steps <= self._patience_s
+        waits = bool(self._period) or (is_near and found.steps <= interval)
+        waited_s = self._window.seen.seconds - self._start
+        is_late = found.seconds >= self._patience_s or waited_s >= 2 * self._patience_s
+        if (self._is_long() and not waits) or (is_late and found.steps >= MIN_STEPS):
             self._finish()
             return True
         return False
@@ -225,9 +203,9 @@ class _Timing:
         if self._window.steps % known.steps == 0:
             self._finish()
             self._whole = self._window
-            return not any(known.events) or self._window.length_s >= self._limit_s
+            return not any(known.events) or self._window.found.seconds >= self._limit_s
         if (
-            self._window.length_s >= max(2 * known.seconds, self._patience_s)
+            self._window.found.seconds >= max(2 * known.seconds, self._patience_s)
             and self._window.steps >= MIN_STEPS
         ):
             self._finish()

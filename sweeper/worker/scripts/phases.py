@@ -76,7 +76,7 @@ def _settle(switch: ArmSwitch) -> Steps[None]:
     """Run until nothing has been compiled for some steps."""
     quiet, steps = 0, 0
     while quiet < SETTLED_STEPS and steps < FIRST_STEPS[1]:
-        programs = switch.counters.programs
+        programs = switch.count_calls().programs
         yield
         steps += 1
-        quiet = quiet + 1 if switch.counters.programs == programs else 0
+        quiet = quiet + 1 if switch.count_calls().programs == programs else 0

@@ -26,9 +26,10 @@ from sweeper.worker.source_lines import name_call
 
 from .watch.last_line import describe_last_line, measure_log
 
-EAGER_LOOP = "loop_eager"
 STEPS = "steps"
-MEASURING = (STEPS, EAGER_LOOP, "loop_compiled")
+EAGER_LOOP = "loop_eager"
+LOOPS = {EAGER_LOOP: "eager", "loop_compiled": "compiled"}  # with the arm of each throughout
+MEASURING = (STEPS, *LOOPS)
 TRAJECTORY = "trajectory"
 RUNS = (*MEASURING, TRAJECTORY)
 RESERVE_S = 10.0  # of the worker's time, to answer with what there is
@@ -75,17 +76,6 @@ class LoopFacts:
         )
 
 
-NOTHING = LoopFacts()
-
-
-class ScriptError(failures.Failure):
-    """A run of the script did not end well; its status is the trial's."""
-
-    def __init__(self, status: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-
-
 def make_task(trial: Path) -> Task:
     """Make the task of a worker whose job, in the file `trial`, is a script."""
     return partial(_run_all, trial)
@@ -106,11 +96,11 @@ def _run_all(trial: Path, job: Job, log: ProcessLog) -> None:
 
 
 def _fail(outcome: Outcome, which: str) -> NoReturn:
-    """Raise ScriptError; what fails in a loop that has run nothing compiled is the script's own."""
+    """Raise a Failure; what fails in a loop that has run nothing compiled is the script's own."""
     status, message = outcome.status, outcome.message or outcome.status
     if which == EAGER_LOOP and status in ("runtime_error", "crashed"):
         status, message = "eager_error", f"in its loop in eager: {message}"
-    raise ScriptError(status, message)
+    raise failures.Failure(message, status)
 
 
 def _follow(trial: Path, log: ProcessLog, deadline: float) -> None:

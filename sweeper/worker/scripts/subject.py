@@ -4,7 +4,7 @@ called as they are and compiled.
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from statistics import median_low
 
@@ -22,7 +22,6 @@ from sweeper.core.record import (
     PerArm,
     Trajectory,
 )
-from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import EagerError, UnsteadyError
 from sweeper.worker.measurement import memory
 from sweeper.worker.measurement.bench import (
@@ -38,9 +37,7 @@ from sweeper.worker.subject import Subject
 
 from .arms import ArmSwitch
 from .check import check_modules
-from .watch.compile_calls import CompileCalls
 from .watch.loop import Loop, ScriptOverError, run_steps
-from .watch.patches import Patches
 
 EAGER_STEPS = 4  # of runs that begin in eager
 TO_NEXT_EPOCH = 8  # steps in which a library begins another epoch that has taken batches ahead
@@ -56,6 +53,7 @@ class LoopBench(Bench):
     def __init__(self, device: torch.device, switch: ArmSwitch, loop: Loop) -> None:
         super().__init__(device)
         self._switch, self._loop = switch, loop
+        self._calls_before = 0  # of modules, before the steps that run
         self._num_calls = self._num_steps = 0  # of modules, in all blocks
         self._differences: deque[float] = deque(maxlen=9)  # of blocks from the mean in their calls
         self.is_per_call = False  # whether most blocks differ in them
@@ -64,13 +62,8 @@ class LoopBench(Bench):
         """Wall seconds of `steps` steps; where steps differ in their calls of modules, of as many
         calls as such steps have on average.
         """
-        yield from self.before_block(steps)
-        before = self._switch.num_calls
-        self.synchronize()
-        start = self.clock()
-        yield from self.run(arm, steps)
-        self.synchronize()
-        seconds, calls = self.clock() - start, self._switch.num_calls - before
+        seconds = yield from super().block_s(arm, steps)
+        calls = self._switch.count_calls().trained - self._calls_before
         if not calls:
             return seconds
         self._num_calls += calls
@@ -83,6 +76,7 @@ class LoopBench(Bench):
     def run(self, arm: Arm, steps: int) -> Iterable[None]:
         """Run an arm from now on; the loop has to run its steps."""
         self._switch.choose(arm.name)
+        self._calls_before = self._switch.count_calls().trained
         return run_steps(steps)
 
     def before_block(self, steps: int) -> Iterable[None]:
@@ -123,11 +117,10 @@ class LoopMonitor(RoundMonitor):
     allocator.
     """
 
-    def __init__(self, device: torch.device, loop: Loop, counters: CompileCounters) -> None:
+    def __init__(self, device: torch.device, loop: Loop) -> None:
         super().__init__(device)
-        self._device, self._loop, self._counters = device, loop, counters
+        self._device, self._loop, self._block = device, loop, loop.count()
         self._reason: str | None = None
-        self._block = loop.count(), counters.programs
         self._memory: dict[str, memory.Reading] = {}
         self.memory: dict[str, memory.Reading] = {}  # by arm, in the last round that counts
 
@@ -136,21 +129,20 @@ class LoopMonitor(RoundMonitor):
         super().start_round()
 
     def start_block(self) -> None:
-        self._block = self._loop.count(), self._counters.programs
+        self._block = self._loop.count()
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats()
 
     def read_after_block(self, arm: str) -> None:
         if self._device.type == "cuda":
             self._memory[arm] = memory.Reading(*memory.read_allocator(graphs=arm == "compiled"))
-        before, programs = self._block
-        seen = self._loop.count().since(before)
-        happened: Mapping[str, object] = {
+        seen = self._loop.count().since(self._block)
+        happened = {
             READ_LOADER: seen.others,
             EVALUATED: seen.evaluations,
             SAVED_FILE: seen.saved,
             "the gradient scaler skipped a step": seen.skipped,
-            "recompiled": self._counters.programs != programs,
+            "recompiled": seen.programs,
         }
         self._reason = next((name for name, amount in happened.items() if amount), self._reason)
         super().read_after_block(arm)
@@ -169,17 +161,15 @@ class ScriptSubject(Subject):
     bench: LoopBench
     monitor: LoopMonitor
 
-    def __init__(
-        self, job: Job, loop: Loop, calls: CompileCalls, switch: ArmSwitch, patches: Patches
-    ) -> None:
+    def __init__(self, job: Job, loop: Loop, switch: ArmSwitch) -> None:
         self.trial, self.measure, self.job = job.trial, job.measure, job
-        self.loop, self.calls, self.switch, self.patches = loop, calls, switch, patches
+        self.loop, self.switch = loop, switch
         self.eager, self.compiled = (
             Arm(name, _run_no_step, eager=name == "eager") for name in ARMS
         )
         self.device = loop.find_device()
         self.bench = LoopBench(self.device, switch, loop)
-        self.monitor = LoopMonitor(self.device, loop, switch.counters)
+        self.monitor = LoopMonitor(self.device, loop)
         self.monitor.set_baseline()
         self.loops: dict[str, LoopRun] = {}  # by arm
         self.trajectory: Trajectory | None = None
@@ -217,7 +207,7 @@ class ScriptSubject(Subject):
         """Judge each compiled module, when the script is needed no more."""
         self.switch.choose("eager")
         pairs = self.switch.compiled_forms()
-        return check_modules(self.job, self.device, pairs, self.patches, log)
+        return check_modules(self.job, self.device, pairs, self.switch.patches, log)
 
     def end_early(self, over: ScriptOverError, log: ProcessLog) -> None:
         """Keep what was measured before the script ended by itself, and say of each reading that it

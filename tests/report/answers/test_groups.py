@@ -77,7 +77,7 @@ def test_with_nothing_verified_there_is_no_mean(tmp_path: Path) -> None:
         None,
     )
     assert group.weighted_failures_as_one is None, "it is neither a failure nor right"
-    assert list_unverified(findings.groups) == [
+    assert list(list_unverified(findings.groups)) == [
         "train, default, inductor: 1 model with a trial that is ok but not verified "
         "(accuracy_unverified): such a trial is in no mean, and its model counts as not passed: c "
         "(batch 32)"
@@ -89,7 +89,7 @@ def test_a_failure_is_not_unverified(tmp_path: Path) -> None:
     (point,) = whole_of(findings_of(tmp_path, records)).unverified
     assert point.name == "b (batch 32)"
     failed = [*unverified()[:2], make_record("b", "fp32", status="compile_error")]
-    assert list_unverified(findings_of(tmp_path / "failed", failed).groups) == []
+    assert list(list_unverified(findings_of(tmp_path / "failed", failed).groups)) == []
 
 
 @pytest.mark.parametrize(
@@ -264,7 +264,7 @@ def test_a_model_without_a_record_in_a_precision_is_named(tmp_path: Path) -> Non
     records = [make_record("a", "amp"), make_record("a", "fp32"), make_record("b", "amp")]
     findings = findings_of(tmp_path, records)
     assert len(whole_of(findings).passed) == 1
-    assert list_missing_precisions(findings.groups) == [
+    assert list(list_missing_precisions(findings.groups)) == [
         "train, default, inductor: 1 of 2 models have no record in fp32 and count as not passed: b "
         "(batch 32)"
     ]

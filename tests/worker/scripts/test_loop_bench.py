@@ -31,17 +31,17 @@ from sweeper.worker.monitoring.round_monitor import RoundMonitor
 from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.scripts.subject import LoopBench, LoopMonitor
 from sweeper.worker.scripts.watch.interruptions import Interruptions
-from sweeper.worker.scripts.watch.loop import Counts, Loop, ScriptOverError
+from sweeper.worker.scripts.watch.loop import Calls, Counts, Loop, ScriptOverError
 from sweeper.worker.subject import Subject
 
 EAGER, COMPILED = (Arm(name, lambda _batch: None, eager=True) for name in ("eager", "compiled"))
 
 
 class Watched:
-    """What is read of a loop and of its compiler."""
+    """What is read of a loop."""
 
     def __init__(self) -> None:
-        self.counts, self.programs = Counts(0, 0, 0.0, 0, 0, 0), frozenset[str]()
+        self.counts = Counts(0, 0, 0.0, 0, 0, 0)
         self.epochs = Interruptions()
         self.disturbances = (self.epochs,)
         self.room = 1000  # steps that are left in the epoch
@@ -67,6 +67,9 @@ class Machine:
 
     def choose(self, arm: str) -> None:
         self.arm = arm
+
+    def count_calls(self) -> Calls:
+        return Calls(self.num_calls)
 
     def synchronize(self) -> None:
         self.host_s = max(self.host_s, self.device_s)
@@ -253,7 +256,7 @@ def watched(setup: Any, monkeypatch: pytest.MonkeyPatch) -> Watched:
     blocks, made = itertools.count(), Watched()
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
     monkeypatch.setattr(memory, "read_allocator", lambda graphs: (next(blocks) + 1000 * graphs, 7))
-    setup.monitor = LoopMonitor(torch.device("cpu"), made, made)  # type: ignore[arg-type]
+    setup.monitor = LoopMonitor(torch.device("cpu"), made)  # type: ignore[arg-type]
     setup.monitor._device = torch.device("cuda")  # after NVML was asked for it
     return made
 
@@ -262,7 +265,7 @@ VOID = {
     "the script read another loader": ("others",),
     "the script saved a file": ("saved",),
     "the gradient scaler skipped a step": ("skipped",),
-    "recompiled": (),
+    "recompiled": ("programs",),
 }
 
 
@@ -276,7 +279,6 @@ def test_a_round_is_void_where_a_block_does_more_than_train(
     def happen(number: int) -> None:
         if number in (0, 12 + 4):  # in untimed steps, and in the first block of the second round
             watched.counts = watched.counts._replace(**dict.fromkeys(VOID[reason], number + 1))
-            watched.programs |= set() if VOID[reason] else {f"{number}"}
 
     machine.run(setup.time_rounds(notes), happen)
     assert [item.void for item in notes.process.rounds] == [None, reason, None]

@@ -12,7 +12,7 @@ import pytest
 
 from sweeper.core.record import CompileCall, LoopRun, ScriptRun
 from sweeper.worker.scripts import loop_time
-from sweeper.worker.scripts.runs import NOTHING, LoopFacts
+from sweeper.worker.scripts.runs import LoopFacts
 from sweeper.worker.scripts.watch.loop import Counts, ScriptOverError
 
 STEP_S, COMPILE_S, EVENT_S = 0.25, 60.0, 5.0
@@ -29,7 +29,6 @@ class MadeUpLoop:
     def __init__(
         self,
         compiles_after: set[int],
-        monkeypatch: pytest.MonkeyPatch,
         evaluates: Callable[[int], bool] = lambda _steps: False,
         begins_anew: Callable[[int], bool] = lambda _steps: False,
     ) -> None:
@@ -38,12 +37,13 @@ class MadeUpLoop:
         self._evaluates, self._begins_anew = evaluates, begins_anew
         self.loader = SimpleNamespace(seen={"no workers"})
         self._compiles_after = compiles_after
-        monkeypatch.setattr(loop_time, "time", SimpleNamespace(perf_counter=lambda: self.clock_s))
 
     def count(self) -> Counts:
         return Counts(
-            self.num_steps, self.num_steps, 0.0, 0, self.saves, 0, self.evaluations, self.epochs
-        )
+            steps=self.num_steps, batches=self.num_steps, loader_s=0.0, others=0, saved=self.saves,
+            skipped=0, evaluations=self.evaluations, epochs=self.epochs,
+            programs=len(self.programs), seconds=self.clock_s,
+        )  # fmt: skip
 
     def step(self) -> None:
         evaluates, begins_anew = self._evaluates(self.num_steps), self._begins_anew(self.num_steps)
@@ -55,13 +55,13 @@ class MadeUpLoop:
             self.clock_s += COMPILE_S
             self.programs.add(self.num_steps)
 
-    def time(self, ends_after: int = 1000, known: LoopFacts = NOTHING) -> LoopRun:
+    def time(self, ends_after: int = 1000, known: LoopFacts | None = None) -> LoopRun:
         setup: Any = SimpleNamespace(
             loop=self, loops={}, measure=SimpleNamespace(rounds_s=None),
             bench=SimpleNamespace(synchronize=lambda: None),
-            switch=SimpleNamespace(counters=self, num_calls=0, forms=[]),
+            switch=SimpleNamespace(forms=[]),
         )  # fmt: skip
-        lead = loop_time.time_loop(setup, "compiled", known)
+        lead = loop_time.time_loop(setup, "compiled", known or LoopFacts())
         try:
             next(lead)
             while self.num_steps < ends_after:
@@ -73,31 +73,27 @@ class MadeUpLoop:
         return setup.loops["compiled"]
 
 
-def test_what_compiles_once_is_no_part_of_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_compiles_once_is_no_part_of_a_step() -> None:
     """The first evaluation compiles the module once more."""
-    run = MadeUpLoop({5}, monkeypatch).time()
+    run = MadeUpLoop({5}).time()
     assert (run.step_s, run.recompiles) == (pytest.approx(STEP_S), 0)
     assert run.steps * STEP_S == pytest.approx(loop_time.LOOP_S)
 
 
-def test_a_loop_that_compiles_again_and_again_is_timed_with_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = MadeUpLoop(set(range(1, 1000)), monkeypatch).time()
+def test_a_loop_that_compiles_again_and_again_is_timed_with_it() -> None:
+    run = MadeUpLoop(set(range(1, 1000))).time()
     assert (run.step_s, run.recompiles) == (pytest.approx(STEP_S + COMPILE_S), run.steps)
 
 
-def test_a_script_that_ends_soon_after_a_compilation_keeps_what_was_timed_before(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = MadeUpLoop({30}, monkeypatch).time(ends_after=32)
+def test_a_script_that_ends_soon_after_a_compilation_keeps_what_was_timed_before() -> None:
+    run = MadeUpLoop({30}).time(ends_after=32)
     assert (run.steps, run.recompiles) == (32, 1)
     assert run.step_s == pytest.approx(STEP_S + COMPILE_S / 32)
 
 
-def test_a_script_that_ends_at_once_has_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_that_ends_at_once_has_no_time() -> None:
     with pytest.raises(ScriptOverError):
-        MadeUpLoop(set(), monkeypatch).time(ends_after=loop_time.MIN_STEPS - 1)
+        MadeUpLoop(set()).time(ends_after=loop_time.MIN_STEPS - 1)
 
 
 def every(period: int, first: int = 0) -> Callable[[int], bool]:
@@ -105,23 +101,19 @@ def every(period: int, first: int = 0) -> Callable[[int], bool]:
 
 
 @pytest.mark.parametrize("period", [12, 46, 60])
-def test_an_eager_loop_is_timed_from_one_evaluation_to_another(
-    monkeypatch: pytest.MonkeyPatch, period: int
-) -> None:
-    run = MadeUpLoop(set(), monkeypatch, every(period)).time(known=LoopFacts(interval=period))
+def test_an_eager_loop_is_timed_from_one_evaluation_to_another(period: int) -> None:
+    run = MadeUpLoop(set(), every(period)).time(known=LoopFacts(interval=period))
     assert run.step_s == pytest.approx(STEP_S + EVENT_S / period)
     assert (run.steps, run.left_out) == (period * run.evaluations, False)
     assert run.steps * run.step_s >= loop_time.LOOP_S
 
 
 @pytest.mark.parametrize("begins_at", [0, 5, 11, 30])
-def test_the_compiled_loop_has_as_many_evaluations_wherever_it_begins(
-    monkeypatch: pytest.MonkeyPatch, begins_at: int
-) -> None:
+def test_the_compiled_loop_has_as_many_evaluations_wherever_it_begins(begins_at: int) -> None:
     """A third of the time would hold another share of them; what compiles is left out, as
     before.
     """
-    made = MadeUpLoop({begins_at + 3}, monkeypatch, every(12))
+    made = MadeUpLoop({begins_at + 3}, every(12))
     made.num_steps = begins_at
     run = made.time(known=LoopFacts(steps=24, seconds=16.0, evaluations=2))
     assert (run.steps % 24, run.evaluations, run.recompiles) == (0, run.steps / 12, 0)
@@ -129,20 +121,14 @@ def test_the_compiled_loop_has_as_many_evaluations_wherever_it_begins(
 
 
 @pytest.mark.parametrize(("first", "steps"), [(10, 120), (38, 120)])
-def test_an_evaluation_that_comes_too_rarely_is_left_out(
-    monkeypatch: pytest.MonkeyPatch, first: int, steps: int
-) -> None:
-    run = MadeUpLoop(set(), monkeypatch, lambda steps: steps == first).time()
+def test_an_evaluation_that_comes_too_rarely_is_left_out(first: int, steps: int) -> None:
+    run = MadeUpLoop(set(), lambda steps: steps == first).time()
     assert (run.step_s, run.evaluations, run.left_out) == (pytest.approx(STEP_S), 0, True)
     assert run.steps == steps  # for as long as the next one was waited for
 
 
-def test_what_eager_has_left_out_is_not_in_the_compiled_loop(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 30).time(
-        known=LoopFacts(steps=40, seconds=10.0)
-    )
+def test_what_eager_has_left_out_is_not_in_the_compiled_loop() -> None:
+    run = MadeUpLoop(set(), lambda steps: steps == 30).time(known=LoopFacts(steps=40, seconds=10.0))
     assert (run.step_s, run.steps, run.evaluations, run.left_out) == (
         pytest.approx(STEP_S),
         40,
@@ -151,17 +137,15 @@ def test_what_eager_has_left_out_is_not_in_the_compiled_loop(
     )
 
 
-def test_epochs_count_where_there_is_no_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    run = MadeUpLoop(set(), monkeypatch, begins_anew=every(16)).time()
+def test_epochs_count_where_there_is_no_evaluation() -> None:
+    run = MadeUpLoop(set(), begins_anew=every(16)).time()
     assert (run.step_s, run.steps) == (pytest.approx(STEP_S + EVENT_S / 16), 16 * run.epochs)
-    both = MadeUpLoop(set(), monkeypatch, every(30), every(10)).time()
+    both = MadeUpLoop(set(), every(30), every(10)).time()
     assert (both.epochs, both.steps) == (3 * both.evaluations, 30 * both.evaluations)
 
 
-def test_a_script_that_ends_between_two_evaluations_keeps_the_whole_periods(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = MadeUpLoop(set(), monkeypatch, every(12)).time(ends_after=30)
+def test_a_script_that_ends_between_two_evaluations_keeps_the_whole_periods() -> None:
+    run = MadeUpLoop(set(), every(12)).time(ends_after=30)
     assert (run.steps, run.evaluations) == (12, 1)
 
 
@@ -170,38 +154,34 @@ def make_known(run: LoopRun) -> LoopFacts:
 
 
 @pytest.mark.parametrize("begins_at", [12, 19, 32, 41])
-def test_kinds_of_events_are_counted_apart(monkeypatch: pytest.MonkeyPatch, begins_at: int) -> None:
+def test_kinds_of_events_are_counted_apart(begins_at: int) -> None:
     """Epochs of ten steps and one evaluation: neither arm has it, and both have as many epochs."""
-    eager = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 45, every(10))
+    eager = MadeUpLoop(set(), lambda steps: steps == 45, every(10))
     run = eager.time()
-    compiled = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 45, every(10))
+    compiled = MadeUpLoop(set(), lambda steps: steps == 45, every(10))
     compiled.num_steps = begins_at
     other = compiled.time(known=make_known(run))
     assert (run.evaluations, other.evaluations) == (0, 0)
     assert other.step_s == pytest.approx(run.step_s, rel=0.05)
 
 
-def test_a_compiled_script_that_ends_early_leaves_out_what_eager_has_not(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 25).time(ends_after=30)
+def test_a_compiled_script_that_ends_early_leaves_out_what_eager_has_not() -> None:
+    run = MadeUpLoop(set(), lambda steps: steps == 25).time(ends_after=30)
     assert (run.steps, run.evaluations, run.left_out) == (25, 0, True)
-    made = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 25)
+    made = MadeUpLoop(set(), lambda steps: steps == 25)
     made.num_steps = 10
     other = made.time(ends_after=30, known=make_known(run))
     assert (other.step_s, other.evaluations, other.left_out) == (pytest.approx(STEP_S), 0, True)
 
 
-def test_a_compiled_loop_that_is_far_slower_does_not_run_on(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    run = MadeUpLoop(set(range(1000)), monkeypatch).time(known=LoopFacts(steps=1000, seconds=20.0))
+def test_a_compiled_loop_that_is_far_slower_does_not_run_on() -> None:
+    run = MadeUpLoop(set(range(1000))).time(known=LoopFacts(steps=1000, seconds=20.0))
     assert run.steps == loop_time.MIN_STEPS
 
 
 def test_long_steps_are_timed_eight_times(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(f"{__name__}.STEP_S", 12.0)
-    run = MadeUpLoop(set(), monkeypatch, lambda steps: steps == 2).time()
+    run = MadeUpLoop(set(), lambda steps: steps == 2).time()
     assert run.steps >= loop_time.MIN_STEPS
 
 

@@ -13,7 +13,7 @@ import resource
 import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter, _MultiProcessingDataLoaderIter
 
 from sweeper.core.system.host import free_memory_bytes
+from sweeper.worker.measurement.leaves import walk
 from sweeper.worker.source_lines import is_users_class
 
 from .patches import Patch, Patches
@@ -286,16 +287,6 @@ def _read_shape(batch: Any) -> Shape:
 
 def _find_tensors(batch: Any) -> Iterator[torch.Tensor]:
     """The dense tensors of a batch in containers, and in objects that hold them as attributes."""
-    if isinstance(batch, torch.Tensor):
-        if batch.layout == torch.strided:
-            yield batch
-        return
-    items: Any = ()
-    if isinstance(batch, Mapping):
-        items = batch.values()
-    elif isinstance(batch, (list, tuple)):
-        items = batch
-    elif hasattr(batch, "__dict__"):
-        items = vars(batch).values()
-    for item in items:
-        yield from _find_tensors(item)
+    for _, leaf in walk("", batch):
+        if isinstance(leaf, torch.Tensor) and leaf.layout == torch.strided:
+            yield leaf

@@ -54,11 +54,12 @@ class Loop:
         self.num_saved = 0  # calls of `torch.save`
         # steps before which other loaders gave batches, or modules were called without gradients
         self.num_evaluations = self._others = 0
-        self.count_untrained: Callable[[], int] = lambda: 0  # these calls, so far
+        self.count_calls: Callable[[], Calls] = Calls
         self._untrained = UnusualCalls()
         self.num_skipped = 0  # optimizer steps that a gradient scaler left out
         self.optimizers: list[Optimizer] = []  # in the order of their first steps
-        self.late: list[str] = []  # optimizers that stepped first when it was decided already
+        # optimizers that stepped first when it was decided already, with the line
+        self.late: dict[Optimizer, str] = {}
         self.loader = LoaderWatch(patches)
         self.modules = ModuleWatch(patches)
         self.interruptions = Interruptions()  # evaluations and saved files
@@ -67,7 +68,6 @@ class Loop:
         self._order: list[Optimizer] = []
         self._last: Optimizer | None = None  # whose step ends a step of the loop
         self._num_before = 0  # steps that ended before that was known
-        self._late: list[Optimizer] = []
         self.last_step = time.monotonic()
         self._begin: float | None = None  # of the watch: the first step
         self._since_last = 0  # steps of others
@@ -142,7 +142,7 @@ class Loop:
         return self.interruptions, self.epochs
 
     def count(self) -> Counts:
-        loader = self.loader
+        loader, calls = self.loader, self.count_calls()
         return Counts(
             self.num_steps,
             loader.num_batches,
@@ -152,6 +152,9 @@ class Loop:
             self.num_skipped,
             self.num_evaluations,
             loader.num_epochs,
+            calls.trained,
+            calls.programs,
+            time.perf_counter(),
         )
 
     def _count_steps(self) -> str:
@@ -172,7 +175,7 @@ class Loop:
             self.length = self._num_before + self.num_steps
         over = ScriptOverError(f"the script ended by itself: {self._count_steps()}")
         try:
-            self._phases.throw(ScriptFailedError(error) if error else over)
+            self._phases.throw(ScriptFailedError() if error else over)
         except StopIteration:
             self._on_end(None)
         except ScriptFailedError:
@@ -241,9 +244,8 @@ class Loop:
 
     def _note_other(self, optimizer: Optimizer) -> None:
         """Note a step of an optimizer that ends no step of the loop."""
-        if optimizer not in self.optimizers and optimizer not in self._late:
-            self._late.append(optimizer)
-            self.late.append(f"{type(optimizer).__name__} ({find_script_line()})")
+        if optimizer not in self.optimizers and optimizer not in self.late:
+            self.late[optimizer] = f"{type(optimizer).__name__} ({find_script_line()})"
         self._since_last += 1
         if self._since_last > MAX_SINCE_LAST:  # the one that does steps no more
             self._last, self._since_last = None, 0
@@ -253,7 +255,7 @@ class Loop:
         if self._ended:  # the script has caught what should have ended it
             raise EndOfScript
         self.loader.end_step(counts=True)
-        evaluates = self._untrained.note(self.count_untrained())
+        evaluates = self._untrained.note(self.count_calls().untrained)
         self.num_evaluations += evaluates or self.loader.others > self._others
         self._others = self.loader.others
         self.interruptions.note(self.num_evaluations + self.num_saved)
@@ -271,6 +273,14 @@ class Loop:
         raise EndOfScript
 
 
+class Calls(NamedTuple):
+    """How often the modules of both arms were called so far, and how much was compiled for it."""
+
+    trained: int = 0  # with gradients
+    untrained: int = 0
+    programs: int = 0
+
+
 class Counts(NamedTuple):
     """What has happened in a loop since its end of a step is known."""
 
@@ -282,6 +292,14 @@ class Counts(NamedTuple):
     skipped: int
     evaluations: int = 0  # steps before which the script evaluated
     epochs: int = 0  # times that the training loader began anew
+    calls: int = 0  # of modules, with gradients
+    programs: int = 0  # that were compiled
+    seconds: float = 0.0
+
+    @property
+    def events(self) -> tuple[int, int, int]:
+        """From what is usually the rarest on."""
+        return self.evaluations, self.saved, self.epochs
 
     def since(self, before: Counts) -> Counts:
         return Counts(*map(operator.sub, self, before))
