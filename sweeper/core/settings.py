@@ -43,7 +43,7 @@ class Measure:
     # maximum of processes of a trial that goes on until it is sure (null: 8) or has its target (15)
     max_processes: int | None = None
     rounds: int = 10  # maximum of rounds of a process; each times one block of both arms
-    # Wall seconds of rounds after which no other pair of rounds begins; null: all rounds run,
+    # Wall seconds of rounds, to half a pair of rounds: two of them at least; null: all rounds run,
     # however long they take.
     rounds_s: float | None = None
     block_s: float | None = None  # minimum of wall seconds of a block of the faster arm

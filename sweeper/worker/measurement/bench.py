@@ -330,7 +330,8 @@ def measure_rounds(
     """Time rounds in the order AB, BA, AB, ... until `measure.rounds` of them count; `monitor` says
     which are void. Which order begins is drawn for each process.
 
-    `note` hears of each. `measure.rounds_s` may end them earlier, after as many AB as BA rounds.
+    `note` hears of each. `measure.rounds_s` may end them earlier, after as many AB as BA rounds: no
+    pair begins of which more than half would lie beyond it.
     Raises UnsteadyError after three void rounds, MismatchError where the timed steps of the arms
     give other results.
     """
@@ -341,9 +342,10 @@ def measure_rounds(
     Random(f"{measure.seed} {process}").shuffle(orders)  # noqa: S311  # nobody guesses it
     freeze_objects()
     while counted < measure.rounds:
-        late = measure.rounds_s is not None and bench.clock() - begin >= measure.rounds_s
-        if late and counted and counted % 2 == 0:
-            break
+        if measure.rounds_s and counted and counted % 2 == 0:
+            spent_s = bench.clock() - begin
+            if spent_s + spent_s / counted >= measure.rounds_s:
+                break
         order, in_turn = orders[counted % 2]
         timed = yield from _measure_round(bench, in_turn, steps, order, measure, monitor)
         note(timed)

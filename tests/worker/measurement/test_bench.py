@@ -154,6 +154,28 @@ def test_collector_is_on_after_a_step_that_fails() -> None:
     assert gc.isenabled()
 
 
+@pytest.mark.parametrize(
+    ("step_s", "limit_s", "rounds"),
+    [(0.1, 3.0, 4), (0.1, 1.7, 2), (0.1, 0.1, 2), (0.25, 3.0, 2), (0.1, 60.0, 10)],
+)
+def test_rounds_end_within_half_a_pair_of_their_limit(
+    step_s: float, limit_s: float, rounds: int
+) -> None:
+    """A round has two blocks of a step, with two untimed steps before each."""
+    seconds = [0.0]
+
+    def run(_batch: Batch) -> None:
+        seconds[0] += step_s
+
+    arms = (Arm("eager", run, True), Arm("compiled", run, True))
+    bench = ModelBench((Batch(),), torch.device("cpu"), clock=lambda: seconds[0])
+    monitor, timed = RoundMonitor(torch.device("cpu")), list[Timed]()
+    measure = Measure(rounds_s=limit_s)
+    complete(measure_rounds(bench, arms, 1, measure, monitor, timed.append))
+    gc.unfreeze()
+    assert len(timed) == rounds
+
+
 def test_which_order_begins_is_drawn_for_each_process() -> None:
     first = set()
     for process in range(20):
