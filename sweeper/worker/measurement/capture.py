@@ -142,6 +142,8 @@ class Changes:
     def _name_changed(self, named: Named) -> Named:
         for name, tensor in named:
             before = self._before.get(name)
+            if before is not None and _is_same(tensor.detach(), before):
+                continue  # as nearly all are, which is told faster
             change = to_reals(_subtract(tensor.detach(), before))
             if _is_change(change, before):
                 yield f"{CHANGE}{name}", change
@@ -192,6 +194,11 @@ def _subtract(after: torch.Tensor, before: torch.Tensor | None) -> torch.Tensor:
     before = before.to(after.device, after.dtype)
     # infinity less infinity is nothing here
     return torch.where(after == before, 0, after - before)
+
+
+def _is_same(after: torch.Tensor, before: torch.Tensor) -> bool:
+    alike = (after.dtype, after.device) == (before.dtype, before.device)
+    return alike and after.dtype.itemsize > 1 and torch.equal(after, before)
 
 
 def _is_change(change: torch.Tensor, before: torch.Tensor | None) -> bool:
