@@ -49,6 +49,14 @@ def test_what_is_worth_another_run_has_its_command(tmp_path: Path) -> None:
     assert report.verdict.sentences[0] in text
 
 
+@pytest.mark.parametrize(("measured", "asked"), [(1, 5), (2, 5), (4, 8), (8, 16)])
+def test_more_processes_are_more_than_there_were(tmp_path: Path, measured: int, asked: int) -> None:
+    speedups = [1.0, 1.2, 1.0, 1.2, 1.0, 1.2, 1.0, 1.2][:measured]
+    record = make_record(trial=make_trial(device="cpu"), speedups=speedups)
+    (again,) = report_on(tmp_path, [record], "python -m sweeper model=resnet50").verdict.again
+    assert f" measure.processes={asked} " in again.command
+
+
 def test_another_backend_gives_way_to_inductor(tmp_path: Path) -> None:
     record = make_record(trial=make_trial(backend="aot_eager"), speedups=[1.0])
     (again,) = report_on(

@@ -139,9 +139,10 @@ def _find_need(answer: Answer, command: str, sweep: str) -> _Need | None:
     why = "more processes on an idle machine can make it sure"
     if answer.verdict == OPEN:
         why = "open; more processes on an idle machine may tell"
-    trial = answer.best.entry.trial
-    mode, backend = trial.mode, trial.backend or "inductor"
-    return _Need(why, mode, backend, False, MIN_PROCESSES_IF_HOST_BOUND, command, sweep)
+    entry = answer.best.entry
+    mode, backend = entry.trial.mode, entry.trial.backend or "inductor"
+    processes = max(MIN_PROCESSES_IF_HOST_BOUND, 2 * entry.result.processes)
+    return _Need(why, mode, backend, False, processes, command, sweep)
 
 
 def list_planned(manifests: Sequence[Manifest]) -> dict[TrialKey, str]:
