@@ -162,7 +162,7 @@ def sequential(
     """One process after the other until the interval is narrow enough, by the rule of the
     runner.
     """
-    most = Measure().max_processes
+    most = Measure(target=target).process_limit
     for record in records(random, random.normal(LOG, sd, (repeats, most)), [0] * most):
         for count in range(MIN_PROCESSES_FOR_TARGET, most + 1):
             so_far = replace(record, processes=record.processes[:count])
