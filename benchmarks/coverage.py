@@ -264,7 +264,7 @@ def these_models(
         means = []
         for name, logs in truths.items():
             found = records(random, random.normal(logs[:, None], sds[name], (models, 3)), [0] * 3)
-            estimates = [derive(record).estimate for record in found]
+            estimates = [derive(record).speedup for record in found]
             means.append(
                 stats.geomean_of_these_models([estimate for estimate in estimates if estimate])
             )
