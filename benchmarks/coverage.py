@@ -162,7 +162,7 @@ def sequential(
     """One process after the other until the interval is narrow enough, by the rule of the
     runner.
     """
-    most = Measure().max_processes
+    most = Measure(target=target).process_limit
     for record in records(random, random.normal(LOG, sd, (repeats, most)), [0] * most):
         for count in range(MIN_PROCESSES_FOR_TARGET, most + 1):
             so_far = replace(record, processes=record.processes[:count])
@@ -264,7 +264,7 @@ def these_models(
         means = []
         for name, logs in truths.items():
             found = records(random, random.normal(logs[:, None], sds[name], (models, 3)), [0] * 3)
-            estimates = [derive(record).estimate for record in found]
+            estimates = [derive(record).speedup for record in found]
             means.append(
                 stats.geomean_of_these_models([estimate for estimate in estimates if estimate])
             )

@@ -34,13 +34,13 @@ class Measure:
     `sweeper.worker.measurement.bench`.
     """
 
-    # fresh worker processes per draw; null: two, and more of them until the answer is sure
+    # fresh worker processes per draw; null: two, then more until the answer of the trial is sure
     processes: int | None = None
     draws: int = 1  # private compile caches, each compiled cold once
     # Go on with more processes until the interval's half-width is this share of the speedup, e.g.
     # 0.01.
     target: float | None = None
-    # maximum of processes of a trial that goes on until it is sure (null: 8) or has its target (15)
+    # maximum of processes where the answer (null: 8) or the target (null: 15) decides how many
     max_processes: int | None = None
     rounds: int = 10  # maximum of rounds of a process; each times one block of both arms
     # Wall seconds of rounds, to half a pair of rounds: two of them at least; null: all rounds run,
