@@ -1,9 +1,7 @@
 """The trial of `model=script`: a user's own training script, which decides most axes by itself."""
 
-import ast
 import shlex
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import fields
 from operator import attrgetter
 from pathlib import Path
@@ -120,23 +118,6 @@ def read_script(config: Config, choices: Mapping[str, str | None]) -> Trial:
         workload=SCRIPT,
         optimizer="none",
     )
-
-
-def find_overwritten(model: Model) -> list[str]:
-    """The files that the script saves with `torch.save`, by names in its text, and that are there
-    already: each run overwrites them.
-    """
-    file = find_script(model)
-    if file is None:
-        return []
-    names = []
-    # what is wrong with the file, the check before the sweep tells
-    with suppress(OSError, SyntaxError, ValueError):
-        for node in ast.walk(ast.parse(file.read_bytes())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func) == "torch.save":
-                names += [arg.value for arg in node.args if isinstance(arg, ast.Constant)]
-    folder = Path(str(model.arguments.get("cwd", ".")))
-    return [name for name in dict.fromkeys(map(str, names)) if (folder / name).is_file()]
 
 
 def _require_script(model: Model) -> None:

@@ -8,7 +8,7 @@ from operator import attrgetter
 from statistics import median
 from typing import NamedTuple
 
-from sweeper.config.scripts import find_overwritten
+from sweeper.config.saved_files import describe_saved
 from sweeper.core.grouping import group_by
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.paths import RUNS
@@ -154,5 +154,4 @@ def describe_script_runs(trials: Sequence[Trial], measure: Measure) -> Iterator[
         if compared:
             line += "; once more in the first process for model.trajectory"
         yield line
-        if overwritten := find_overwritten(own[0].model):
-            yield f"each run of {name} overwrites {', '.join(overwritten)}"
+        yield from describe_saved(name, own[0].model)

@@ -80,16 +80,19 @@ class CompileCounters:
         return frozenset(self._programs)
 
     def wrap_backend(self, name: str) -> str | Callable[..., Any]:
-        """Wrap a backend for `torch.compile`, to count its runs; names alone stand for eager and
-        inductor.
+        """Wrap the trial's backend for `torch.compile`, to count its runs; names alone stand for
+        eager and inductor.
+
+        Each call gives the same, because Dynamo compiles again for another backend.
         """
         # torch has a way of its own for it; its code is looked for instead
         self._inductor = name == "inductor"
         if self._inductor or name in CONTROLS:
             return name
-        if name == "openvino":
-            self._fallback_log = FallbackLog()
-        self._backend = WrappedBackend(find_compiler(name))
+        if self._backend is None:
+            if name == "openvino":
+                self._fallback_log = FallbackLog()
+            self._backend = WrappedBackend(find_compiler(name))
         return self._backend
 
     def reset_run_counts(self) -> None:

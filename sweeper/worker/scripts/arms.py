@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from types import MethodType
 from typing import Any
 
 import torch
@@ -30,9 +31,7 @@ CALLED_FIRST = "_compiled_call_impl"  # of a module: `Module.__call__` prefers i
 
 
 def call_eager(module: torch.nn.Module, /, *arguments: Any, **options: Any) -> Any:
-    """Call a module and its hooks, past the compiled form that it may have; what Dynamo compiles is
-    a frame of ours.
-    """
+    """Call a module and its hooks, past the compiled form that it may have."""
     return module._call_impl(*arguments, **options)  # type: ignore[no-untyped-call]
 
 
@@ -59,14 +58,20 @@ class SwitchableModule:
     def compile(
         module: torch.nn.Module, trial: Trial, counters: CompileCounters
     ) -> SwitchableModule:
-        """Make the forms of a module that the script does not compile."""
+        """Make the forms of a module that the script does not compile, from the code that
+        `torch.compile(module)` compiles: `forward` of the script's own classes. Recompilations are
+        counted per code.
+        """
+        eager: Function = module._call_impl
 
-        # a frame of ours: Dynamo leaves some of torch's alone
+        # Dynamo leaves torch's own code alone, so all of torch's classes share this frame
         def forward(*arguments: Any, **options: Any) -> Any:
-            return call_eager(module, *arguments, **options)
+            return eager(*arguments, **options)
 
-        compiled = compile_function(forward, trial, counters)
-        return SwitchableModule(module, module, compiled, module._call_impl)
+        is_method = isinstance(module.forward, MethodType)
+        is_of_torch = is_method and torch._dynamo.trace_rules.check(module.forward)
+        compiled = compile_function(forward if is_of_torch else eager, trial, counters)
+        return SwitchableModule(module, module, compiled, eager)
 
     def choose(self, arm: str) -> None:
         self.chosen = self.compiled if arm == "compiled" else self._eager

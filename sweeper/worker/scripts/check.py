@@ -5,7 +5,8 @@ A module is judged by itself: its outputs, and the gradients of its own loss whe
 else of a weighted mean of its outputs. The script's loss and its optimizer are eager in both arms.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -103,11 +104,13 @@ def check_modules(
     yield
     yield
     patches.undo(*hooks)
-    found = [
-        AccuracyCheck(JudgedModule(job, device, module, compiled, calls)).judge(log.enter)
-        for module, compiled in dict(pairs).items()
-        if (calls := recorded[module])
-    ]
+    # an optimizer's step may be called by a hook of the backward pass, where gradients are off
+    with torch.enable_grad(), _leave_out_hooks(recorded):
+        found = [
+            AccuracyCheck(JudgedModule(job, device, module, compiled, calls)).judge(log.enter)
+            for module, compiled in dict(pairs).items()
+            if (calls := recorded[module])
+        ]
     if not recorded:
         why = "the script compiles functions, and no module that could be judged by itself"
         found = [Accuracy(None, None, why)]
@@ -117,3 +120,21 @@ def check_modules(
     worst = max(found, key=lambda one: severity(one.passed))
     log.add(accuracy=worst)
     require_right(worst)
+
+
+@contextmanager
+def _leave_out_hooks(modules: Iterable[torch.nn.Module]) -> Iterator[None]:
+    """Leave out what the script does with a gradient when it is complete: it may train by it, and
+    drop it.
+    """
+    hooks = []
+    for module in modules:
+        hooks += [one._post_accumulate_grad_hooks or {} for one in module.parameters()]
+    kept = [dict(one) for one in hooks]
+    for one in hooks:
+        one.clear()
+    try:
+        yield
+    finally:
+        for one, before in zip(hooks, kept, strict=True):
+            one.update(before)

@@ -53,8 +53,9 @@ class LoopBench(Bench):
     def __init__(self, device: torch.device, switch: ArmSwitch, loop: Loop) -> None:
         super().__init__(device)
         self._switch, self._loop = switch, loop
-        self._calls_before = 0  # of modules, before the steps that run
-        self._num_calls = self._num_steps = 0  # of modules, in all blocks
+        self._before = loop.count()  # before the steps that run
+        # of modules, in all blocks without evaluations, which may call them with gradients too
+        self._num_calls = self._num_steps = 0
         self._differences: deque[float] = deque(maxlen=9)  # of blocks from the mean in their calls
         self.is_per_call = False  # whether most blocks differ in them
 
@@ -63,12 +64,12 @@ class LoopBench(Bench):
         calls as such steps have on average.
         """
         seconds = yield from super().block_s(arm, steps)
-        calls = self._switch.count_calls().trained - self._calls_before
-        if not calls:
+        seen = self._loop.count().since(self._before)
+        if seen.evaluations or not seen.calls:
             return seconds
-        self._num_calls += calls
+        self._num_calls += seen.calls
         self._num_steps += steps
-        factor = self._num_calls / self._num_steps * steps / calls
+        factor = self._num_calls / self._num_steps * steps / seen.calls
         self._differences.append(abs(factor - 1))
         self.is_per_call = median_low(self._differences) > MAX_CALLS_DIFFERENCE
         return seconds * factor if self.is_per_call else seconds
@@ -76,7 +77,7 @@ class LoopBench(Bench):
     def run(self, arm: Arm, steps: int) -> Iterable[None]:
         """Run an arm from now on; the loop has to run its steps."""
         self._switch.choose(arm.name)
-        self._calls_before = self._switch.count_calls().trained
+        self._before = self._loop.count()
         return run_steps(steps)
 
     def before_block(self, steps: int) -> Iterable[None]:

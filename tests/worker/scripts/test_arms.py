@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 import torch
+from script_runs import make_trial
 from torch import nn
 
-from sweeper.worker.scripts.arms import FirstCalls
+from sweeper.worker.compilation.compiler import Function
+from sweeper.worker.compilation.counters import CompileCounters
+from sweeper.worker.scripts.arms import FirstCalls, SwitchableModule
 from sweeper.worker.scripts.watch.patches import Patches
 from sweeper.worker.source_lines import name_call, name_place
 
@@ -90,3 +93,60 @@ def test_a_call_that_raises_changes_nothing(wait_for: Callable[..., Any]) -> Non
     assert calls.end() == ["Net (elsewhere.py:1)"]
     assert heard == []
     assert nn.Module.__call__ is CALL
+
+
+def make_sequence(_number: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 4))
+
+
+def make_net_of_one_class(_number: int) -> nn.Module:
+    return Net()
+
+
+def make_net_of_its_own_class(number: int) -> nn.Module:
+    code = f"def forward(self, values): return self.part(values) * {number}"
+    functions: dict[str, Any] = {}
+    exec(code, functions)
+    return type(f"Net{number}", (Net,), functions)()  # type: ignore[no-any-return]
+
+
+def make_net_with_a_hook(number: int) -> nn.Module:
+    net = make_net_of_its_own_class(number)
+    net.register_forward_hook(lambda _module, _inputs, _output: None)
+    return net
+
+
+@pytest.mark.compile
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (make_sequence, (1, 0)),
+        (make_net_of_one_class, (1, 0)),
+        (make_net_of_its_own_class, (9, 0)),
+        (make_net_with_a_hook, (9, 0)),
+    ],
+)
+def test_nine_modules_are_compiled_as_by_hand(
+    make: Callable[[int], nn.Module], expected: tuple[int, int]
+) -> None:
+    """Graphs and recompilations are counted; torch's limit is eight recompilations of one code."""
+
+    def count(compile_: Callable[[nn.Module, CompileCounters], Function]) -> tuple[int, int]:
+        counters = CompileCounters()
+        counters.begin()
+        try:
+            compiled: Sequence[Function] = [compile_(make(index), counters) for index in range(9)]
+            for call in compiled:
+                call(torch.ones(2, 4)).sum().backward()
+        finally:
+            counters.end()
+        assert counters.explain_not_compiled() is None
+        found = counters.report({})
+        return found.graphs, found.recompiles
+
+    trial = make_trial("train.py")
+    by_hand = count(lambda module, _: torch.compile(module, backend="aot_eager"))
+    ours = count(
+        lambda module, counters: SwitchableModule.compile(module, trial, counters).compiled
+    )
+    assert (by_hand, ours) == (expected, expected)

@@ -31,7 +31,7 @@ from sweeper.worker.monitoring.round_monitor import RoundMonitor
 from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.scripts.subject import LoopBench, LoopMonitor
 from sweeper.worker.scripts.watch.interruptions import Interruptions
-from sweeper.worker.scripts.watch.loop import Calls, Counts, Loop, ScriptOverError
+from sweeper.worker.scripts.watch.loop import Counts, Loop, ScriptOverError
 from sweeper.worker.subject import Subject
 
 EAGER, COMPILED = (Arm(name, lambda _batch: None, eager=True) for name in ("eager", "compiled"))
@@ -40,7 +40,8 @@ EAGER, COMPILED = (Arm(name, lambda _batch: None, eager=True) for name in ("eage
 class Watched:
     """What is read of a loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
         self.counts = Counts(0, 0, 0.0, 0, 0, 0)
         self.epochs = Interruptions()
         self.disturbances = (self.epochs,)
@@ -49,7 +50,7 @@ class Watched:
         self.max_steps = math.inf
 
     def count(self) -> Counts:
-        return self.counts
+        return self.counts._replace(calls=self._machine.num_calls)
 
     def read_ahead(self, steps: int) -> float:
         return min(self.room, steps)
@@ -67,9 +68,6 @@ class Machine:
 
     def choose(self, arm: str) -> None:
         self.arm = arm
-
-    def count_calls(self) -> Calls:
-        return Calls(self.num_calls)
 
     def synchronize(self) -> None:
         self.host_s = max(self.host_s, self.device_s)
@@ -105,8 +103,8 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 @pytest.fixture
-def loop() -> Watched:
-    return Watched()
+def loop(machine: Machine) -> Watched:
+    return Watched(machine)
 
 
 @pytest.fixture
@@ -190,6 +188,22 @@ def test_a_call_more_now_and_then_changes_no_time(machine: Machine, bench: LoopB
     assert not bench.is_per_call
 
 
+def test_calls_of_an_evaluation_are_none_of_the_steps(
+    machine: Machine, bench: LoopBench, loop: Watched
+) -> None:
+    """An evaluation with gradients on is in the first block, before its rhythm is known."""
+
+    def evaluate(number: int) -> None:
+        if number == 5:
+            machine.num_calls += 60
+            loop.counts = loop.counts._replace(evaluations=1)
+
+    assert machine.run(bench.block_s(EAGER, 10), evaluate) == pytest.approx(0.5)
+    for _ in range(6):
+        assert machine.run(bench.block_s(EAGER, 10)) == pytest.approx(0.5)
+    assert not bench.is_per_call
+
+
 @pytest.mark.parametrize(("num_sizes", "least", "most"), [(1, 5, 15), (4, 5, 15), (8, 8, 16)])
 def test_first_steps_end_when_they_are_steady_or_have_seen_each_batch_twice(
     machine: Machine, bench: LoopBench, num_sizes: int, least: int, most: int
@@ -251,9 +265,9 @@ def test_rounds_that_are_complete_stay_when_the_script_ends(
 
 
 @pytest.fixture
-def watched(setup: Any, monkeypatch: pytest.MonkeyPatch) -> Watched:
+def watched(setup: Any, machine: Machine, monkeypatch: pytest.MonkeyPatch) -> Watched:
     """A setup's monitor watches this, on a GPU whose peak is the number of the block."""
-    blocks, made = itertools.count(), Watched()
+    blocks, made = itertools.count(), Watched(machine)
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
     monkeypatch.setattr(memory, "read_allocator", lambda graphs: (next(blocks) + 1000 * graphs, 7))
     setup.monitor = LoopMonitor(torch.device("cpu"), made)  # type: ignore[arg-type]
