@@ -171,7 +171,7 @@ def find_sources(names: Sequence[str], tracking_uri: str | None) -> Sequence[Sou
 
 def known_folders(name: str) -> str:
     """Name the sweeps under `runs/` that look most like `name`."""
-    folders = paths.list_folder(paths.RUNS, "*")
+    folders = filter(Path.is_dir, paths.list_folder(paths.RUNS, "*"))
     known = [path.name for path in folders if any(SweepFolder(path).records())]
     return nearest(name, known) if known else f"there are no sweeps in {paths.RUNS.absolute()}"
 
