@@ -115,12 +115,16 @@ def can_become_sure(record: Record, result: Result, measure: Measure) -> bool:
     so.
     """
     trial, flagged = record.trial, replace(record, flags=find_flags(record, result, measure))
-    steps = trial.labels.total_steps or result.length
-    found = find_gain(trial.device, result, flagged.flags, find_disturbances(flagged), steps)
+    found = read_gain(flagged, result, trial.labels.total_steps or result.length)
     if found is None:  # every round was void
         return True
     why = found.why_unsure
     return "unverified" not in why and not NEEDS_PROCESSES.isdisjoint(why)
+
+
+def read_gain(record: Record, result: Result, steps: int | None) -> TrialGain | None:
+    """Find what a record shows by itself; `eager_moved` takes a comparison with other trials."""
+    return find_gain(record.trial.device, result, record.flags, find_disturbances(record), steps)
 
 
 def find_gain(

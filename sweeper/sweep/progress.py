@@ -7,7 +7,6 @@ The view is drawn once per second at most: the driver must leave the processor t
 import time
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from pathlib import Path
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -15,15 +14,14 @@ from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.text import Text
 
-from sweeper.analysis.flags import find_disturbances
+from sweeper.analysis.gains import read_gain
 from sweeper.analysis.result import Result
 from sweeper.analysis.stats import ratio_of
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial
 from sweeper.execution.scheduler import Event, Finished, Started
-from sweeper.loading.entries import Entry
-from sweeper.report.answers.candidates import find_candidate
+from sweeper.report.answers.candidates import show_bounds
 from sweeper.report.columns.formats import duration, ratio
 
 
@@ -96,14 +94,12 @@ class Progress:
         """
         if record.status != "ok":
             return f"[red]{record.status}[/red] while {record.phase}: {escape(record.first_line)}"
-        disturbances = find_disturbances(record)
-        entry = Entry(record, result, Path(), flags=record.flags, disturbances=disturbances)
-        one = find_candidate(entry, record.trial.labels.total_steps)
+        one = read_gain(record, result, record.trial.labels.total_steps)
         if one is None:
             return "[green]ok[/green]"
         mark = "?" if one.why_unsure else ""
         self.has_unsure |= bool(mark)
-        text = f"{ratio(one.gain.value)}x{mark} {one.bounds}"
+        text = f"{ratio(one.gain.value)}x{mark} {show_bounds(one.gain)}"
         if one.of_loop:
             text = f"loop {text}, step {ratio(ratio_of(result.speedup))}x"
         return f"[green]{escape(text)}[/green]"
