@@ -94,7 +94,7 @@ class Progress:
         """
         if record.status != "ok":
             return f"[red]{record.status}[/red] while {record.phase}: {escape(record.first_line)}"
-        one = read_gain(record, result, record.trial.labels.total_steps)
+        one = read_gain(record, result)
         if one is None:
             return "[green]ok[/green]"
         mark = "?" if one.why_unsure else ""
