@@ -1,9 +1,10 @@
 """Turns: of which trial a device runs a process next.
 
 A trial that wants another process waits for its turn. Trials that differ in mode or backend alone
-are a race: no second process begins before each of them has shown what it gains in a first one, and
-what another one beats gets no second. Trials go in their order, race by race; where the time of the
-sweep is limited, those with the fewest processes go first.
+are a race: no second process begins before each of them has shown what it gains in a first one. One
+that another beats then waits until those are done that none beats, and ends if it is beaten still.
+Trials go in their order, race by race; where the time of the sweep is limited, those with the
+fewest processes go first.
 """
 
 import math
@@ -73,15 +74,8 @@ class Turns:
 
     def gets_another(self, entrant: Entrant) -> bool:
         """Whether a trial gets the process that it wants."""
-        own, device = entrant.gain, entrant.trial.device
         with self._changed:
-            others = [
-                one.gain
-                for one in (*self._left, *self._ended)
-                if one.race == entrant.race and one.gain and one is not entrant
-            ]
-        beaten = own is not None and any(beats(other, own, device) for other in others)
-        return not beaten and not self.time_is_over
+            return not self._is_beaten(entrant) and not self.time_is_over
 
     def give_back(self, entrant: Entrant, gain: TrialGain | None) -> None:
         """Have a trial wait, after a process that shows what it gains so far."""
@@ -112,7 +106,15 @@ class Turns:
             return False
         if not entrant.processes or self._stop.is_set() or self.time_is_over:
             return True
-        return all(one.processes for one in self._left if one.race == entrant.race)
+        mates = [one for one in self._left if one.race == entrant.race]
+        if not all(one.processes for one in mates):
+            return False
+        return not self._is_beaten(entrant) or all(map(self._is_beaten, mates))
+
+    def _is_beaten(self, entrant: Entrant) -> bool:
+        own, device = entrant.gain, entrant.trial.device
+        others = [one.gain for one in (*self._left, *self._ended) if one.race == entrant.race]
+        return own is not None and any(gain and beats(gain, own, device) for gain in others)
 
     def _rank(self, entrant: Entrant) -> tuple[int, int, int]:
         race, number = entrant.place
