@@ -287,8 +287,8 @@ print("heavy:", [name for name in {HEAVY!r} if name in sys.modules])
 
 
 def test_values_between_stages_are_frozen() -> None:
-    """Hydra's schemas cannot be, and the state of a measurement, a trial, its turn, a lease or the progress
-    changes by its nature.
+    """Hydra's schemas cannot be, and the state of a measurement, a trial, its turn, a lease or the
+    progress changes by its nature.
     """
     changing = (
         "config.schema", "core.settings", "execution.device_lease", "execution.draft",
