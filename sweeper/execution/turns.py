@@ -16,7 +16,7 @@ from typing import Any
 
 from sweeper.analysis.gains import TrialGain, beats
 from sweeper.core.backends import CONTROLS
-from sweeper.core.settings import Settings
+from sweeper.core.settings import Measure, Settings
 from sweeper.core.trial import Trial
 
 from .placement import DeviceSlot
@@ -47,10 +47,10 @@ class Turns:
         self._changed = threading.Condition()
         self._left: list[Entrant] = []
         self._ended: list[Entrant] = []
-        races: dict[str, int] = {}
-        for number, trial in enumerate(trials):
-            race = _name_race(trial) if settings.measure.goes_on_until_sure else trial.id
-            place = races.setdefault(race, number), number
+        begins: dict[str, int] = {}
+        races = name_races(trials, settings.measure)
+        for number, (trial, race) in enumerate(zip(trials, races, strict=True)):
+            place = begins.setdefault(race, number), number
             self._left.append(Entrant(trial, race, place))
 
     @property
@@ -123,8 +123,15 @@ class Turns:
         return race, entrant.processes, number
 
 
-def _name_race(trial: Trial) -> str:
-    """A key that the trials share of which an answer takes one; what compiles nothing is alone."""
-    if trial.mode == "eager" or trial.backend in CONTROLS:
-        return trial.id
-    return trial.key_without("mode", "backend")
+def name_races(trials: Sequence[Trial], measure: Measure) -> list[str]:
+    """The race of each trial: a key that those share of which an answer takes one. What compiles
+    nothing is alone, and so is each where the number of processes is given.
+    """
+    races = []
+    for trial in trials:
+        is_alone = trial.mode == "eager" or trial.backend in CONTROLS
+        if is_alone or not measure.goes_on_until_sure:
+            races.append(trial.id)
+        else:
+            races.append(trial.key_without("mode", "backend"))
+    return races

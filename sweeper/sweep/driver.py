@@ -25,6 +25,7 @@ from sweeper.execution.execute import LOCAL, Launcher, NoSpaceError
 from sweeper.execution.lock import hold_lock
 from sweeper.execution.placement import Placement, place_trials
 from sweeper.execution.scheduler import Finished
+from sweeper.execution.turns import name_races
 from sweeper.loading.sources import SweepFolder
 from sweeper.report.build import begin_files, make_report, print_verdict, suggest_next
 from sweeper.report.columns.formats import count, duration
@@ -182,6 +183,8 @@ class _Sweep:
             processes = "1 process"
         elif measure.draws > 1:
             processes += f" in {measure.draws} draws"
+        if placement.shares and len({*name_races(plan.trials, measure)}) < len(plan.trials):
+            processes += " (one where another mode is faster)"
         trials = count(len(plan.trials), "trial")
         lines = [f"sweep {settings.sweep}: {trials} to run on {placement.name}, {processes} each"]
         if settings.inspect:

@@ -189,6 +189,28 @@ def test_a_folder_with_links_in_it_is_no_place_for_a_sweep(trial: Trial, tmp_pat
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+def test_when_the_time_is_over_the_sweep_says_what_did_not_begin(
+    trial: Trial, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limited = replace(SETTINGS, sweep_time_s=1e-9)
+    assert run_sweep([trial, replace(trial, batch_size=1)], limited) == NOT_OK
+    output = capsys.readouterr().out
+    assert "2 trials to run on the CPU, 1 process each, for 0 s at most" in output
+    assert "sweep_time_s=1e-09 is over, and 2 trials did not begin; go on with: " in output
+    assert run_sweep([trial], replace(SETTINGS, sweep_time_s=1e3)) == OK
+    with pytest.raises(ConfigError, match="sweep_time_s limits sweeps that run on this machine"):
+        run_sweep([trial], limited, Launcher("slurm", execute))
+
+
+def test_a_race_is_announced(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = replace(SETTINGS, measure=Measure(), dry_run=True)
+    modes = [trial, replace(trial, mode="max-autotune")]
+    run_sweep(modes, settings)
+    assert "2 to 8 processes (one where another mode is faster) each" in capsys.readouterr().out
+    run_sweep([trial, replace(trial, batch_size=1)], settings)
+    assert "2 to 8 processes each" in capsys.readouterr().out
+
+
 def test_dry_run_asks_the_libraries(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
     """The plan is printed before the question, which takes seconds."""
     answers = Path(trial.python or "")
