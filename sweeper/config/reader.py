@@ -159,8 +159,6 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
         raise ConfigError(
             "cudnn_benchmark=true is for a GPU: with device=cpu no operation runs in cuDNN"
         )
-    if trial.device == "cuda" and "launch" in trial.model.arguments:
-        raise ConfigError("model.launch: for device=cpu so far; a trial has one GPU")
     if config.rung.name is not None:
         trial = ladder.climb(trial, config.rung.name)
     return trial

@@ -88,6 +88,10 @@ class LoopBench(Bench):
         self.is_per_call = median_low(self._differences) > MAX_CALLS_DIFFERENCE
         return seconds * factor if self.is_per_call else seconds
 
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # a rank's may not be torch's current one
+
     def now(self) -> float:
         return self._ranks.share("time", self.clock())[0]
 
