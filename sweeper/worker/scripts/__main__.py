@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
@@ -40,6 +41,8 @@ from .watch.patches import Patches
 from .watch.script_runner import EndOfScript, Program
 from .watch.several_processes import refuse_several
 from .watch.silence import MAX_SILENCE_S, watch_silence
+
+ALIKE_S = 0.5  # for the other ranks, to say that they fail alike
 
 
 def explain_exit(error: SystemExit, begin: int) -> str:
@@ -79,6 +82,7 @@ def main() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     if script.failed and ranks.size > 1:
+        time.sleep(ALIKE_S)
         sys.exit(1)  # the launcher ends the other ranks, which may wait for this one
 
 

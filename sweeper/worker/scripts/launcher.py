@@ -179,13 +179,12 @@ class Hub:
                 break
             found = rank.outcome or rank.explain_death(self.codes)
             if found.status != "ok":
+                ends = [(one.outcome.status, one.outcome.message) for one in ranks if one.outcome]
+                message = found.message
+                if ends != [(found.status, message)] * self._size:  # not all fail alike
+                    message = f"rank {rank.number}: {message}"
                 first = ranks[0].outcome or found  # with what was measured
-                return replace(
-                    first,
-                    status=found.status,
-                    phase=found.phase,
-                    message=f"rank {rank.number}: {found.message}",
-                )
+                return replace(first, status=found.status, phase=found.phase, message=message)
         if len(ranks) == self._size and not running:
             assert ranks[0].outcome is not None
             return ranks[0].outcome

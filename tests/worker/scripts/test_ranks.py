@@ -103,6 +103,7 @@ ENDS = {
         "rank 1: no memory",
     ),
     "if number: end()\nend('runtime_error', 'wrong')": ("runtime_error", "rank 0: wrong"),
+    "end('eager_error', 'no such file')": ("eager_error", "no such file"),
     # one has ended, and the other waits for it
     "if number: end()\ntry: ranks.share('block', 1)\n"
     "except ApartError as error: end(error.status, str(error))": (
