@@ -56,6 +56,8 @@ class NamedModelConf:
     # A training script of your own: a file, or "-m package.module"
     path: str | None = None
     args: str = ""  # arguments of the script, as you would type them after its name
+    # what starts the script's processes, e.g. "torchrun --nproc-per-node 2"; null: python alone
+    launch: str | None = None
     cwd: str | None = None  # the folder in which the script runs; null: where sweeper is started
     # steps of the script in which compiled and eager training are compared; at least 20
     trajectory: int | None = None

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from sweeper.core.backends import WITHOUT_DYNAMO
 from sweeper.core.errors import ConfigError
+from sweeper.core.launch import Launch
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.serialization import show_value
 from sweeper.core.trial import (
@@ -23,7 +24,12 @@ from sweeper.core.trial import (
 
 from .schema import Config, VaryConf
 
-ARGUMENTS = ("args", "cwd", "trajectory")  # keys of `model` that decide what the script does
+ARGUMENTS = (
+    "launch",
+    "args",
+    "cwd",
+    "trajectory",
+)  # keys of `model` that decide what the script does
 ONLY_OF_SCRIPT = ("path", *ARGUMENTS, "total_steps")
 # What the script decides, as it is unless a user asks for something else; groups first, and what
 # chooses for others.
@@ -102,6 +108,8 @@ def read_script(config: Config, choices: Mapping[str, str | None]) -> Trial:
         raise ConfigError(f"model.args={model.args}: {error}; quote it as a shell would") from error
     if model.trajectory is not None and model.trajectory < MIN_TRAJECTORY:
         raise ConfigError(f"model.trajectory={model.trajectory}: at least {MIN_TRAJECTORY} steps")
+    if model.launch is not None:
+        _require_launch(model.launch, model.trajectory)
     path = Path(model.path)
     # many scripts are called train.py
     name = name_module(model.path) or f"{path.parent.name}/{path.name}".lstrip("/")
@@ -120,14 +128,23 @@ def read_script(config: Config, choices: Mapping[str, str | None]) -> Trial:
     )
 
 
+def _require_launch(launch: str, trajectory: int | None) -> None:
+    try:
+        Launch.parse(launch)
+    except ValueError as error:
+        raise ConfigError(f"model.launch={launch}: {error}") from error
+    if trajectory is not None:
+        raise ConfigError("model.trajectory is for a script in one process: leave model.launch out")
+
+
 def _require_script(model: Model) -> None:
     file = find_script(model)
     if file is None:
         module = str(name_module(model.name))
         if module in LAUNCHERS:
             raise ConfigError(
-                f"model.path={model.name}: a launcher starts other processes, and sweeper sees the "
-                "steps of its first process alone; give the script itself"
+                f"model.path={model.name}: a launcher starts other processes; give the script "
+                "itself, and the launcher as model.launch='torchrun --nproc-per-node 2'"
             )
         if not all(part.isidentifier() for part in module.split(".")):
             raise ConfigError(f"model.path={model.name}: write -m package.module")

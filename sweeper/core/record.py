@@ -282,6 +282,14 @@ class Trajectory:
 
 
 @dataclass(frozen=True, slots=True)
+class RankRun:
+    """What one process of a script that trains in several has compiled."""
+
+    graphs: Count  # graphs that the backend was given
+    recompiles: Count  # compilations of a frame beyond its first
+
+
+@dataclass(frozen=True, slots=True)
 class ScriptRun:
     """What was seen of a user's own script while it ran."""
 
@@ -324,6 +332,11 @@ class ScriptRun:
     # the loop with the compiled arm throughout; None: that run did not end
     loop_compiled: LoopRun | None = None
     trajectory: Trajectory | None = None  # with `model.trajectory`, in the first process
+    # the processes in which it trains, by rank; empty: it trains in one
+    ranks: tuple[RankRun, ...] = ()
+    # how much longer a block took in the slowest rank than in the fastest, as a share; the median
+    # over blocks
+    rank_spread: Amounts | None = None
 
     def __post_init__(self) -> None:
         if self.called_at and len(self.called_at) != len(self.modules):

@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 from .backends import GRAPHED
+from .launch import Launch
 from .libraries import LIBRARIES, SCRIPT, has_texts
 from .serialization import Between, Json, drop_defaults, flatten, from_json, show_value, to_json
 
@@ -237,6 +238,14 @@ class Trial:
         there.
         """
         return None if self.workload == SCRIPT else self.batch_size
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that it has to itself: of a script on GPUs, one for each of its processes."""
+        launch = self.model.arguments.get("launch")
+        if launch is None or self.device == "cpu":
+            return 1
+        return Launch.parse(str(launch)).processes
 
     @property
     def samples_per_step(self) -> float:

@@ -28,7 +28,7 @@ from sweeper.core.trial import Trial
 from .attempts import read_attempts
 from .device_claim import claim_devices
 from .draft import Draft
-from .placement import DeviceSlot, Placement, make_slots
+from .placement import DeviceSlot, Placement, join_slots, make_slots
 from .processes import OWN_MARK, describe_failed_start
 from .reaper import Reaper
 from .scheduler import Event, Finished, OnPhase, Started, Steps, run_all
@@ -57,7 +57,7 @@ def execute(
     ends what still runs.
 
     After an interruption the last records are those of interrupted trials. Raises ConfigError when
-    another driver has every device, NoSpaceError when the machine lacks disk, memory or file
+    other drivers have the devices, NoSpaceError when the machine lacks disk, memory or file
     handles for another trial.
     """
     paths = SweepPaths.of(settings.sweep)
@@ -73,7 +73,21 @@ def execute(
         except OSError as error:
             raise NoSpaceError(describe_failed_start(error)) from error
         slots = make_slots(placement, claimed, reaper)
-        yield from run_all(trials, slots, functools.partial(_run_and_write, settings), settings)
+        run_one, begin_s = functools.partial(_run_and_write, settings), time.monotonic()
+        groups = {}  # those that have several GPUs come last, so that none waits for another
+        for count in sorted({trial.num_devices for trial in trials}):
+            own = [trial for trial in trials if trial.num_devices == count]
+            groups[count] = own, slots if count == 1 else [join_slots(slots, count)]
+        for own, lent in groups.values():
+            num_ended, is_interrupted = 0, False
+            with closing(run_all(own, lent, run_one, settings, begin_s)) as events:
+                for event in events:
+                    if isinstance(event, Finished):
+                        num_ended += 1
+                        is_interrupted |= event.record.status == "interrupted"
+                    yield event
+            if is_interrupted or num_ended < len(own):
+                return
 
 
 def _run_and_write(

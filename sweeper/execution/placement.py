@@ -5,9 +5,10 @@ share.
 import math
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from sweeper.core.errors import ConfigError
 from sweeper.core.settings import Settings
 from sweeper.core.system.gpus import Device, cores_near, resolve, total_memory_bytes, visible_gpus
 from sweeper.core.system.host import free_memory_bytes, physical_cores, read
@@ -122,6 +123,21 @@ def divide_cores(devices: Sequence[Device], cores: Sequence[int]) -> list[tuple[
         own = chain.from_iterable(physical[first : first + size])
         parts.append(tuple(own) or group)
     return parts
+
+
+def join_slots(slots: Sequence[DeviceSlot], count: int) -> DeviceSlot:
+    """Make one slot of so many devices, for one trial at a time. Raises ConfigError where there are
+    fewer.
+    """
+    if len(slots) < count:
+        raise ConfigError(
+            f"model.launch starts {count} processes, each with a GPU, and {len(slots)} can be had"
+        )
+    first, *others = slots[:count]
+    cores = tuple(chain.from_iterable(slot.cores or () for slot in slots[:count]))
+    gpus = tuple(slot.device.gpu for slot in others if slot.device.gpu)
+    device = replace(first.device, others=gpus)
+    return replace(first, device=device, cores=cores or None, concurrency=1)
 
 
 def make_slots(

@@ -18,26 +18,16 @@ from typing import Any
 from sweeper.core.files import MAX_FILE_BYTES, open_inside
 from sweeper.core.system import shortages
 from sweeper.core.system.leftovers import make_temporary, remove
-from sweeper.core.system.process_group import ProcessGroup, adopt_orphans
+from sweeper.core.system.orphans import WholeGroup, start_session
+from sweeper.core.system.process_group import adopt_orphans
 from sweeper.core.text import clean_text
 
-from .orphans import kill_orphans, read_start_ticks, start_session
 from .reaper import MARK
 
 # of everything that this process starts; see `reaper`
 OWN_MARK = f"{os.getpid()}-{secrets.token_hex(8)}"
 MAX_TAIL_BYTES = 2**16  # of a log, to show its last lines
 PACKAGE = Path(__file__).resolve().parents[1]
-
-
-class WholeGroup(ProcessGroup):
-    """A process group that ends with everything that it has started."""
-
-    begin_ticks: int
-
-    def __exit__(self, *error: Any) -> None:
-        super().__exit__(*error)
-        kill_orphans(self.begin_ticks, self)
 
 
 def make_command(python: str | None, module: str) -> list[str]:
@@ -93,7 +83,6 @@ def start_group(
                 **options,
             )
             own.add(process.pid)
-    process.begin_ticks = read_start_ticks(process.pid)
     return process
 
 

@@ -64,7 +64,7 @@ class Reaper:
             process.communicate()
 
     def _start(self) -> subprocess.Popen[bytes]:
-        from .orphans import start_session  # which the program does without
+        from sweeper.core.system.orphans import start_session  # which the program does without
 
         # which the reaper inherits
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

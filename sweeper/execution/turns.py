@@ -41,9 +41,16 @@ class Entrant:
 class Turns:
     """The trials of a sweep that have not ended, for the threads of all its devices."""
 
-    def __init__(self, trials: Sequence[Trial], settings: Settings, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        trials: Sequence[Trial],
+        settings: Settings,
+        stop: threading.Event,
+        begin_s: float = 0.0,
+    ) -> None:
+        """The sweep began at `begin_s` of `time.monotonic`."""
         self._stop, self._limit_s = stop, settings.sweep_time_s
-        self._end = time.monotonic() + (self._limit_s or math.inf)
+        self._end = begin_s + (self._limit_s or math.inf)
         self._changed = threading.Condition()
         self._left: list[Entrant] = []
         self._ended: list[Entrant] = []

@@ -20,6 +20,7 @@ from sweeper.core.serialization import from_json
 from sweeper.core.system import interrupts
 from sweeper.core.system.gpus import Device
 from sweeper.core.system.leftovers import make_temporary
+from sweeper.core.system.orphans import WholeGroup
 from sweeper.core.system.process_group import describe_exit
 from sweeper.core.text import printable
 from sweeper.core.tlparse import explain_missing, find_tlparse
@@ -113,7 +114,7 @@ def _ask(trials: Sequence[Trial], python: str | None, device: Device) -> Preflig
         raise _NoAnswerError(at, "\n".join([how, *processes.read_last_lines(log, 4)]))
 
 
-def _await_end(process: processes.WholeGroup, folder: Path) -> int | None:
+def _await_end(process: WholeGroup, folder: Path) -> int | None:
     """Wait for the process, with a note now and then; its exit code, or None when it took too
     long.
     """

@@ -1,5 +1,5 @@
 """Children of a worker: processes that answer as a worker does, each in a process group of its own
-that ends with it.
+that ends with it, as all that it has started.
 """
 
 import os
@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from sweeper.core.protocol import Outcome, Phase, decode
 from sweeper.core.record import HostState
+from sweeper.core.system.orphans import WholeGroup
 from sweeper.core.system.process_group import ProcessGroup
 
 from .process_log import ProcessLog
@@ -80,7 +81,7 @@ def _start(command: Sequence[str], deadline: float) -> Iterator[tuple[ProcessGro
     receive, send = os.pipe()
     with os.fdopen(receive, "rb"):
         with os.fdopen(send, "wb"):
-            child = ProcessGroup(
+            child = WholeGroup(
                 [*command, "--answer-fd", str(send)],
                 stdin=subprocess.DEVNULL,
                 pass_fds=[send],

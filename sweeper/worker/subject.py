@@ -110,6 +110,10 @@ class Subject(ABC):
     def finish_rounds(self, log: ProcessLog) -> None:  # noqa: B027  # a script goes on
         """Do what needs the compiled arm alone."""
 
+    def leaves_readings_out(self, log: ProcessLog) -> bool:  # noqa: ARG002
+        """Whether no readings are taken beside the rounds; the log says why."""
+        return False
+
     def check_at_end(self, log: ProcessLog) -> Iterable[None]:  # noqa: ARG002
         """Judge what could not be judged before, when nothing else is left to measure."""
         return ()

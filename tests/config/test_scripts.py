@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -104,6 +105,8 @@ def test_arguments_are_quoted_unless_they_are(typed: str, given: str) -> None:
         ("model.total_steps=1.5", "model.total_steps"),
         ("model.total_steps=true", "model.total_steps"),
         ("model.trajectory=19", "model.trajectory=19: at least 20 steps"),
+        ("model.launch=mpirun -n 2", "allowed are torchrun, python -m torch.distributed.run, acc"),
+        ("model.launch=torchrun", "give the number of processes, e.g. --nproc-per-node 2"),
         (
             "model.total_steps=9007199254740993",
             "it must be a whole number of at most 9007199254740992",
@@ -119,6 +122,31 @@ def test_what_a_script_cannot_have_is_refused(plan: Plan, override: str, said: s
 def test_a_script_takes_what_is_measured_beside_blocks(plan: Plan) -> None:
     found = plan("model.path=train.py", "measure.clock=step", "measure.energy=true")
     assert found.returncode == OK, found.stderr
+
+
+def test_what_starts_a_script_is_part_of_the_trial(plan: Plan) -> None:
+    given = "model.launch=torchrun --nproc-per-node 2"
+    found = [plan("model.path=train.py", *more) for more in ((), (given,))]
+    assert [one.returncode for one in found] == [OK, OK], found[1].stderr
+    assert f"[{given}]" in found[1].stdout
+    ids = {
+        line.split()[0]
+        for one in found
+        for line in one.stdout.splitlines()
+        if "train.py-script" in line
+    }
+    assert len(ids) == 2
+    found = [plan("model.path=train.py", given, "model.trajectory=300")]
+    assert "model.trajectory is for a script in one process" in found[0].stderr
+
+
+def test_a_launcher_whose_package_is_missing_is_refused(plan: Plan) -> None:
+    pytest.importorskip("torch")
+    if importlib.util.find_spec("accelerate"):
+        pytest.skip("accelerate is installed")
+    found = plan("model.path=train.py", "model.launch=accelerate launch --num_processes 2")
+    assert found.returncode == BAD_INPUT
+    assert "the package accelerate is not installed" in found.stderr
 
 
 def test_a_file_that_python_cannot_read_is_refused(plan: Plan, script: Path) -> None:
@@ -141,7 +169,13 @@ def test_the_length_of_the_training_is_no_part_of_the_trial(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["model.args=--lr=1", "model.total_steps=1000", "model.trajectory=300"]
+    "key",
+    [
+        "model.args=--lr=1",
+        "model.launch=torchrun",
+        "model.total_steps=1000",
+        "model.trajectory=300",
+    ],
 )
 def test_scripts_keys_are_for_scripts(run_forked: Run, key: str) -> None:
     found = run_forked("sweeper", "model=resnet18", key, "dry_run=true", "device=cpu")

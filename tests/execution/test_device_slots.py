@@ -16,7 +16,7 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.system.gpus import Device, Gpu
 from sweeper.execution import device_claim, placement
 from sweeper.execution.device_claim import claim_devices
-from sweeper.execution.placement import DeviceShare, Placement, make_slots
+from sweeper.execution.placement import DeviceShare, Placement, join_slots, make_slots
 
 DEVICES = [Device("cuda", Gpu(str(index), f"GPU-{index}", "A GPU")) for index in range(4)]
 
@@ -39,6 +39,19 @@ def test_claimed_devices_have_leases_of_their_own_and_learn_from_each_other(
     ]
     assert found[0].lease is not found[1].lease
     assert found[0].peak_memory is found[1].peak_memory
+
+
+def test_a_training_in_several_processes_has_a_slot_of_several_gpus(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(placement, "total_memory_bytes", lambda _gpu: None)
+    shares = (DeviceShare(device, (2 * number,), 3) for number, device in enumerate(DEVICES))
+    slots = make_slots(Placement("4 GPUs", tuple(shares)), DEVICES)
+    slot = join_slots(slots, 3)
+    assert slot.device.environment()["CUDA_VISIBLE_DEVICES"] == "0,1,2"
+    assert (slot.cores, slot.concurrency) == ((0, 2, 4), 1)
+    with pytest.raises(ConfigError, match="starts 5 processes, each with a GPU, and 4 can be had"):
+        join_slots(slots, 5)
 
 
 def test_a_gpu_has_one_owner_and_a_cpu_none() -> None:

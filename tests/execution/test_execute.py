@@ -522,6 +522,35 @@ def test_record_of_an_interrupted_trial(
     assert read_record(trials[0]).status == ("ok" if earlier else "interrupted")
 
 
+@pytest.mark.parametrize("ends", [5, 2, 0], ids=["all", "interrupted early", "at once"])
+def test_trials_of_several_gpus_come_last_and_alone(
+    in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, ends: int
+) -> None:
+    """Also after an interruption none of them begins."""
+    monkeypatch.setattr(device_claim, "LOCK_FOLDERS", (in_empty_folder,))
+    monkeypatch.setattr(device_claim, "computing_pids", lambda _gpu: frozenset())
+    monkeypatch.setattr(placement, "total_memory_bytes", lambda _gpu: None)
+    in_empty_folder.chmod(0o1777)
+    launched = {"launch": "torchrun --nproc-per-node 2"}
+    trials = [
+        replace(make_trial(), device="cuda", model=Model("script", "train.py", arguments=arguments))
+        for arguments in (launched, {}, {**launched, "args": "--x"}, {"args": "--x"})
+    ]
+    seen = []
+
+    def finish(run: TrialRun) -> None:
+        seen.append((run.trial.num_devices, run.slot.device.environment()["CUDA_VISIBLE_DEVICES"]))
+        run.finish(status="ok" if len(seen) <= ends else "interrupted")
+
+    monkeypatch.setattr(execute_module, "run_trial", finish)
+    gpus = [Device("cuda", Gpu(str(number), f"GPU-{number}", "A GPU")) for number in range(2)]
+    shares = tuple(DeviceShare(gpu) for gpu in gpus)
+    settings = Settings("s", device="cuda")
+    list(execute(trials, settings, Placement("2 GPUs", shares)))
+    assert {one for one in seen[:2] if one[0] == 1} <= {(1, "0"), (1, "1")}
+    assert seen[2:] == ([(2, "0,1")] * 2 if ends >= 2 else [])
+
+
 def test_leftovers_that_cannot_be_removed_are_said(
     trials: list[Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -39,7 +39,7 @@ class Races:
     ) -> Counter[str]:
         """How many processes each trial got."""
         trials = [make_trial(model, mode=mode, **axes) for model in models for mode in modes]  # type: ignore[arg-type]
-        events = list(run_all(trials, [SLOT], self.run_trial, self._settings))
+        events = list(run_all(trials, [SLOT], self.run_trial, self._settings, time.monotonic()))
         ended = [event for event in events if isinstance(event, Finished)]
         assert len(ended) == len(set(self.order))
         return Counter(self.order)
@@ -117,7 +117,7 @@ def test_interrupted_trials_end_whether_they_run_or_wait() -> None:
     races = Races(settings)
     races.process_s = 0.4
     trials = [make_trial(model) for model in "abc"]
-    events = run_all(trials, [SLOT], races.run_trial, settings)
+    events = run_all(trials, [SLOT], races.run_trial, settings, time.monotonic())
     seen = [next(events) for _ in range(3)]
     time.sleep(0.2)
     events.close()

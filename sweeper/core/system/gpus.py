@@ -36,13 +36,15 @@ class Device:
 
     type: str
     gpu: Gpu | None = None
+    others: tuple[Gpu, ...] = ()  # that a trial of several processes has beside it
 
     def environment(self) -> dict[str, str]:
         """The environment variables with which a worker sees this device alone."""
+        gpus = (self.gpu, *self.others) if self.gpu else ()
         # NVML counts GPUs in PCI order, CUDA by default the fastest first.
         return {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
-            "CUDA_VISIBLE_DEVICES": self.gpu.selector if self.gpu else "",
+            "CUDA_VISIBLE_DEVICES": ",".join(gpu.selector for gpu in gpus),
         }
 
 

@@ -207,6 +207,7 @@ class ScriptAnswer:
             yield f"graph breaks at {', '.join(places)}"
         if loop and loop.batches > 1:
             yield f"{loop.batches:.2g} batches per step"
+        yield from _describe_ranks(seen)
         if len(seen.optimizers) > 1:
             yield f"{len(seen.optimizers)} optimizers take turns, and a step is one turn of all"
         if seen.late:
@@ -221,6 +222,22 @@ class ScriptAnswer:
         silenced = [describe_call(call) for call in seen.compile_calls if not call.is_arm]
         if silenced:
             yield f"compiled by libraries, and eager in the eager arm too: {' and '.join(silenced)}"
+
+
+def _describe_ranks(seen: ScriptRun) -> Iterator[str]:
+    if not seen.ranks:
+        return
+    spread = percent(seen.rank_spread.largest or 0.0) if seen.rank_spread else "an unknown share"
+    yield (
+        f"it trains in {len(seen.ranks)} processes, and a step takes as long as in the slowest "
+        f"rank: {spread} longer than in the fastest"
+    )
+    if len(set(seen.ranks)) > 1:
+        counts = [
+            f"rank {number} {rank.graphs} graphs and {rank.recompiles} recompilations"
+            for number, rank in enumerate(seen.ranks)
+        ]
+        yield f"the ranks compiled different code: {join(counts, ', ')}"
 
 
 def describe_call(call: CompileCall) -> str:

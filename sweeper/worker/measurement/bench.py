@@ -166,6 +166,10 @@ class Bench(ABC):
         block = STEPS_BEFORE_BLOCK + max(least, math.ceil(block_s / step_s))
         return FIRST_STEPS[0] + 2 * (STEPS_BEFORE_BLOCK + 5 * reading) + 6 * block
 
+    def now(self) -> float:
+        """The time by `clock`, which is the same for all who decide by it at this step."""
+        return self.clock()
+
     def synchronize(self) -> None:
         if self.device.type == "cuda":
             synchronize()
@@ -191,7 +195,7 @@ class Bench(ABC):
         """Run until the step time is flat or `limit_s` is over; return seconds per step and whether
         they are flat.
         """
-        deadline = self.clock() + limit_s
+        deadline = self.now() + limit_s
         # libraries load and pick algorithms in the first steps
         yield from self.run(arm, STEPS_BEFORE_BLOCK)
         step_s = (yield from self._shortest_s(arm, self.num_sizes, 2)) / self.num_sizes
@@ -200,7 +204,7 @@ class Bench(ABC):
         while True:
             last.append((yield from self.block_s(arm, steps)) / steps)
             flat = len(last) == 3 and spread(last) <= MAX_WARM_UP_SPREAD[self.device.type]
-            if flat or self.clock() >= deadline:
+            if flat or self.now() >= deadline:
                 return median(last), flat
 
     def steps_per_block(self, faster: Arm, step_s: float, measure: Measure) -> Steps[int]:
@@ -336,7 +340,7 @@ def measure_rounds(
     Raises UnsteadyError after three void rounds, MismatchError where the timed steps of the arms
     give other results.
     """
-    begin = bench.clock()
+    begin = bench.now()
     counted, void = 0, []
     sizes: dict[str, list[float]] = {arm.name: [] for arm in arms}
     orders = [("AB", arms), ("BA", arms[::-1])]
@@ -344,15 +348,15 @@ def measure_rounds(
     freeze_objects()
     while counted < measure.rounds:
         if measure.rounds_s and counted and counted % 2 == 0:
-            spent_s = bench.clock() - begin
+            spent_s = bench.now() - begin
             if spent_s + spent_s / counted >= measure.rounds_s:
                 break
         order, in_turn = orders[counted % 2]
-        start = bench.clock()
+        start = bench.now()
         timed = yield from _measure_round(bench, in_turn, steps, order, measure, monitor)
         note(timed)
         if timed.round.void == OTHERS_BUSY:
-            begin += bench.clock() - start
+            begin += bench.now() - start
             continue
         if timed.round.void is None:
             counted += 1

@@ -15,6 +15,9 @@ QUOTA_FILES = (
 )
 
 
+own_sessions = {os.getsid(0)}  # with those of other ranks of a script
+
+
 class HostMonitor:
     """Processor time that others took since this was made, as a share of the cores we may use; time
     lost to a quota.
@@ -76,17 +79,17 @@ class _Reading(NamedTuple):
 
 def _take_reading() -> _Reading:
     own = {}
-    for pid, stat in _find_processes({os.getsid(0)}):
+    for pid, stat in _find_processes(own_sessions):
         ticks = sum(map(int, stat[11:15]))
         own[pid] = Spent(int(stat[1]), ticks / host.TICKS_PER_SECOND)
     return _Reading(time.monotonic(), host.busy_s(os.sched_getaffinity(0)), own)
 
 
 def own_processes(neighbours: frozenset[int] = frozenset()) -> set[int]:
-    """Numbers of the processes of this session, ours and those that compile for us, and of those of
-    neighbours.
+    """Numbers of the processes of our sessions, those that compile for us with them, and of those
+    of neighbours.
     """
-    return {pid for pid, _ in _find_processes({os.getsid(0), *neighbours})}
+    return {pid for pid, _ in _find_processes({*own_sessions, *neighbours})}
 
 
 def _find_processes(sessions: set[int]) -> Iterator[tuple[int, list[str]]]:

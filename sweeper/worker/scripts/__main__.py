@@ -1,5 +1,5 @@
 """Entry point of the process in which a script runs: `python -m sweeper.worker.scripts trial.json
-RUN --answer-fd N`.
+RUN --answer-fd N`, or with `--ranks` one of the processes in which it trains.
 
 It answers with phases and one outcome, as a worker does, and ends the script. Whatever the script
 does to its process (signals, descriptors, folders, exit) stays in here.
@@ -10,17 +10,20 @@ import hashlib
 import json
 import os
 import sys
+import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from sweeper.core.protocol import Job, Message, encode
-from sweeper.core.record import EAGER_PHASES, Process, ScriptRun
+from sweeper.core.record import EAGER_PHASES, Process, RankRun, ScriptRun
+from sweeper.core.serialization import from_json, to_json
 from sweeper.worker import failures
 from sweeper.worker.lease import Lease
 from sweeper.worker.measurement.bench import Steps
-from sweeper.worker.monitoring import environment, torch_flags
+from sweeper.worker.monitoring import environment, host_monitor, torch_flags
 from sweeper.worker.parent_death import die_with_parent
 from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.source_lines import describe_in_script, find_own_line
@@ -28,6 +31,7 @@ from sweeper.worker.source_lines import describe_in_script, find_own_line
 from .arms import ArmSwitch
 from .description import describe
 from .phases import compare_steps, prepare_loop, run_loop
+from .ranks import ALONE, LaunchedRanks, Ranks
 from .runs import LOOPS, RUNS, STEPS, TRAJECTORY, LoopFacts
 from .subject import ScriptSubject
 from .trajectory.phases import compare_trajectory
@@ -36,7 +40,9 @@ from .watch.loop import Loop
 from .watch.patches import Patches
 from .watch.script_runner import EndOfScript, Program
 from .watch.several_processes import refuse_several
-from .watch.silence import watch_silence
+from .watch.silence import MAX_SILENCE_S, watch_silence
+
+ALIKE_S = 0.5  # for the other ranks, to say that they fail alike
 
 
 def explain_exit(error: SystemExit, begin: int) -> str:
@@ -57,32 +63,49 @@ def main() -> None:
     add("which", choices=RUNS)
     add("--known", default="{}", help="JSON: what earlier runs have shown of the loop")
     add("--answer-fd", type=int, default=1)
+    add("--ranks", help="the address at which a launcher hears its ranks")
     arguments = parser.parse_args()
-    answer = os.fdopen(arguments.answer_fd, "w")
-    os.set_inheritable(answer.fileno(), False)
     die_with_parent()
+    ranks: Ranks = ALONE
+    if arguments.ranks:
+        ranks = launched = LaunchedRanks(arguments.ranks)
+        host_monitor.own_sessions |= {*launched.sessions}
+        say: Callable[[Message], None] = launched.say
+    else:
+        say = _open_pipe(arguments.answer_fd)
+    job = Job.loads(arguments.trial.read_text())
+    log = ProcessLog(say, Process(0, 0, cold=False), Lease())
+    known = LoopFacts(**json.loads(arguments.known))
+    with Patches() as patches:
+        script = WatchedScript(job, log, patches, ranks)
+        script.run(arguments.which, known, say)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if script.failed and ranks.size > 1:
+        time.sleep(ALIKE_S)
+        sys.exit(1)  # the launcher ends the other ranks, which may wait for this one
+
+
+def _open_pipe(descriptor: int) -> Callable[[Message], None]:
+    answer = os.fdopen(descriptor, "w")
+    os.set_inheritable(descriptor, False)
+    # or nobody sees the end
+    os.register_at_fork(after_in_child=lambda: os.close(descriptor))
 
     def say(message: Message) -> None:
         answer.write(encode(message))
         answer.flush()
 
-    # or nobody sees the end
-    os.register_at_fork(after_in_child=lambda: os.close(arguments.answer_fd))
-    job = Job.loads(arguments.trial.read_text())
-    log = ProcessLog(say, Process(0, 0, cold=False), Lease())
-    known = LoopFacts(**json.loads(arguments.known))
-    with Patches() as patches:
-        WatchedScript(job, log, patches).run(arguments.which, known, say)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    return say
 
 
 class WatchedScript:
     """The script of a job in this process, and all that watches it."""
 
-    def __init__(self, job: Job, log: ProcessLog, patches: Patches) -> None:
-        self._job, self._log, self._patches = job, log, patches
-        self._loop, self._switch = Loop(patches), ArmSwitch(job.trial, patches)
+    def __init__(self, job: Job, log: ProcessLog, patches: Patches, ranks: Ranks = ALONE) -> None:
+        self._job, self._log, self._patches, self._ranks = job, log, patches, ranks
+        self._loop, self._switch = Loop(patches, ranks), ArmSwitch(job.trial, patches)
+        self.failed = False
         self._loop.count_calls = self._switch.count_calls
         self._sha256: str | None = None  # of the script's file, before it ran
 
@@ -101,20 +124,27 @@ class WatchedScript:
             self._switch.stop()
             patches.undo(own_calls)
             if error is None:
+                try:
+                    self._share_counts()
+                except failures.Failure as failure:
+                    error = failure
+            if error is None:
                 say(log.outcome("ok"))
                 return
+            self.failed = True
             traceback.print_exception(error)
             status = failures.choose_status(error, log.phase)
             say(log.outcome(status, log.phase, describe_in_script(error)))
 
         loop.begin(self._run_phases(which, known), end)
         os.register_at_fork(after_in_child=loop.stop)  # a child's steps are not the script's
-        refuse_several(patches, self._refuse)
+        refuse_several(patches, self._refuse, is_launched=self._ranks is not ALONE)
         if arm := LOOPS.get(which):
             prepare_loop(loop, self._switch, log, arm, known)
         before = measure_log()
         try:
-            with watch_silence(loop, log.note):
+            limit_s = min(MAX_SILENCE_S, self._job.measure.timeout_s / 8)
+            with watch_silence(loop, log.note, limit_s):
                 program.run(patches)
         except EndOfScript:
             pass
@@ -131,7 +161,7 @@ class WatchedScript:
         and keep what was seen of the script.
         """
         log = self._log
-        subject = ScriptSubject(self._job, self._loop, self._switch)
+        subject = ScriptSubject(self._job, self._loop, self._switch, self._ranks)
         try:
             if which == STEPS:
                 yield from compare_steps(subject, log)
@@ -144,10 +174,20 @@ class WatchedScript:
             log.environment["device"] = environment.describe_device(subject.device)
             log.settings |= torch_flags.read()
 
+    def _share_counts(self) -> None:
+        """Keep what each rank has compiled, when all have come to the end."""
+        done = self._log.outcome("ok").diagnostics
+        if self._ranks.size == 1 or done is None:
+            return
+        own = RankRun(done.graphs or 0, done.recompiles or 0)
+        ranks = [from_json(RankRun, one) for one in self._ranks.share("end", to_json(own))]
+        script = self._log.process.script or ScriptRun()
+        self._log.add(script=replace(script, ranks=tuple(ranks)))
+
     def _refuse(self, reason: str) -> NoReturn:
         self._loop.finish(
             failures.UnavailableError(
-                f"{reason}; sweeper measures scripts that train in one, on one device"
+                f"{reason}; give what starts them: model.launch='torchrun --nproc-per-node N'"
             )
         )
         raise EndOfScript

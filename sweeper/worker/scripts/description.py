@@ -4,10 +4,12 @@ called with.
 
 import math
 from collections import Counter
+from collections.abc import Mapping, Sequence
+from statistics import median
 
 import torch
 
-from sweeper.core.record import ScriptRun, Shapes, SizeCount
+from sweeper.core.record import PerArm, ScriptRun, Shapes, SizeCount
 from sweeper.worker.source_lines import name_call, name_class
 
 from .subject import ScriptSubject
@@ -51,7 +53,13 @@ def describe(subject: ScriptSubject, sha256: str | None) -> ScriptRun:
         loop_eager=subject.loops.get("eager"),
         loop_compiled=subject.loops.get("compiled"),
         trajectory=subject.trajectory,
+        rank_spread=_find_spread(subject.bench.spreads),
     )
+
+
+def _find_spread(spreads: Mapping[str, Sequence[float]]) -> PerArm | None:
+    found = {arm: median(values) for arm, values in spreads.items() if values}
+    return PerArm(**found) if found else None
 
 
 def name_module(loop: Loop, module: torch.nn.Module) -> str:

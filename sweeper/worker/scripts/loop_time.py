@@ -8,12 +8,15 @@ many of each kind. Where a whole period would take too long, both are timed with
 
 from __future__ import annotations
 
+import time
+from dataclasses import replace
 from enum import IntEnum
 from typing import NamedTuple
 
 from sweeper.core.record import LoopRun
 from sweeper.worker.measurement.bench import Steps
 
+from .ranks import Ranks
 from .runs import LoopFacts
 from .subject import ScriptSubject
 from .watch.loop import Counts, ScriptOverError
@@ -22,6 +25,7 @@ LOOP_S = 10.0  # length of a loop's measurement, unless `measure.rounds_s` says 
 # times that length, or LOOP_S, for which the beginning of a period is waited for, and for its end
 PATIENCE = 3
 MIN_STEPS = 8
+ASK_S = 0.5
 MAX_STARTS = 4  # of a loop's measurement because of compilations, and as many because of events
 
 
@@ -33,14 +37,32 @@ def time_loop(subject: ScriptSubject, arm: str, known: LoopFacts) -> Steps[None]
     """
     timing = _Timing(subject, known)
     try:
-        while True:
-            yield
-            if timing.note_step():
-                break
+        yield from _run_until_enough(timing, subject.ranks)
     except ScriptOverError:  # what it did after its last step is no part of that
         if timing.choose().steps < MIN_STEPS:
             raise
-    subject.loops[arm] = timing.choose().describe(subject, timing.leaves_out)
+    run = timing.choose().describe(subject, timing.leaves_out)
+    slowest_s = max(subject.ranks.share("loop timed", run.step_s))
+    subject.loops[arm] = replace(run, step_s=slowest_s)
+
+
+def _run_until_enough(timing: _Timing, ranks: Ranks) -> Steps[None]:
+    """Run until each rank has timed enough. Ranks ask each other once in `ASK_S`, at the same
+    steps: what they tell each other takes time, too.
+    """
+    is_enough, steps, interval = False, 0, 1
+    begin = time.monotonic()
+    while True:
+        yield
+        is_enough = is_enough or timing.note_step()
+        steps += 1
+        if ranks.size > 1:
+            if steps % interval:
+                continue
+            step_s = max(ranks.share("loop", (time.monotonic() - begin) / steps))
+            steps, begin, interval = 0, time.monotonic(), max(int(ASK_S / step_s), 1)
+        if all(ranks.share("enough", is_enough)):
+            return
 
 
 class _Event(IntEnum):

@@ -57,13 +57,13 @@ def run_loop(subject: ScriptSubject, log: ProcessLog, arm: str, known: LoopFacts
         subject.compile(log)  # of modules that `prepare_loop` named, none is left
         switch.choose(arm)
         if arm == "compiled":
-            yield from _settle(switch)
+            yield from _settle(subject)
             switch.require_compiled()
         else:
             yield from run_steps(EAGER_STEPS)
     with log.enter("warming"):
         # what workers fetched ahead while nothing was asked for
-        yield from run_steps(loop.loader.queued)
+        yield from run_steps(max(subject.ranks.share("queued", loop.loader.queued)))
     with log.enter("measuring"):
         host = HostMonitor()
         yield from time_loop(subject, arm, known)
@@ -72,11 +72,13 @@ def run_loop(subject: ScriptSubject, log: ProcessLog, arm: str, known: LoopFacts
             switch.require_compiled()
 
 
-def _settle(switch: ArmSwitch) -> Steps[None]:
-    """Run until nothing has been compiled for some steps."""
+def _settle(subject: ScriptSubject) -> Steps[None]:
+    """Run until nothing has been compiled for some steps, in any rank."""
+    switch = subject.switch
     quiet, steps = 0, 0
     while quiet < SETTLED_STEPS and steps < FIRST_STEPS[1]:
         programs = switch.count_calls().programs
         yield
         steps += 1
-        quiet = quiet + 1 if switch.count_calls().programs == programs else 0
+        is_quiet = switch.count_calls().programs == programs
+        quiet = quiet + 1 if all(subject.ranks.share("settle", is_quiet)) else 0

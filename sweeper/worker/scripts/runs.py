@@ -33,6 +33,7 @@ MEASURING = (STEPS, *LOOPS)
 TRAJECTORY = "trajectory"
 RUNS = (*MEASURING, TRAJECTORY)
 RESERVE_S = 10.0  # of the worker's time, to answer with what there is
+LAUNCHER_S = 2.0  # of a launcher's time, to say where its ranks are
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,10 @@ def make_task(trial: Path) -> Task:
 def _run_all(trial: Path, job: Job, log: ProcessLog) -> None:
     """Run the script for each thing to measure, one run after the other, with the device alone."""
     log.lease.take(ALONE)
+    is_launched = "launch" in job.trial.model.arguments
     deadline = time.monotonic() + job.measure.timeout_s - RESERVE_S
     for which in MEASURING:
-        outcome = _run(trial, which, log, deadline)
+        outcome = _run(trial, which, log, deadline, is_launched)
         _merge(outcome, which, log)
         if outcome.status != "ok":
             log.phase = outcome.phase or log.phase
@@ -143,6 +145,7 @@ def _merge(outcome: Outcome, which: str, log: ProcessLog) -> None:
             num_shapes=seen.num_shapes,
             sizes=seen.sizes,
             pad_to=seen.pad_to,
+            ranks=seen.ranks,
         )
     log.add(script=first)
 
@@ -159,13 +162,19 @@ def _shorten_places(diagnostics: Diagnostics) -> Diagnostics:
     return replace(diagnostics, graph_breaks=breaks)
 
 
-def _run(trial: Path, which: str, log: ProcessLog, deadline: float) -> Outcome:
-    """Run the script once."""
+def _run(
+    trial: Path, which: str, log: ProcessLog, deadline: float, is_launched: bool = False
+) -> Outcome:
+    """Run the script once, in as many processes as it has."""
     known = json.dumps(asdict(LoopFacts.of(log.process.script or ScriptRun())))
     print("run of the script:", which, known, flush=True)  # into the log
     begin = measure_log()
-    command = [sys.executable, "-m", "sweeper.worker.scripts", str(trial.resolve()), which]
-    ended = run_child([*command, "--known", known], log, deadline)
+    module, options = "sweeper.worker.scripts", ["--known", known]
+    if is_launched:
+        left_s = deadline - time.monotonic() - LAUNCHER_S
+        module, options = f"{module}.launcher", [*options, "--timeout-s", str(left_s)]
+    command = [sys.executable, "-m", module, str(trial.resolve()), which, *options]
+    ended = run_child(command, log, deadline)
     if isinstance(ended, Outcome):
         return ended
     how = f"ended its process with exit code {ended}" if ended >= 0 else describe_signal(-ended)

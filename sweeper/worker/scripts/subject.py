@@ -29,6 +29,7 @@ from sweeper.worker.measurement.bench import (
     Arm,
     Bench,
     Steps,
+    spread,
 )
 from sweeper.worker.models.batches import Batch
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
@@ -37,10 +38,12 @@ from sweeper.worker.subject import Subject
 
 from .arms import ArmSwitch
 from .check import check_modules
+from .ranks import ALONE, Ranks
 from .watch.loop import Loop, ScriptOverError, run_steps
 
 EAGER_STEPS = 4  # of runs that begin in eager
 TO_NEXT_EPOCH = 8  # steps in which a library begins another epoch that has taken batches ahead
+SEVERAL = "the script trains in several processes"
 MAX_MORE_ROUNDS = 8  # times as many, where blocks have to be shorter
 
 
@@ -50,9 +53,13 @@ class LoopBench(Bench):
     What compiles again, `LoopMonitor` sees: libraries may compile code of their own.
     """
 
-    def __init__(self, device: torch.device, switch: ArmSwitch, loop: Loop) -> None:
+    def __init__(
+        self, device: torch.device, switch: ArmSwitch, loop: Loop, ranks: Ranks = ALONE
+    ) -> None:
         super().__init__(device)
-        self._switch, self._loop = switch, loop
+        self._switch, self._loop, self._ranks = switch, loop, ranks
+        # of each block of a round, how much longer it took in the slowest rank than in the fastest
+        self.spreads: dict[str, list[float]] = {arm: [] for arm in ARMS}
         self._before = loop.count()  # before the steps that run
         # of modules, in all blocks without evaluations, which may call them with gradients too
         self._num_calls = self._num_steps = 0
@@ -60,10 +67,17 @@ class LoopBench(Bench):
         self.is_per_call = False  # whether most blocks differ in them
 
     def block_s(self, arm: Arm, steps: int) -> Steps[float]:
-        """Wall seconds of `steps` steps; where steps differ in their calls of modules, of as many
-        calls as such steps have on average.
+        """Wall seconds of `steps` steps in the slowest rank."""
+        own_s = yield from super().block_s(arm, steps)
+        times = self._ranks.share("block", self._scale(own_s, steps))
+        if self.keeps_result and len(times) > 1:  # in a round
+            self.spreads[arm.name].append(spread(times))
+        return max(times)
+
+    def _scale(self, seconds: float, steps: int) -> float:
+        """The seconds of a block; where steps differ in their calls of modules, of as many calls as
+        such steps have on average.
         """
-        seconds = yield from super().block_s(arm, steps)
         seen = self._loop.count().since(self._before)
         if seen.evaluations or not seen.calls:
             return seconds
@@ -74,6 +88,13 @@ class LoopBench(Bench):
         self.is_per_call = median_low(self._differences) > MAX_CALLS_DIFFERENCE
         return seconds * factor if self.is_per_call else seconds
 
+    def synchronize(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)  # a rank's may not be torch's current one
+
+    def now(self) -> float:
+        return self._ranks.share("time", self.clock())[0]
+
     def run(self, arm: Arm, steps: int) -> Iterable[None]:
         """Run an arm from now on; the loop has to run its steps."""
         self._switch.choose(arm.name)
@@ -82,22 +103,31 @@ class LoopBench(Bench):
 
     def before_block(self, steps: int) -> Iterable[None]:
         """Read the batches of so many steps. Where an evaluation, a saved file or the end of an
-        epoch comes before their end, have the script run until it is over.
+        epoch comes before their end in any rank, have the script run until it is over.
         """
-        loop = self._loop
-        intervals = sum(one.interval or 0 for one in loop.disturbances)
-        for _ in range(steps + intervals + TO_NEXT_EPOCH):
-            has_room = all(one.leave_room(steps) for one in loop.disturbances)
-            if loop.loader.read_ahead(steps) >= steps and has_room:
-                return
-            if steps > self.fit_block():
+        intervals = sum(one.interval or 0 for one in self._loop.disturbances)
+        for _ in range(steps + max(self._ranks.share("wait", intervals)) + TO_NEXT_EPOCH):
+            is_ready = self._is_ready(steps)
+            if self._ranks.size > 1:
+                self.synchronize()  # the ranks begin together
+            if all(self._ranks.share("begin", is_ready)):
                 return
             yield
 
-    def fit_block(self) -> float:
-        """The most steps in a row that are known to be possible."""
+    def _is_ready(self, steps: int) -> bool:
+        loop = self._loop
+        has_room = all(one.leave_room(steps) for one in loop.disturbances)
+        if loop.loader.read_ahead(steps) >= steps and has_room:
+            return True
+        return steps > self._fit_own()
+
+    def _fit_own(self) -> float:
         rooms = [one.interval - 1 for one in self._loop.disturbances if one.interval]
         return min([self._loop.loader.max_steps, *rooms])
+
+    def fit_block(self) -> float:
+        """The most steps in a row that are known to be possible in all ranks."""
+        return min(self._ranks.share("fit", self._fit_own()))
 
     def steps_s(self, arm: Arm, steps: int, until_idle: bool = True) -> Steps[list[float]]:
         self._switch.choose(arm.name)
@@ -110,7 +140,7 @@ class LoopBench(Bench):
             if until_idle:
                 self.synchronize()
             times.append(self.clock() - start)
-        return times
+        return [max(one) for one in zip(*self._ranks.share("steps", times), strict=True)]
 
 
 class LoopMonitor(RoundMonitor):
@@ -118,9 +148,10 @@ class LoopMonitor(RoundMonitor):
     allocator.
     """
 
-    def __init__(self, device: torch.device, loop: Loop) -> None:
+    def __init__(self, device: torch.device, loop: Loop, ranks: Ranks = ALONE) -> None:
         super().__init__(device)
         self._device, self._loop, self._block = device, loop, loop.count()
+        self._ranks = ranks
         self._reason: str | None = None
         self._memory: dict[str, memory.Reading] = {}
         self.memory: dict[str, memory.Reading] = {}  # by arm, in the last round that counts
@@ -149,7 +180,8 @@ class LoopMonitor(RoundMonitor):
         super().read_after_block(arm)
 
     def explain_void(self) -> str | None:
-        reason = self._reason or super().explain_void()
+        reasons = self._ranks.share("void", self._reason or super().explain_void())
+        reason = next(filter(None, reasons), None)
         if reason is None:
             self.memory = dict(self._memory)
         return reason
@@ -162,15 +194,15 @@ class ScriptSubject(Subject):
     bench: LoopBench
     monitor: LoopMonitor
 
-    def __init__(self, job: Job, loop: Loop, switch: ArmSwitch) -> None:
-        self.trial, self.measure, self.job = job.trial, job.measure, job
+    def __init__(self, job: Job, loop: Loop, switch: ArmSwitch, ranks: Ranks = ALONE) -> None:
+        self.trial, self.measure, self.job, self.ranks = job.trial, job.measure, job, ranks
         self.loop, self.switch = loop, switch
         self.eager, self.compiled = (
             Arm(name, _run_no_step, eager=name == "eager") for name in ARMS
         )
         self.device = loop.find_device()
-        self.bench = LoopBench(self.device, switch, loop)
-        self.monitor = LoopMonitor(self.device, loop)
+        self.bench = LoopBench(self.device, switch, loop, ranks)
+        self.monitor = LoopMonitor(self.device, loop, ranks)
         self.monitor.set_baseline()
         self.loops: dict[str, LoopRun] = {}  # by arm
         self.trajectory: Trajectory | None = None
@@ -206,9 +238,12 @@ class ScriptSubject(Subject):
 
     def check_at_end(self, log: ProcessLog) -> Iterable[None]:
         """Judge each compiled module, when the script is needed no more."""
+        if self.ranks.size > 1:
+            log.add(accuracy=Accuracy(None, None, SEVERAL))
+            return
         self.switch.choose("eager")
         pairs = self.switch.compiled_forms()
-        return check_modules(self.job, self.device, pairs, self.switch.patches, log)
+        yield from check_modules(self.job, self.device, pairs, self.switch.patches, log)
 
     def end_early(self, over: ScriptOverError, log: ProcessLog) -> None:
         """Keep what was measured before the script ended by itself, and say of each reading that it
@@ -224,8 +259,20 @@ class ScriptSubject(Subject):
             message = f"{over}; it ended before its first round of {steps} steps was complete"
             raise EagerError(message) from over
         self.require_compiled()
-        process, why = log.process, "the script ended before"
+        why = "the script ended before"
         log.add(accuracy=Accuracy(None, None, f"{why} its modules could be judged"))
+        self._note_missing(why, log)
+
+    def leaves_readings_out(self, log: ProcessLog) -> bool:
+        """In several ranks: each would decide for itself how many steps it needs."""
+        if self.ranks.size == 1:
+            return False
+        self._note_missing(SEVERAL, log)
+        return True
+
+    def _note_missing(self, why: str, log: ProcessLog) -> None:
+        """Say of each reading that is not there why."""
+        process = log.process
         if self.measure.energy and process.energy_j is None and process.energy_missing is None:
             log.add(energy_missing=why)
         if self.device.type != "cuda":

@@ -19,6 +19,8 @@ from sweeper.core.record import (
     READ_LOADER,
     HostState,
     LoopRun,
+    PerArm,
+    RankRun,
     Record,
     Round,
     ScriptRun,
@@ -173,6 +175,22 @@ def test_a_wait_for_the_loader_is_said_also_where_it_begins_once_compiled(
         return
     assert finding in said
     assert conclusion in concluded
+
+
+def test_processes_that_compile_different_code_are_named(read: Read) -> None:
+    record = make_trained(None, 0.08)
+    script = replace(
+        record.processes[0].script or ScriptRun(),
+        ranks=(RankRun(1, 0), RankRun(3, 2)),
+        rank_spread=PerArm(0.01, 0.08),
+    )
+    answer = read(replace(record, processes=(replace(record.processes[0], script=script),)))
+    assert answer.findings[-2:] == (
+        "it trains in 2 processes, and a step takes as long as in the slowest rank: 8 % longer "
+        "than in the fastest",
+        "the ranks compiled different code: rank 0 1 graphs and 0 recompilations, rank 1 3 graphs "
+        "and 2 recompilations",
+    )
 
 
 def test_torchs_own_classes_are_replaced_since_their_compile_method_compiles_nothing(

@@ -12,6 +12,7 @@ import pytest
 
 from sweeper.core.record import CompileCall, LoopRun, ScriptRun
 from sweeper.worker.scripts import loop_time
+from sweeper.worker.scripts.ranks import ALONE
 from sweeper.worker.scripts.runs import LoopFacts
 from sweeper.worker.scripts.watch.loop import Counts, ScriptOverError
 
@@ -57,7 +58,7 @@ class MadeUpLoop:
 
     def time(self, ends_after: int = 1000, known: LoopFacts | None = None) -> LoopRun:
         setup: Any = SimpleNamespace(
-            loop=self, loops={}, measure=SimpleNamespace(rounds_s=None),
+            loop=self, ranks=ALONE, loops={}, measure=SimpleNamespace(rounds_s=None),
             bench=SimpleNamespace(synchronize=lambda: None),
             switch=SimpleNamespace(forms=[]),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Refuses scripts that train in several processes: one process is watched, and one GPU is lent."""
+"""Refuses scripts that start several processes which train, where `model.launch` does not."""
 
 import os
 import resource
@@ -15,14 +15,14 @@ Refuse = Callable[[str], NoReturn]
 MIN_CHILDREN_S = 0.1  # of processor time
 
 
-def refuse_several(patches: Patches, refuse: Refuse) -> None:
-    """Call `refuse` with a reason where the script joins a group of processes, or starts several
-    that train.
+def refuse_several(patches: Patches, refuse: Refuse, is_launched: bool = False) -> None:
+    """Call `refuse` with a reason where the script joins a group of processes that no launcher of
+    ours has started, or starts several that train.
     """
     for name in ("spawn", "start_processes"):
         start = partial(_start_one, name, getattr(torch.multiprocessing, name), refuse)
         patches.replace(torch.multiprocessing, name, start)
-    if not torch.distributed.is_available():
+    if is_launched or not torch.distributed.is_available():
         return
     join = torch.distributed.init_process_group
 
@@ -61,6 +61,6 @@ def describe_children() -> str:
     if seconds < MIN_CHILDREN_S:
         return ""
     return (
-        f", but processes that it started used {seconds:.1f} s of processor time; sweeper sees the "
-        "steps of its first process alone"
+        f", but processes that it started used {seconds:.1f} s of processor time; give what starts "
+        "them as model.launch='torchrun --nproc-per-node N', or sweeper sees the first alone"
     )

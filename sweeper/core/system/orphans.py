@@ -14,10 +14,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from subprocess import Popen
+from typing import Any
+
+from .process_group import ProcessGroup
 
 POLL_S, LIMIT_S = 0.05, 10.0  # of seeing orphans end
 _lock = threading.Lock()
 _own: set[int] = set()  # leaders of sessions that this process has started itself
+
+
+class WholeGroup(ProcessGroup):
+    """A process group that ends with everything that it has started, where this process adopts
+    orphans.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._begin_ticks = read_start_ticks(self.pid)
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        kill_orphans(self._begin_ticks, self)
 
 
 @contextmanager

@@ -1,0 +1,254 @@
+"""Runs the launcher of a script that trains in several processes: `python -m
+sweeper.worker.scripts.launcher trial.json RUN --answer-fd N`.
+
+It is torchrun, or what else the user's command has before the script, with the user's options. In
+the script's place it gets `python -m sweeper.worker.scripts`, which runs the script in each rank. A
+thread here hears what the ranks say, gives each what all share, and answers for them with one
+outcome: that of rank 0, or of the rank that failed first. When it has answered, this process ends,
+and the kernel ends the ranks with it, so that no rank waits for one that has died.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import runpy
+import selectors
+import socket
+import struct
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from sweeper.core.launch import Launch
+from sweeper.core.protocol import Job, Message, Outcome, Phase, decode, encode
+from sweeper.core.record import EAGER_PHASES
+from sweeper.core.serialization import parse_json
+from sweeper.core.system.process_group import describe_signal
+from sweeper.worker.failures import describe_error
+from sweeper.worker.parent_death import die_with_parent
+
+from .watch.last_line import describe_last_line, measure_log
+
+MAX_DELAY_S = 1.0  # after a rank has died, until that is seen
+END_S = 10.0  # after the first rank has ended, for the others and for the launcher
+POLL_S = 0.2
+# a free port of our own on this host, whatever the options say; torchrun reads these
+OPTIONS = {"PET_STANDALONE": "1", "PET_LOCAL_ADDR": "127.0.0.1"}
+SHARED = b'{"at"'  # begins a line that all ranks get; others are messages of the protocol
+PEER = struct.Struct("3i")  # process, user, group: SO_PEERCRED of unix(7)
+
+
+@dataclass(eq=False)
+class Rank:
+    """What one rank has said so far."""
+
+    number: int
+    session: int
+    socket: socket.socket
+    tail: bytes = b""
+    phase: str = "starting"
+    note: str = ""
+    shared: bytes | None = None  # while it waits for the others
+    outcome: Outcome | None = None
+    ended: float = math.inf  # when it has given its outcome, or died
+    last_line: str = ""  # of the log, when it died
+
+    def explain_death(self, codes: Mapping[int, int]) -> Outcome:
+        """Say how it ended, by the exit codes that the launcher has seen."""
+        code, how = codes.get(self.number), "ended its process"
+        if code is not None:
+            how = f"{how} with exit code {code}" if code >= 0 else describe_signal(-code)
+        status = "eager_error" if self.phase in EAGER_PHASES else "crashed"
+        message = f"the script {how}, before enough steps were seen{self.last_line}"
+        return Outcome(status, self.phase, message)
+
+
+class Hub:
+    """Hears all ranks of a script."""
+
+    def __init__(self, size: int, say: Callable[[Message], None], deadline: float) -> None:
+        self._size, self._say, self._deadline = size, say, deadline
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind("")  # unix(7): the kernel chooses a name that is no file
+        self._listener.listen(size)
+        self._begin = measure_log()
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._listener, selectors.EVENT_READ)
+        self._ranks: dict[int, Rank] = {}
+        self._end_by = deadline
+        self.codes: Mapping[int, int] = {}  # of ranks that failed, from the launcher
+        self.failure = ""  # of the launcher itself
+        self.is_over = threading.Event()  # the launcher has ended
+
+    @property
+    def address(self) -> str:
+        name: bytes = self._listener.getsockname()
+        return name[1:].decode()
+
+    def serve(self) -> Outcome:
+        """Hear the ranks until they have ended, or one has and the others do not follow."""
+        while not self.is_over.is_set() or self._find_running():
+            if time.monotonic() >= self._end_by:
+                break
+            for key, _ in self._selector.select(POLL_S):
+                if key.data is None:
+                    self._accept()
+                else:
+                    self._read(key.data)
+        return self._conclude()
+
+    def _accept(self) -> None:
+        connection, _ = self._listener.accept()
+        _, user, _ = PEER.unpack(
+            connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
+        )
+        if user != os.getuid():
+            connection.close()
+            return
+        number, size, session = parse_json(connection.makefile().readline())
+        if size != self._size:
+            started = f"the launcher started {size} processes"
+            self.failure = f"{started}, and model.launch says {self._size}"
+            self._end_by = 0.0
+        rank = self._ranks[number] = Rank(number, session, connection)
+        self._selector.register(connection, selectors.EVENT_READ, rank)
+        if len(self._ranks) == self._size:
+            sessions = ",".join(str(one.session) for one in self._ranks.values())
+            self._send(self._in_order(), sessions.encode())
+
+    def _read(self, rank: Rank) -> None:
+        data = rank.socket.recv(1 << 16)
+        *lines, rank.tail = (rank.tail + data).split(b"\n")
+        for line in lines:
+            self._hear(rank, line)
+        if not data:
+            self._selector.unregister(rank.socket)
+            if rank.outcome is None:
+                rank.last_line = describe_last_line(self._begin)
+                # the others may fail before this is seen
+                self._end(rank, time.monotonic() - MAX_DELAY_S)
+        waiting = [one for one in self._in_order() if one.shared]
+        if len(waiting) == self._size:
+            self._send(waiting, b",".join(one.shared or b"" for one in waiting))
+        elif len(self._find_running()) < len(self._ranks):
+            self._send(waiting, b"")
+
+    def _hear(self, rank: Rank, line: bytes) -> None:
+        if line.startswith(SHARED):
+            rank.shared = line
+            return
+        message = decode(line)
+        if isinstance(message, Outcome):
+            rank.outcome = message
+            self._end(rank, time.monotonic())
+        elif isinstance(message, Phase):
+            rank.phase, rank.note = message.name, message.note
+            if message.note:
+                self._say(replace(message, note=f"rank {rank.number}: {message.note}"))
+            elif rank.number == 0:
+                self._say(message)
+
+    def _end(self, rank: Rank, ended: float) -> None:
+        rank.ended = ended
+        self._end_by = min(self._end_by, time.monotonic() + END_S)
+
+    def _find_running(self) -> list[Rank]:
+        return [rank for rank in self._in_order() if rank.ended == math.inf]
+
+    def _send(self, ranks: Iterable[Rank], values: bytes) -> None:
+        """Answer some ranks with a list in JSON."""
+        for rank in ranks:
+            rank.shared = None
+            with suppress(OSError):  # it has just ended
+                rank.socket.sendall(b"[%b]\n" % values)
+
+    def _in_order(self) -> list[Rank]:
+        return [self._ranks[number] for number in sorted(self._ranks)]
+
+    def _conclude(self) -> Outcome:
+        ranks, running = self._in_order(), self._find_running()
+        for rank in sorted(ranks, key=lambda one: one.ended):
+            if rank in running:
+                break
+            found = rank.outcome or rank.explain_death(self.codes)
+            if found.status != "ok":
+                ends = [(one.outcome.status, one.outcome.message) for one in ranks if one.outcome]
+                message = found.message
+                if ends != [(found.status, message)] * self._size:  # not all fail alike
+                    message = f"rank {rank.number}: {message}"
+                first = ranks[0].outcome or found  # with what was measured
+                return replace(first, status=found.status, phase=found.phase, message=message)
+        if len(ranks) == self._size and not running:
+            assert ranks[0].outcome is not None
+            return ranks[0].outcome
+        phase = ranks[0].phase if ranks else "starting"
+        if time.monotonic() >= self._deadline:
+            notes = [f"rank {rank.number}: {rank.note}" for rank in ranks if rank.note]
+            return Outcome("timeout", phase, "; ".join(["measure.timeout_s was over", *notes]))
+        if self.failure:
+            return Outcome("eager_error", phase, self.failure)
+        late = " and ".join(str(rank.number) for rank in running)
+        why = f"rank {late} went on for {END_S:g} s after another one had ended"
+        return Outcome("crashed", phase, why)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m sweeper.worker.scripts.launcher")
+    add = parser.add_argument
+    add("trial", type=Path)
+    add("which")
+    add("--known", default="{}")
+    add("--timeout-s", type=float, required=True)
+    add("--answer-fd", type=int, default=1)
+    given = parser.parse_args()
+    answer = os.fdopen(given.answer_fd, "w")
+    os.set_inheritable(given.answer_fd, False)
+    die_with_parent()
+
+    def say(message: Message) -> None:
+        answer.write(encode(message))
+        answer.flush()
+
+    launch = Launch.parse(str(Job.loads(given.trial.read_text()).trial.model.arguments["launch"]))
+    hub = Hub(launch.processes, say, time.monotonic() + given.timeout_s)
+
+    def serve() -> None:
+        try:
+            say(hub.serve())
+        except Exception:  # noqa: BLE001  # no rank must go on without it
+            traceback.print_exc()
+        os._exit(0)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    os.environ |= OPTIONS
+    script = ["-m", __package__, str(given.trial), given.which, "--known", given.known]
+    sys.argv = [launch.module, *launch.options, *script, "--ranks", hub.address]
+    _run(launch.module, hub)
+    hub.is_over.set()
+    thread.join()
+
+
+def _run(module: str, hub: Hub) -> None:
+    """Run the launcher to its end; the hub hears how it ended."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except ChildFailedError as error:
+        hub.codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
+        hub.failure = f"rank {min(hub.codes)} ended before it could run the script"
+    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a launcher raises is the result
+        traceback.print_exception(error)
+        hub.failure = f"{module}: {describe_error(error)}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""Trainings in several processes: what the ranks share, and how they end."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from checkout import ROOT
+from processes import assert_gone
+from script_runs import MEASURE, SCRIPTS, make_trial, read_script, run_worker
+
+from sweeper.core.protocol import Job, Message, Outcome, Phase
+from sweeper.core.record import Process
+from sweeper.core.trial import Trial
+from sweeper.worker.children import run_child
+from sweeper.worker.lease import Lease
+from sweeper.worker.process_log import ProcessLog
+from sweeper.worker.scripts import launcher
+from sweeper.worker.scripts.launcher import Hub
+from sweeper.worker.scripts.ranks import ALONE
+
+RANK = """
+import os, sys, time
+from sweeper.core.protocol import Outcome, Phase
+from sweeper.worker.scripts.ranks import ApartError, LaunchedRanks
+ranks = LaunchedRanks(sys.argv[1])
+number = ranks.number
+def end(status="ok", message=None):
+    ranks.say(Outcome(status, "eager", message)); os._exit(0)
+"""
+
+
+class Launched:
+    """A hub, and processes that do as ranks do."""
+
+    def __init__(self) -> None:
+        self.said: list[Message] = []
+        self.ranks: list[subprocess.Popen[bytes]] = []
+
+    def run(self, code: str, size: int = 2, limit_s: float = 60.0, asked: int = 0) -> Outcome:
+        hub = Hub(asked or size, self.said.append, time.monotonic() + limit_s)
+        for number in range(size):
+            variables = {"RANK": str(number), "WORLD_SIZE": str(size), "PYTHONPATH": str(ROOT)}
+            command = [sys.executable, "-c", RANK + code, hub.address]
+            self.ranks.append(subprocess.Popen(command, env={**os.environ, **variables}))
+
+        def launch() -> None:
+            codes = [one.wait() for one in self.ranks]
+            hub.codes = {number: code for number, code in enumerate(codes) if code}
+            hub.is_over.set()
+
+        threading.Thread(target=launch, daemon=True).start()
+        return hub.serve()
+
+
+@pytest.fixture
+def launched() -> Iterator[Launched]:
+    with ExitStack() as stack:
+        made = Launched()
+        yield made
+        for process in made.ranks:
+            process.kill()
+            stack.enter_context(process)
+
+
+def test_a_script_in_one_process_shares_with_nobody() -> None:
+    assert ALONE.share("block", 0.5) == [0.5]
+
+
+def test_each_rank_gets_the_values_of_all(launched: Launched) -> None:
+    code = """
+for step in range(50):
+    assert ranks.share("block", [number, step]) == [[0, step], [1, step], [2, step]]
+assert len(set(ranks.sessions)) == 1
+ranks.say(Phase("eager"))
+end(message=f"of rank {number}")
+"""
+    assert launched.run(code, size=3) == Outcome("ok", "eager", "of rank 0")
+    assert launched.said == [Phase("eager")]
+
+
+ENDS = {
+    # the others fail because of it, and may be the first to say so
+    "if number == 0: end('runtime_error', 'connection reset')\ntime.sleep(0.3); os._exit(4)": (
+        "eager_error",
+        "rank 1: the script ended its process with exit code 4, before enough steps were seen",
+    ),
+    "if number: os.kill(os.getpid(), 9)\ntime.sleep(0.3); end()": (
+        "eager_error",
+        "rank 1: the script was killed by SIGKILL, before enough steps were seen",
+    ),
+    "if number: end('oom', 'no memory')\ntime.sleep(0.5); end('runtime_error', 'reset')": (
+        "oom",
+        "rank 1: no memory",
+    ),
+    "if number: end()\nend('runtime_error', 'wrong')": ("runtime_error", "rank 0: wrong"),
+    "end('eager_error', 'no such file')": ("eager_error", "no such file"),
+    # one has ended, and the other waits for it
+    "if number: end()\ntry: ranks.share('block', 1)\n"
+    "except ApartError as error: end(error.status, str(error))": (
+        "runtime_error",
+        "rank 0: another rank has ended before this one (block)",
+    ),
+    "try: ranks.share(f'block {number}', 1)\n"
+    "except ApartError as error: end(error.status, 'apart')": ("runtime_error", "apart"),
+    "if number: end()\ntime.sleep(600)": (
+        "crashed",
+        "rank 0 went on for 1 s after another one had ended",
+    ),
+}
+
+
+@pytest.mark.parametrize("code", ENDS)
+def test_the_first_rank_that_goes_wrong_is_named(
+    code: str, launched: Launched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "END_S", 1.0)
+    found, (status, message) = launched.run(code), ENDS[code]
+    assert found.status == status
+    assert message in (found.message or "")
+
+
+def test_after_the_time_limit_each_rank_says_where_it_is(launched: Launched) -> None:
+    code = "ranks.say(Phase('eager', f'at train.py:{number}')); time.sleep(600)"
+    assert launched.run(code, limit_s=3.0) == Outcome(
+        "timeout",
+        "eager",
+        "measure.timeout_s was over; rank 0: at train.py:0; rank 1: at train.py:1",
+    )
+    assert Phase("eager", "rank 1: at train.py:1") in launched.said
+
+
+def test_a_launcher_that_starts_another_number_of_processes_is_refused(launched: Launched) -> None:
+    assert launched.run("end()", size=2, asked=3) == Outcome(
+        "eager_error",
+        "starting",
+        "the launcher started 2 processes, and model.launch says 3",
+    )
+
+
+TRAIN = """
+import os, signal, subprocess, sys, time, torch
+torch.manual_seed(0)
+torch.distributed.init_process_group("gloo")
+rank = torch.distributed.get_rank()
+class Net(torch.nn.Linear):
+    def forward(self, values): return super().forward(values).relu()
+module = torch.nn.parallel.DistributedDataParallel(Net(8, 8))
+optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
+def steps(count, size=4):
+    for _ in range(count):
+        optimizer.zero_grad()
+        module(torch.ones(size, 8)).sum().backward()
+        optimizer.step()
+"""
+
+
+def make_launched(path: str, processes: int = 2) -> Trial:
+    trial = make_trial(path)
+    arguments = {"launch": f"torchrun --nproc-per-node {processes}"}
+    return replace(trial, model=replace(trial.model, arguments=arguments))
+
+
+def run_steps(code: str, folder: Path, limit_s: float = 100.0) -> Outcome | int:
+    """Run a script's steps in two ranks, without a worker around."""
+    (folder / "train.py").write_text(TRAIN + code)
+    job = folder / "trial.json"
+    trial = make_launched(str(folder / "train.py"))
+    job.write_text(Job(trial, replace(MEASURE, timeout_s=8 * 2.0)).dumps())
+    command = [sys.executable, "-m", "sweeper.worker.scripts.launcher", str(job), "steps"]
+    log = ProcessLog(lambda _: None, Process(0, 0, cold=True), Lease())
+    return run_child([*command, "--timeout-s", str(limit_s)], log, time.monotonic() + 120)
+
+
+STARTS = """
+other = subprocess.Popen(["sleep", "600"], start_new_session=True)
+for pid in (os.getpid(), other.pid): print("started", pid, file=sys.stderr, flush=True)
+"""
+
+
+def test_a_rank_that_dies_is_named_and_nothing_of_the_group_is_left(tmp_path: Path) -> None:
+    dies = "if rank: steps(10); os.write(2, b'no disk\\n'); os._exit(4)\nsteps(10**6)"
+    (tmp_path / "train.py").write_text(TRAIN + STARTS + dies)
+    found, printed = run_worker(make_launched("train.py"), tmp_path)
+    assert found.status == "eager_error", printed
+    assert found.message == (
+        "rank 1: the script ended its process with exit code 4, before enough steps were seen; the "
+        "last line of its output: no disk"
+    )
+    started = [int(pid) for pid in re.findall(r"started (\d+)", printed)]
+    assert len(started) == 4
+    for pid in started:
+        assert_gone(pid)
+
+
+@pytest.mark.compile
+def test_steps_of_two_ranks_are_compared(tmp_path: Path) -> None:
+    found = run_steps("steps(10**6)", tmp_path)
+    assert isinstance(found, Outcome)
+    assert found.status == "ok", found.message
+    process, script = found.process, read_script(found)
+    assert process is not None
+    assert [(item.order, item.void) for item in process.rounds] == [("AB", None), ("BA", None)]
+    assert process.accuracy is not None
+    assert process.accuracy.unverified == "the script trains in several processes"
+    assert script.modules == ("torch.nn.DistributedDataParallel",)
+    assert [(rank.graphs, rank.recompiles) for rank in script.ranks] == [(1, 0), (1, 0)]
+    assert script.rank_spread is not None
+    assert (script.rank_spread.eager or 0.0) >= 0
+
+
+LIVES = {
+    "if rank: steps(10); raise ValueError('no batch left')\nsteps(10**6)": (
+        "eager_error",
+        r"rank 1: .*train.py:\d+: ValueError: no batch left",
+    ),
+    "if rank: steps(10); sys.exit(0)\nsteps(10**6)": (
+        "eager_error",
+        "rank 1: the script ended by itself: 10 steps were seen",
+    ),
+    "steps(38)\nif rank: os.kill(os.getpid(), signal.SIGKILL)\nsteps(10**6)": (
+        "crashed",
+        "rank 1: the script was killed by SIGKILL",
+    ),
+    "if rank: steps(10); time.sleep(10**6)\nsteps(10**6)": (
+        "timeout",
+        r"rank 0: no step for .* at .*train.py:\d+, .*; rank 1: no step for .* at .*train.py:\d+",
+    ),
+    "steps(36)\nif rank: module(torch.ones(4, 9))\nsteps(10**6)": (
+        "compile_error",
+        "rank 1: .*train.py",
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", LIVES)
+def test_each_kind_of_end_names_the_rank(code: str, tmp_path: Path) -> None:
+    status, message = LIVES[code]
+    found = run_steps(code, tmp_path, 25.0 if status == "timeout" else 100.0)
+    assert isinstance(found, Outcome)
+    assert found.status == status, found.message
+    assert re.search(message, found.message or "")
+
+
+@pytest.mark.slow
+@pytest.mark.compile
+@pytest.mark.parametrize("name", ["ddp", "fsdp2"])
+def test_a_training_in_two_processes_is_measured(name: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.py").write_bytes((SCRIPTS / f"{name}.py").read_bytes())
+    outcome, printed = run_worker(make_launched(f"{name}.py"), tmp_path)
+    assert outcome.status == "ok", printed
+    script = read_script(outcome)
+    assert len(script.ranks) == 2
+    for loop in (script.loop_eager, script.loop_compiled):
+        assert loop is not None
+        assert loop.step_s > 0
+    assert len(script.compile_calls) == (name == "fsdp2")
