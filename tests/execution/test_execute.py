@@ -538,9 +538,10 @@ def test_trials_of_several_gpus_come_last_and_alone(
     ]
     seen = []
 
-    def finish(run: TrialRun) -> None:
+    def finish(run: TrialRun) -> Steps[None]:
         seen.append((run.trial.num_devices, run.slot.device.environment()["CUDA_VISIBLE_DEVICES"]))
         run.finish(status="ok" if len(seen) <= ends else "interrupted")
+        yield from ()
 
     monkeypatch.setattr(execute_module, "run_trial", finish)
     gpus = [Device("cuda", Gpu(str(number), f"GPU-{number}", "A GPU")) for number in range(2)]
