@@ -244,7 +244,7 @@ class _Sweep:
         was interrupted.
         """
         statuses, settings = [], self.settings
-        progress = Progress(len(plan.trials), settings.measure.process_limit, self.console)
+        progress = Progress(len(plan.trials), settings.measure, self.console)
         begin = time.monotonic()
         run = closing(self.launcher.run(plan.trials, settings, placement))
         with progress.live, run as events:
