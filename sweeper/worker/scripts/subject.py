@@ -205,6 +205,7 @@ class ScriptSubject(Subject):
         self.monitor = LoopMonitor(self.device, loop, ranks)
         self.monitor.set_baseline()
         self.loops: dict[str, LoopRun] = {}  # by arm
+        self.gone_round: list[torch.nn.Module] = []  # called past their compiled form
         self.trajectory: Trajectory | None = None
 
     def run_eager(self, _log: ProcessLog) -> Steps[None]:
@@ -235,6 +236,11 @@ class ScriptSubject(Subject):
                 peaks = {arm: item.allocator_peak_bytes for arm, item in found.items()}
                 in_use = {arm: item.in_use_bytes for arm, item in found.items()}
                 log.add(allocator_peak_bytes=PerArm(**peaks), memory_bytes=PerArm(**in_use))
+
+    def finish_rounds(self, _log: ProcessLog) -> None:
+        """Note which compiled forms no step has called, before the check calls them."""
+        seen = self.loop.modules.has_seen
+        self.gone_round = list(filter(seen, self.switch.find_uncalled()))
 
     def check_at_end(self, log: ProcessLog) -> Iterable[None]:
         """Judge each compiled module, when the script is needed no more."""

@@ -354,6 +354,29 @@ def test_a_training_is_compared_step_by_step(tmp_path: Path) -> None:
     assert (found.passed, found.steps, found.samples) == (True, 20, 20)
 
 
+GOES_ROUND = """
+class Net(torch.nn.Linear):
+    def forward(self, values): return super().forward(values).relu()
+class Head(Net): pass
+net, head = Net(8, 8), torch.compile(Head(8, 8), backend='aot_eager')
+torch.compile(net, backend='aot_eager')
+model = torch.nn.Sequential(net)
+optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=1e-3)
+while True:
+    optimizer.zero_grad()
+    head(model(torch.ones(4, 8))).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_module_that_is_called_past_its_compiled_form_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BEGIN + GOES_ROUND)
+    outcome, printed = run_worker(make_trial("train.py"), tmp_path)
+    assert outcome.status == "ok", printed
+    assert read_script(outcome).gone_round == ("Net",)
+
+
 TWO_COMPILED = """
 modules = [torch.compile(torch.nn.Linear(8, 8), backend='aot_eager') for _ in range(2)]
 optimizer = torch.optim.SGD([item for module in modules for item in module.parameters()], lr=1e-3)
