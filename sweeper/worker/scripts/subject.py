@@ -89,8 +89,10 @@ class LoopBench(Bench):
         return seconds * factor if self.is_per_call else seconds
 
     def synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # a rank's may not be torch's current one
+        if self.device.index:  # a rank's may not be torch's current one
+            torch.cuda.synchronize(self.device)
+        else:
+            super().synchronize()
 
     def now(self) -> float:
         return self._ranks.share("time", self.clock())[0]
