@@ -19,7 +19,7 @@ from processes import assert_gone
 from script_runs import MEASURE, SCRIPTS, make_trial, read_script, run_worker
 
 from sweeper.core.protocol import Job, Message, Outcome, Phase
-from sweeper.core.record import Process
+from sweeper.core.record import Process, Record
 from sweeper.core.trial import Trial
 from sweeper.worker.children import run_child
 from sweeper.worker.lease import Lease
@@ -272,6 +272,28 @@ def test_each_kind_of_end_names_the_rank(code: str, tmp_path: Path) -> None:
     assert isinstance(found, Outcome)
     assert found.status == status, found.message
     assert re.search(message, found.message or "")
+
+
+@pytest.mark.slow
+@pytest.mark.compile
+def test_the_sweep_goes_on_after_a_rank_has_died(tmp_path: Path) -> None:
+    dies = "if rank and sys.argv[1] == 'dies': os._exit(4)\nsteps(10**6)"
+    (tmp_path / "train.py").write_text(TRAIN + dies)
+    command = [sys.executable, "-m", "sweeper", "-m", "model=script", "model.path=train.py"]
+    options = (
+        "mode=default backend=aot_eager measure=quick measure.rounds_s=0.3 measure.block_s=0.01 "
+        "model.args='dies','lives' sweep=s tracking.enabled=false device=cpu"
+    )
+    found = subprocess.run(
+        [*command, *options.split(), "model.launch=torchrun --nproc-per-node 2"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    records = [Record.read(path) for path in tmp_path.glob("runs/s/*/record.json")]
+    ends = {str(one.trial.model.arguments["args"]): one.status for one in records}
+    assert ends == {"dies": "eager_error", "lives": "ok"}, found.stdout + found.stderr
 
 
 @pytest.mark.slow

@@ -305,7 +305,8 @@ ENDINGS = {
     ),
     "torch.distributed.init_process_group('gloo', world_size=4, rank=0)": (
         "unavailable",
-        "trains in 4 processes",
+        "trains in 4 processes (torch.distributed.init_process_group); give what starts them: "
+        "model.launch='torchrun --nproc-per-node N'",
     ),
 }
 
