@@ -258,7 +258,9 @@ def _run(module: str, hub: Hub) -> None:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except ChildFailedError as error:
         hub.codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a launcher raises is the result
+    except SystemExit as error:  # an option that it does not know
+        hub.failure = f"{module} ended with exit code {error.code}{describe_last_line(0)}"
+    except Exception as error:  # noqa: BLE001  # whatever a launcher raises is the result
         traceback.print_exception(error)
         hub.failure = f"{module}: {describe_error(error)}"
 
