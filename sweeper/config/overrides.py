@@ -27,7 +27,7 @@ from .schema import conf_folder
 
 LIST_ALL = "all flags, groups and keys: python -m sweeper --help"
 SWEEP = re.compile(r"\+{0,2}sweep=(.*)", re.DOTALL)
-ARGUMENTS = re.compile(r"(?P<key>\+{0,2}model\.args)=(?P<value>.*)", re.DOTALL)
+ARGUMENTS = re.compile(r"(?P<key>\+{0,2}model\.(?:args|launch))=(?P<value>.*)", re.DOTALL)
 # one or several, for a grid
 QUOTED = re.compile(r"""('[^']*'|"[^"]*")(,('[^']*'|"[^"]*"))*""", re.DOTALL)
 # where any key is allowed
@@ -127,8 +127,8 @@ def _advise_dashes(message: str, words: Sequence[str]) -> None:
 
 
 def quote_arguments(override: str) -> str:
-    """Quote the arguments of a script, in which Hydra would read `=` and `[` as its own:
-    `model.args=--lr=1e-3`.
+    """Quote the arguments of a script and its launcher, in which Hydra would read `=` and `[` as
+    its own: `model.args=--lr=1e-3`.
     """
     match = ARGUMENTS.fullmatch(override)
     if not match or not match["value"] or QUOTED.fullmatch(match["value"]):

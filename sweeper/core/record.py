@@ -314,6 +314,8 @@ class ScriptRun:
     per_call: bool = False
     # calls of `torch.compile` in the script and its libraries
     compile_calls: tuple[CompileCall, ...] = ()
+    # classes of modules that the script compiles, and calls past what the compiler gave for them
+    gone_round: tuple[str, ...] = ()
     # the twelve most frequent shapes in the compiled loop; empty where the script compiles
     # functions only
     shapes: tuple[Shapes, ...] = ()

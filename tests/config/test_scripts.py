@@ -66,6 +66,7 @@ def test_scripts_of_one_file_name_are_told_apart(plan: Plan) -> None:
         (r"model.args=a\d \'", r"model.args='a\d \\\''"),
         ("model.args=x\\", r"model.args='x\\'"),
         ("model.args=", "model.args="),
+        ("model.launch=torchrun --n=2", "model.launch='torchrun --n=2'"),
         ("model.name=a b", "model.name=a b"),
     ],
 )

@@ -22,6 +22,7 @@ from .trials import find_varying, show_axes
 
 # torch compiles a frame for so many shapes that differ in more than one size, then runs it eager.
 MANY_SHAPES = 8
+SPLIT = "DDPOptimizer"  # begins torch's reason for a graph that ends with a bucket of DDP
 NOTABLE_WAIT = 0.1  # share of the loop's time
 
 
@@ -202,11 +203,19 @@ class ScriptAnswer:
             yield f"the loop compiled {times} in {loop.steps} steps, after the first steps"
         diagnostics = self.entry.record.diagnostics
         breaks = diagnostics.graph_breaks if diagnostics else ()
-        places = dict.fromkeys(item.where for item in breaks if item.where)
+        splits = [item for item in breaks if item.reason.startswith(SPLIT)]
+        places = dict.fromkeys(item.where for item in breaks if item.where and item not in splits)
         if places:
             yield f"graph breaks at {', '.join(places)}"
         if loop and loop.batches > 1:
             yield f"{loop.batches:.2g} batches per step"
+        if splits:
+            yield (
+                f"DDPOptimizer has split graphs at {sum(item.count for item in splits)} places, so "
+                "that their parts wait for no other part's gradients"
+            )
+        if seen.gone_round:
+            yield f"compiled, but called past the compiler: {', '.join(seen.gone_round)}"
         yield from _describe_ranks(seen)
         if len(seen.optimizers) > 1:
             yield f"{len(seen.optimizers)} optimizers take turns, and a step is one turn of all"

@@ -42,7 +42,9 @@ from .watch.script_runner import EndOfScript, Program
 from .watch.several_processes import refuse_several
 from .watch.silence import MAX_SILENCE_S, watch_silence
 
-ALIKE_S = 0.5  # for the other ranks, to say that they fail alike
+# after a rank has failed, before it writes more: others may fail alike, and the last line of one
+# that has died is read
+OTHERS_S = 0.5
 
 
 def explain_exit(error: SystemExit, begin: int) -> str:
@@ -82,7 +84,6 @@ def main() -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     if script.failed and ranks.size > 1:
-        time.sleep(ALIKE_S)
         sys.exit(1)  # the launcher ends the other ranks, which may wait for this one
 
 
@@ -132,9 +133,11 @@ class WatchedScript:
                 say(log.outcome("ok"))
                 return
             self.failed = True
-            traceback.print_exception(error)
             status = failures.choose_status(error, log.phase)
             say(log.outcome(status, log.phase, describe_in_script(error)))
+            if self._ranks.size > 1:
+                time.sleep(OTHERS_S)
+            traceback.print_exception(error)
 
         loop.begin(self._run_phases(which, known), end)
         os.register_at_fork(after_in_child=loop.stop)  # a child's steps are not the script's

@@ -36,7 +36,7 @@ from sweeper.worker.parent_death import die_with_parent
 
 from .watch.last_line import describe_last_line, measure_log
 
-MAX_DELAY_S = 1.0  # after a rank has died, until that is seen
+MAX_DELAY_S = 1.0  # from the death of a rank until it is seen
 END_S = 10.0  # after the first rank has ended, for the others and for the launcher
 POLL_S = 0.2
 # a free port of our own on this host, whatever the options say; torchrun reads these
@@ -113,6 +113,9 @@ class Hub:
             connection.close()
             return
         number, size, session = parse_json(connection.makefile().readline())
+        if number in self._ranks:  # the launcher starts all anew
+            connection.close()
+            return
         if size != self._size:
             started = f"the launcher started {size} processes"
             self.failure = f"{started}, and model.launch says {self._size}"
@@ -124,7 +127,9 @@ class Hub:
             self._send(self._in_order(), sessions.encode())
 
     def _read(self, rank: Rank) -> None:
-        data = rank.socket.recv(1 << 16)
+        data = b""
+        with suppress(ConnectionResetError):  # it has died, and has not read all
+            data = rank.socket.recv(1 << 16)
         *lines, rank.tail = (rank.tail + data).split(b"\n")
         for line in lines:
             self._hear(rank, line)
@@ -132,8 +137,7 @@ class Hub:
             self._selector.unregister(rank.socket)
             if rank.outcome is None:
                 rank.last_line = describe_last_line(self._begin)
-                # the others may fail before this is seen
-                self._end(rank, time.monotonic() - MAX_DELAY_S)
+                self._end(rank)
         waiting = [one for one in self._in_order() if one.shared]
         if len(waiting) == self._size:
             self._send(waiting, b",".join(one.shared or b"" for one in waiting))
@@ -147,7 +151,7 @@ class Hub:
         message = decode(line)
         if isinstance(message, Outcome):
             rank.outcome = message
-            self._end(rank, time.monotonic())
+            self._end(rank)
         elif isinstance(message, Phase):
             rank.phase, rank.note = message.name, message.note
             if message.note:
@@ -155,9 +159,16 @@ class Hub:
             elif rank.number == 0:
                 self._say(message)
 
-    def _end(self, rank: Rank, ended: float) -> None:
-        rank.ended = ended
-        self._end_by = min(self._end_by, time.monotonic() + END_S)
+    def _end(self, rank: Rank) -> None:
+        rank.ended = time.monotonic()
+        self._end_by = min(self._end_by, rank.ended + END_S)
+
+    def _find_cause_s(self, rank: Rank) -> float:
+        """When a rank has ended, or earlier where it died by itself: the others may have said that
+        they miss it before that was seen.
+        """
+        died = rank.outcome is None and rank.number in self.codes
+        return rank.ended - (MAX_DELAY_S if died else 0.0)
 
     def _find_running(self) -> list[Rank]:
         return [rank for rank in self._in_order() if rank.ended == math.inf]
@@ -174,7 +185,10 @@ class Hub:
 
     def _conclude(self) -> Outcome:
         ranks, running = self._in_order(), self._find_running()
-        for rank in sorted(ranks, key=lambda one: one.ended):
+        if unheard := sorted(self.codes.keys() - self._ranks.keys()):
+            why = f"rank {unheard[0]} ended before it could run the script"
+            return Outcome("eager_error", "starting", f"{why}{describe_last_line(self._begin)}")
+        for rank in sorted(ranks, key=self._find_cause_s):
             if rank in running:
                 break
             found = rank.outcome or rank.explain_death(self.codes)
@@ -244,8 +258,9 @@ def _run(module: str, hub: Hub) -> None:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
     except ChildFailedError as error:
         hub.codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
-        hub.failure = f"rank {min(hub.codes)} ended before it could run the script"
-    except (Exception, SystemExit) as error:  # noqa: BLE001  # whatever a launcher raises is the result
+    except SystemExit as error:  # an option that it does not know
+        hub.failure = f"{module} ended with exit code {error.code}{describe_last_line(0)}"
+    except Exception as error:  # noqa: BLE001  # whatever a launcher raises is the result
         traceback.print_exception(error)
         hub.failure = f"{module}: {describe_error(error)}"
 

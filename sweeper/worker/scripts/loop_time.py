@@ -8,7 +8,6 @@ many of each kind. Where a whole period would take too long, both are timed with
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from enum import IntEnum
 from typing import NamedTuple
@@ -16,7 +15,6 @@ from typing import NamedTuple
 from sweeper.core.record import LoopRun
 from sweeper.worker.measurement.bench import Steps
 
-from .ranks import Ranks
 from .runs import LoopFacts
 from .subject import ScriptSubject
 from .watch.loop import Counts, ScriptOverError
@@ -25,7 +23,7 @@ LOOP_S = 10.0  # length of a loop's measurement, unless `measure.rounds_s` says 
 # times that length, or LOOP_S, for which the beginning of a period is waited for, and for its end
 PATIENCE = 3
 MIN_STEPS = 8
-ASK_S = 0.5
+ASK_S = 0.5  # of a loop, after which ranks ask whether its time is long enough
 MAX_STARTS = 4  # of a loop's measurement because of compilations, and as many because of events
 
 
@@ -35,33 +33,40 @@ def time_loop(subject: ScriptSubject, arm: str, known: LoopFacts) -> Steps[None]
     What compiles meanwhile, as the first evaluation does, comes once in a training: the time begins
     anew after it. A loop that compiles again and again is timed with what it compiles.
     """
-    timing = _Timing(subject, known)
+    timing, ranks = _Timing(subject, known), subject.ranks
+    ended: dict[int, float] = {}
     try:
-        yield from _run_until_enough(timing, subject.ranks)
+        yield from _run_until_enough(timing, subject, ended)
     except ScriptOverError:  # what it did after its last step is no part of that
         if timing.choose().steps < MIN_STEPS:
             raise
-    run = timing.choose().describe(subject, timing.leaves_out)
-    slowest_s = max(subject.ranks.share("loop timed", run.step_s))
-    subject.loops[arm] = replace(run, step_s=slowest_s)
+    window = timing.choose()
+    run = window.describe(subject, timing.leaves_out)
+    if ranks.size > 1:
+        begin, end = ranks.share("window", (window.before.steps, window.seen.steps))[0]
+        own_s = (ended[end] - ended[begin]) / (end - begin)
+        run = replace(run, step_s=max(ranks.share("loop", own_s)))
+    subject.loops[arm] = run
 
 
-def _run_until_enough(timing: _Timing, ranks: Ranks) -> Steps[None]:
-    """Run until each rank has timed enough. Ranks ask each other once in `ASK_S`, at the same
-    steps: what they tell each other takes time, too.
+def _run_until_enough(
+    timing: _Timing, subject: ScriptSubject, ended: dict[int, float]
+) -> Steps[None]:
+    """Run until the time is long enough, and note when each step ended, by its number. Rank 0
+    decides for all, and tells them once in `ASK_S`: that takes time, too.
     """
-    is_enough, steps, interval = False, 0, 1
-    begin = time.monotonic()
+    ranks, loop, clock = subject.ranks, subject.loop, subject.bench.clock
+    is_enough, left = False, 1
+    begin = ended[loop.num_steps] = clock()
     while True:
         yield
-        is_enough = is_enough or timing.note_step()
-        steps += 1
-        if ranks.size > 1:
-            if steps % interval:
-                continue
-            step_s = max(ranks.share("loop", (time.monotonic() - begin) / steps))
-            steps, begin, interval = 0, time.monotonic(), max(int(ASK_S / step_s), 1)
-        if all(ranks.share("enough", is_enough)):
+        now = ended[loop.num_steps] = clock()
+        is_enough, left = is_enough or timing.note_step(), left - 1
+        if ranks.size > 1 and left:
+            continue
+        step_s = (now - begin) / (len(ended) - 1)
+        is_enough, left = ranks.share("enough", (is_enough, int(ASK_S / step_s) + 1))[0]
+        if is_enough:
             return
 
 

@@ -89,8 +89,10 @@ class LoopBench(Bench):
         return seconds * factor if self.is_per_call else seconds
 
     def synchronize(self) -> None:
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # a rank's may not be torch's current one
+        if self.device.index:  # a rank's may not be torch's current one
+            torch.cuda.synchronize(self.device)
+        else:
+            super().synchronize()
 
     def now(self) -> float:
         return self._ranks.share("time", self.clock())[0]
@@ -205,6 +207,7 @@ class ScriptSubject(Subject):
         self.monitor = LoopMonitor(self.device, loop, ranks)
         self.monitor.set_baseline()
         self.loops: dict[str, LoopRun] = {}  # by arm
+        self.gone_round: list[torch.nn.Module] = []  # called past their compiled form
         self.trajectory: Trajectory | None = None
 
     def run_eager(self, _log: ProcessLog) -> Steps[None]:
@@ -235,6 +238,11 @@ class ScriptSubject(Subject):
                 peaks = {arm: item.allocator_peak_bytes for arm, item in found.items()}
                 in_use = {arm: item.in_use_bytes for arm, item in found.items()}
                 log.add(allocator_peak_bytes=PerArm(**peaks), memory_bytes=PerArm(**in_use))
+
+    def finish_rounds(self, _log: ProcessLog) -> None:
+        """Note which compiled forms no step has called, before the check calls them."""
+        seen = self.loop.modules.has_seen
+        self.gone_round = list(filter(seen, self.switch.find_uncalled()))
 
     def check_at_end(self, log: ProcessLog) -> Iterable[None]:
         """Judge each compiled module, when the script is needed no more."""

@@ -17,6 +17,8 @@ from sweeper.analysis.stats import ratio_of
 from sweeper.core.record import (
     MAX_VOID_ROUNDS,
     READ_LOADER,
+    Diagnostics,
+    GraphBreak,
     HostState,
     LoopRun,
     PerArm,
@@ -190,6 +192,26 @@ def test_processes_that_compile_different_code_are_named(read: Read) -> None:
         "than in the fastest",
         "the ranks compiled different code: rank 0 1 graphs and 0 recompilations, rank 1 3 graphs "
         "and 2 recompilations",
+    )
+
+
+def test_what_the_compiler_does_not_see_whole_is_named(read: Read) -> None:
+    record = make_trained(None, 0.08)
+    script = replace(record.processes[0].script or ScriptRun(), gone_round=("Net",))
+    split = "DDPOptimizer intentional graph-break (See Note [DDPOptimizer])."
+    breaks = (GraphBreak(split, "distributed.py:0", 2), GraphBreak("print", "train.py:3", 1))
+    answer = read(
+        replace(
+            record,
+            processes=(replace(record.processes[0], script=script),),
+            diagnostics=Diagnostics(1, breaks),
+        )
+    )
+    assert answer.findings[-3:] == (
+        "graph breaks at train.py:3",
+        "DDPOptimizer has split graphs at 2 places, so that their parts wait for no other part's "
+        "gradients",
+        "compiled, but called past the compiler: Net",
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 
 from sweeper.core.record import CompileCall, LoopRun, ScriptRun
 from sweeper.worker.scripts import loop_time
-from sweeper.worker.scripts.ranks import ALONE
+from sweeper.worker.scripts.ranks import ALONE, Ranks
 from sweeper.worker.scripts.runs import LoopFacts
 from sweeper.worker.scripts.watch.loop import Counts, ScriptOverError
 
@@ -34,6 +36,7 @@ class MadeUpLoop:
         begins_anew: Callable[[int], bool] = lambda _steps: False,
     ) -> None:
         self.num_steps, self.clock_s, self.programs = 0, 0.0, set[int]()
+        self.ranks, self.step_s = ALONE, STEP_S
         self.evaluations = self.saves = self.epochs = 0
         self._evaluates, self._begins_anew = evaluates, begins_anew
         self.loader = SimpleNamespace(seen={"no workers"})
@@ -51,15 +54,15 @@ class MadeUpLoop:
         self.evaluations += evaluates
         self.epochs += begins_anew
         self.num_steps += 1
-        self.clock_s += STEP_S + EVENT_S * (evaluates + begins_anew)
+        self.clock_s += self.step_s + EVENT_S * (evaluates + begins_anew)
         if self.num_steps in self._compiles_after:
             self.clock_s += COMPILE_S
             self.programs.add(self.num_steps)
 
     def time(self, ends_after: int = 1000, known: LoopFacts | None = None) -> LoopRun:
         setup: Any = SimpleNamespace(
-            loop=self, ranks=ALONE, loops={}, measure=SimpleNamespace(rounds_s=None),
-            bench=SimpleNamespace(synchronize=lambda: None),
+            loop=self, ranks=self.ranks, loops={}, measure=SimpleNamespace(rounds_s=None),
+            bench=SimpleNamespace(synchronize=lambda: None, clock=lambda: self.clock_s),
             switch=SimpleNamespace(forms=[]),
         )  # fmt: skip
         lead = loop_time.time_loop(setup, "compiled", known or LoopFacts())
@@ -72,6 +75,37 @@ class MadeUpLoop:
         except StopIteration:
             pass
         return setup.loops["compiled"]
+
+
+class LinkedRanks(Ranks):
+    """Two ranks in two threads."""
+
+    size = 2
+
+    def __init__(self, number: int, values: list[Any], barrier: threading.Barrier) -> None:
+        self.number, self._values, self._barrier = number, values, barrier
+
+    def share(self, what: str, value: Any) -> list[Any]:
+        self._values[self.number] = what, value
+        self._barrier.wait(60)
+        places, found = zip(*self._values, strict=True)
+        self._barrier.wait(60)
+        assert set(places) == {what}
+        return list(found)
+
+
+def test_ranks_end_at_the_same_step_and_a_loop_takes_as_long_as_in_the_slowest() -> None:
+    """Rank 0 evaluates, and decides; it is faster."""
+    values, barrier = [None, None], threading.Barrier(2)
+    loops = [MadeUpLoop(set(), evaluates=lambda steps: steps % 20 == 19), MadeUpLoop(set())]
+    loops[1].step_s = 2.0
+    for number, loop in enumerate(loops):
+        loop.ranks = LinkedRanks(number, values, barrier)
+    with ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(lambda loop: loop.time(known=LoopFacts(interval=20)), loops))
+    assert loops[0].num_steps == loops[1].num_steps < 100
+    assert [run.step_s for run in runs] == [2.0, 2.0]
+    assert (runs[0].steps, runs[0].evaluations) == (20, 1)
 
 
 def test_what_compiles_once_is_no_part_of_a_step() -> None:

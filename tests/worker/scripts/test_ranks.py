@@ -19,7 +19,7 @@ from processes import assert_gone
 from script_runs import MEASURE, SCRIPTS, make_trial, read_script, run_worker
 
 from sweeper.core.protocol import Job, Message, Outcome, Phase
-from sweeper.core.record import Process
+from sweeper.core.record import Process, Record
 from sweeper.core.trial import Trial
 from sweeper.worker.children import run_child
 from sweeper.worker.lease import Lease
@@ -28,8 +28,8 @@ from sweeper.worker.scripts import launcher
 from sweeper.worker.scripts.launcher import Hub
 from sweeper.worker.scripts.ranks import ALONE
 
+START = "import os, sys, time\n"
 RANK = """
-import os, sys, time
 from sweeper.core.protocol import Outcome, Phase
 from sweeper.worker.scripts.ranks import ApartError, LaunchedRanks
 ranks = LaunchedRanks(sys.argv[1])
@@ -46,16 +46,26 @@ class Launched:
         self.said: list[Message] = []
         self.ranks: list[subprocess.Popen[bytes]] = []
 
-    def run(self, code: str, size: int = 2, limit_s: float = 60.0, asked: int = 0) -> Outcome:
+    def find_failed(self) -> dict[int, int]:
+        codes = enumerate(one.poll() for one in self.ranks)
+        return {number: code for number, code in codes if code}
+
+    def run(
+        self, code: str, size: int = 2, limit_s: float = 60.0, asked: int = 0, before: str = ""
+    ) -> Outcome:
         hub = Hub(asked or size, self.said.append, time.monotonic() + limit_s)
         for number in range(size):
             variables = {"RANK": str(number), "WORLD_SIZE": str(size), "PYTHONPATH": str(ROOT)}
-            command = [sys.executable, "-c", RANK + code, hub.address]
+            command = [sys.executable, "-c", f"{START}{before}{RANK}{code}", hub.address]
             self.ranks.append(subprocess.Popen(command, env={**os.environ, **variables}))
 
         def launch() -> None:
-            codes = [one.wait() for one in self.ranks]
-            hub.codes = {number: code for number, code in enumerate(codes) if code}
+            while not (codes := self.find_failed()) and None in [one.poll() for one in self.ranks]:
+                time.sleep(0.1)
+            for one in self.ranks:
+                one.terminate()
+                one.wait()
+            hub.codes = codes
             hub.is_over.set()
 
         threading.Thread(target=launch, daemon=True).start()
@@ -94,9 +104,10 @@ ENDS = {
         "eager_error",
         "rank 1: the script ended its process with exit code 4, before enough steps were seen",
     ),
-    "if number: os.kill(os.getpid(), 9)\ntime.sleep(0.3); end()": (
+    "if number: os.write(2, b'no disk\\n'); os.kill(os.getpid(), 9)\ntime.sleep(0.5); end()": (
         "eager_error",
-        "rank 1: the script was killed by SIGKILL, before enough steps were seen",
+        "rank 1: the script was killed by SIGKILL, before enough steps were seen; the last line of "
+        "its output: no disk",
     ),
     "if number: end('oom', 'no memory')\ntime.sleep(0.5); end('runtime_error', 'reset')": (
         "oom",
@@ -104,6 +115,12 @@ ENDS = {
     ),
     "if number: end()\nend('runtime_error', 'wrong')": ("runtime_error", "rank 0: wrong"),
     "end('eager_error', 'no such file')": ("eager_error", "no such file"),
+    # the launcher ends the other one then
+    "if number: end('oom', 'no memory')\ntime.sleep(0.5); os._exit(0)": ("oom", "no memory"),
+    "if number: os.kill(os.getpid(), 9)\n[ranks.share('block', 1) for _ in range(9)]": (
+        "eager_error",
+        "rank 1: the script was killed by SIGKILL",
+    ),
     # one has ended, and the other waits for it
     "if number: end()\ntry: ranks.share('block', 1)\n"
     "except ApartError as error: end(error.status, str(error))": (
@@ -137,6 +154,12 @@ def test_after_the_time_limit_each_rank_says_where_it_is(launched: Launched) -> 
         "measure.timeout_s was over; rank 0: at train.py:0; rank 1: at train.py:1",
     )
     assert Phase("eager", "rank 1: at train.py:1") in launched.said
+
+
+def test_a_rank_that_dies_before_it_is_heard_is_named(launched: Launched) -> None:
+    found = launched.run("", before="if os.environ['RANK'] == '1': sys.exit(1)")
+    assert found.status == "eager_error"
+    assert "rank 1 ended before it could run the script" in (found.message or "")
 
 
 def test_a_launcher_that_starts_another_number_of_processes_is_refused(launched: Launched) -> None:
@@ -192,10 +215,9 @@ def test_a_rank_that_dies_is_named_and_nothing_of_the_group_is_left(tmp_path: Pa
     (tmp_path / "train.py").write_text(TRAIN + STARTS + dies)
     found, printed = run_worker(make_launched("train.py"), tmp_path)
     assert found.status == "eager_error", printed
-    assert found.message == (
-        "rank 1: the script ended its process with exit code 4, before enough steps were seen; the "
-        "last line of its output: no disk"
-    )
+    # the last line is that of another rank or of torchrun, where these write before it is read
+    said = "rank 1: the script ended its process with exit code 4, before enough steps were seen; "
+    assert (found.message or "").startswith(said)
     started = [int(pid) for pid in re.findall(r"started (\d+)", printed)]
     assert len(started) == 4
     for pid in started:
@@ -250,6 +272,28 @@ def test_each_kind_of_end_names_the_rank(code: str, tmp_path: Path) -> None:
     assert isinstance(found, Outcome)
     assert found.status == status, found.message
     assert re.search(message, found.message or "")
+
+
+@pytest.mark.slow
+@pytest.mark.compile
+def test_the_sweep_goes_on_after_a_rank_has_died(tmp_path: Path) -> None:
+    dies = "if rank and sys.argv[1] == 'dies': os._exit(4)\nsteps(10**6)"
+    (tmp_path / "train.py").write_text(TRAIN + dies)
+    command = [sys.executable, "-m", "sweeper", "-m", "model=script", "model.path=train.py"]
+    options = (
+        "mode=default backend=aot_eager measure=quick measure.rounds_s=0.3 measure.block_s=0.01 "
+        "model.args='dies','lives' sweep=s tracking.enabled=false device=cpu"
+    )
+    found = subprocess.run(
+        [*command, *options.split(), "model.launch=torchrun --nproc-per-node 2"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    records = [Record.read(path) for path in tmp_path.glob("runs/s/*/record.json")]
+    ends = {str(one.trial.model.arguments["args"]): one.status for one in records}
+    assert ends == {"dies": "eager_error", "lives": "ok"}, found.stdout + found.stderr
 
 
 @pytest.mark.slow

@@ -305,7 +305,8 @@ ENDINGS = {
     ),
     "torch.distributed.init_process_group('gloo', world_size=4, rank=0)": (
         "unavailable",
-        "trains in 4 processes",
+        "trains in 4 processes (torch.distributed.init_process_group); give what starts them: "
+        "model.launch='torchrun --nproc-per-node N'",
     ),
 }
 
@@ -352,6 +353,29 @@ def test_a_training_is_compared_step_by_step(tmp_path: Path) -> None:
     assert outcome.status == "ok", printed
     found = read_trajectory(outcome)
     assert (found.passed, found.steps, found.samples) == (True, 20, 20)
+
+
+GOES_ROUND = """
+class Net(torch.nn.Linear):
+    def forward(self, values): return super().forward(values).relu()
+class Head(Net): pass
+net, head = Net(8, 8), torch.compile(Head(8, 8), backend='aot_eager')
+torch.compile(net, backend='aot_eager')
+model = torch.nn.Sequential(net)
+optimizer = torch.optim.SGD([*net.parameters(), *head.parameters()], lr=1e-3)
+while True:
+    optimizer.zero_grad()
+    head(model(torch.ones(4, 8))).sum().backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_a_module_that_is_called_past_its_compiled_form_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BEGIN + GOES_ROUND)
+    outcome, printed = run_worker(make_trial("train.py"), tmp_path)
+    assert outcome.status == "ok", printed
+    assert read_script(outcome).gone_round == ("Net",)
 
 
 TWO_COMPILED = """

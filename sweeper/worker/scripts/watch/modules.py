@@ -49,6 +49,10 @@ class ModuleWatch:
             if module not in parts or module not in self._inner
         }
 
+    def has_seen(self, module: torch.nn.Module) -> bool:
+        """Whether a module was called while modules were noted, by the script or by another one."""
+        return module in self.modules or module in self._inner
+
     def _enter(self, module: torch.nn.Module, _inputs: object) -> None:
         self._depth += 1
         if self._depth > 1:
