@@ -84,9 +84,10 @@ class Subject(ABC):
         self.monitor.rounds_again = self.measure.rounds
 
         def note(timed: Timed) -> None:
+            reasons = [item.void for item in log.process.rounds]
             log.add(rounds=(*log.process.rounds, timed.round))
-            if timed.round.void == OTHERS_BUSY:
-                log.note(f"{OTHERS_BUSY}, so a round is taken again")
+            if timed.round.void == OTHERS_BUSY and OTHERS_BUSY not in reasons:
+                log.note(f"{OTHERS_BUSY}, so rounds are taken again")
             if timed.round.void is not None:
                 return
             for arm, times in timed.steps_s.items():
