@@ -287,12 +287,13 @@ print("heavy:", [name for name in {HEAVY!r} if name in sys.modules])
 
 
 def test_values_between_stages_are_frozen() -> None:
-    """Hydra's schemas cannot be, and the state of a measurement, a trial, a rank, a lease or the
-    progress changes by its nature.
+    """Hydra's schemas cannot be, and the state of a measurement, a trial, its turn, a rank, a
+    lease or the progress changes by its nature.
     """
     changing = (
         "config.schema", "core.settings", "execution.device_lease", "execution.draft",
-        "execution.memory_budget", "execution.trial_runner", "execution.worker_channel",
+        "execution.memory_budget", "execution.trial_runner", "execution.turns",
+        "execution.worker_channel",
         "sweep.progress",
         "worker.process_log", "worker.scripts.launcher", "worker.scripts.watch.loader",
     )  # fmt: skip

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from sweeper.core.libraries import SCRIPT
-from sweeper.core.record import ARMS, HostState, Process, Record
+from sweeper.core.record import ARMS, MAX_BUSY_HOST, HostState, Process, Record
 from sweeper.core.settings import Measure
 
 from .derive import predict_loop_speedup
@@ -26,7 +26,6 @@ MAX_SCATTER = {"cuda": 0.05, "cpu": 0.10}  # of the blocks of an arm, as a share
 MAX_CLOCK_DIFFERENCE = 0.01
 # the share by which a speedup may be off whose void rounds show that the compiler goes on compiling
 MAX_RECOMPILED = 0.05
-MAX_BUSY_HOST = 0.10  # of the cores that we may use, kept busy by others
 # of the device step time; beyond it a slightly slower host makes the trial host-bound
 MAX_HOST_SHARE = 0.8
 MAX_THROTTLED = 0.01  # of the time of the rounds, lost to the quota of the cgroup

@@ -14,7 +14,7 @@ from sweeper.core.record import Record
 from sweeper.core.settings import Measure
 
 from .flags import FLAGS, UNVERIFYING, find_disturbances, find_flags
-from .margins import find_margin, single_process_margin
+from .margins import find_margin, find_unsampled, single_process_margin
 from .result import Result
 from .stats import Estimate, Interval
 
@@ -114,16 +114,52 @@ def can_become_sure(record: Record, result: Result, measure: Measure) -> bool:
     """Whether the answer that a trial gives so far is not sure, and more processes may make it
     so.
     """
-    trial, flagged = record.trial, replace(record, flags=find_flags(record, result, measure))
-    found = read_gain(flagged, result, trial.labels.total_steps or result.length)
+    found = find_gain_so_far(record, result, measure)
     if found is None:  # every round was void
         return True
     why = found.why_unsure
     return "unverified" not in why and not NEEDS_PROCESSES.isdisjoint(why)
 
 
-def read_gain(record: Record, result: Result, steps: int | None) -> TrialGain | None:
-    """Find what a record shows by itself; `eager_moved` takes a comparison with other trials."""
+def find_gain_so_far(record: Record, result: Result, measure: Measure) -> TrialGain | None:
+    """Find what a trial shows that has not ended, so that its record has no flags yet."""
+    return read_gain(replace(record, flags=find_flags(record, result, measure)), result)
+
+
+def differ(one: TrialGain, other: TrialGain, device: str) -> bool:
+    """Whether two modes are told apart, as `compare --by mode` does it: both their speedups and
+    their compiled steps lie further apart than draws and hosts explain that were not sampled, and
+    the noise of their processes.
+    """
+    gains = one.gain, other.gain
+    speedups = math.log(one.gain.value / other.gain.value)
+    steps = speedups - math.log(one.eager_s / other.eager_s)
+    noise = math.hypot(*(math.log1p(gain.share) for gain in gains if not gain.by_margin))
+    samples_draws = {one.result.interval, other.result.interval} == {"draws"}
+    samples_host = not any(gain.waits for gain in gains)
+    draws, host = find_unsampled(device, samples_draws, samples_host)
+    reach = draws + max(host, noise)
+    return speedups * steps > 0 and min(abs(speedups), abs(steps)) > reach
+
+
+def beats(one: TrialGain, other: TrialGain, device: str) -> bool:
+    """Whether no answer takes a mode, since another is told to be faster: over a job of known
+    length with its compilation, and verified.
+    """
+    if not UNVERIFYING.isdisjoint(one.flags) or one.gain.value <= other.gain.value:
+        return False
+    if other.steps is not None:
+        own_s, other_s = one.total_s(other.steps), other.total_s(other.steps)
+        if own_s is None or other_s is None or own_s >= other_s:
+            return False
+    return differ(one, other, device)
+
+
+def read_gain(record: Record, result: Result) -> TrialGain | None:
+    """Find what a record shows by itself, for a job as long as the user or the script says;
+    `eager_moved` takes a comparison with other trials.
+    """
+    steps = record.trial.labels.total_steps or result.length
     return find_gain(record.trial.device, result, record.flags, find_disturbances(record), steps)
 
 

@@ -58,6 +58,8 @@ READ_LOADER, SAVED_FILE = "the script read another loader", "the script saved a 
 # of a script's modules in two blocks or loops, up to which their steps are alike
 MAX_CALLS_DIFFERENCE = 0.05
 EVALUATED = "the script called its modules without gradients"
+OTHERS_BUSY = "others kept the processor busy"  # why a round on a CPU was taken again
+MAX_BUSY_HOST = 0.10  # of the cores that we may use, kept busy by others
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +194,7 @@ class HostState:
 
     # share of the cores that other processes kept busy while this process compiled
     busy_while_compiling: float | None = None
-    # share of the cores that other processes kept busy in the rounds
+    # share of the cores that other processes kept busy in the rounds that count, on average
     busy_while_measuring: float | None = None
     # seconds of the rounds in which the cgroup's quota stopped this process
     throttled_s: Seconds | None = None

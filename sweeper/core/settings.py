@@ -129,6 +129,9 @@ class Settings:
 
     sweep: str
     device: str | None = None  # cpu, cuda or cuda:N; null: the GPU where there is one
+    # Maximum of wall seconds of the sweep: then no other process begins, and trials end with those
+    # that they have. Trials with the fewest processes go first. null: no limit.
+    sweep_time_s: float | None = None
     dry_run: bool = False  # print the plan, check it as a sweep would, estimate its time, and stop
     # Which trials of an earlier run of this sweep run again. failed: all without an ok record;
     # changed: also those that were measured under another measure; none: those without any record;
@@ -151,9 +154,11 @@ def check_settings(settings: Settings) -> Settings:
             known = f"{nearest(phase, PHASES)}\nphases: {', '.join(PHASES)}"
             raise ConfigError(f"measure.phase_timeouts_s.{phase}: there is no such phase; {known}")
         limits[f"phase_timeouts_s.{phase}"] = limit_s
-    for name, value in limits.items():
+    checked = {f"measure.{name}": value for name, value in limits.items()}
+    checked["sweep_time_s"] = settings.sweep_time_s
+    for name, value in checked.items():
         if value is not None and not value > 0:
-            raise ConfigError(f"measure.{name}={value}: it must be greater than 0")
+            raise ConfigError(f"{name}={value}: it must be greater than 0")
     if measure.target is not None:
         target = f"measure.target={measure.target}"
         if measure.target > MAX_TARGET:

@@ -11,10 +11,10 @@ import os
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from operator import attrgetter
 
 from sweeper.core.protocol import ALONE, NOTHING, LeaseGrant
 
@@ -27,6 +27,7 @@ class Tenant:
 
     group: int  # the number of its process group, which is that of the worker itself
     send: Callable[[LeaseGrant], bool]  # must not block; False: the worker does not read
+    index: int = 0  # of the process in its trial
     wants: str = NOTHING
     has_used_device: bool = False
     is_deaf: bool = False  # a grant could not be sent; whoever reads its channel ends it
@@ -37,25 +38,27 @@ class Tenant:
 
 
 class DeviceLease:
-    """Grants one device to workers in the order of their requests; the holder can have it alone at
-    once.
+    """Grants one device to workers in the order of their requests, later processes of a trial
+    first, since its answer is near; the holder can have it alone at once.
     """
 
     def __init__(self, reaper: Reaper | None = None) -> None:
         self._reaper = reaper
         self._lock = threading.Lock()
         self._tenants: list[Tenant] = []
-        self._queue: deque[Tenant] = deque()
+        self._queue: list[Tenant] = []
         self._holder: Tenant | None = None
 
     @contextmanager
-    def register(self, group: int, send: Callable[[LeaseGrant], bool]) -> Iterator[Tenant]:
-        """Register a worker as long as the body runs; the device goes to the next worker
-        afterwards.
+    def register(
+        self, group: int, send: Callable[[LeaseGrant], bool], index: int = 0
+    ) -> Iterator[Tenant]:
+        """Register a worker, process `index` of its trial, as long as the body runs; the device
+        goes to the next worker afterwards.
 
         The body has to end the worker.
         """
-        tenant = Tenant(group, send)
+        tenant = Tenant(group, send, index)
         with self._lock:
             if self._reaper:
                 self._reaper.watch(group)
@@ -99,7 +102,9 @@ class DeviceLease:
 
     def _grant_next(self) -> None:
         if self._holder is None and self._queue:
-            self._grant(self._queue.popleft())
+            first = max(self._queue, key=attrgetter("index"))
+            self._queue.remove(first)
+            self._grant(first)
 
     def _grant(self, tenant: Tenant) -> None:
         self._holder = tenant

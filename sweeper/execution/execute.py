@@ -31,7 +31,7 @@ from .draft import Draft
 from .placement import DeviceSlot, Placement, join_slots, make_slots
 from .processes import OWN_MARK, describe_failed_start
 from .reaper import Reaper
-from .scheduler import Event, Finished, OnPhase, Started, run_all
+from .scheduler import Event, Finished, OnPhase, Started, Steps, run_all
 from .trial_runner import TrialRun, run_trial
 
 # runs a job for each list of overrides, and waits for all
@@ -80,7 +80,7 @@ def execute(
             groups[count] = own, slots if count == 1 else [join_slots(slots, count)]
         for own, lent in groups.values():
             num_ended, is_interrupted = 0, False
-            with closing(run_all(own, lent, run_one)) as events:
+            with closing(run_all(own, lent, run_one, settings)) as events:
                 for event in events:
                     if isinstance(event, Finished):
                         num_ended += 1
@@ -92,7 +92,7 @@ def execute(
 
 def _run_and_write(
     settings: Settings, trial: Trial, slot: DeviceSlot, on_phase: OnPhase, stop: threading.Event
-) -> Finished:
+) -> Steps[Finished]:
     """Run a trial and write its record to disk, where there is space for all trials in flight on
     the device.
     """
@@ -108,7 +108,7 @@ def _run_and_write(
                 f"may need {needed_bytes / 2**20:.0f}; free some space"
             )
         remove_leftovers(run.paths.folder.glob(".*"))
-        run_trial(run)
+        yield from run_trial(run)
     with _contain(run):
         # an interrupted trial replaces no earlier record
         if run.record.status != "interrupted" or not run.paths.record.exists():

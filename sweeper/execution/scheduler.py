@@ -1,21 +1,24 @@
-"""Many trials over several devices: a device has several trials in flight and takes the next when
-one has ended.
+"""Many trials over several devices: a device has several trials in flight, and `turns` says which
+of them run a process next.
 
-Each trial in flight has a thread. Events are given in the caller's thread, in the order in which
+Each process in flight has a thread. Events are given in the caller's thread, in the order in which
 they happened.
 """
 
 import queue
 import threading
-from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
+from sweeper.analysis.gains import TrialGain
 from sweeper.analysis.result import Result
 from sweeper.core.record import Record
+from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
 
 from .placement import DeviceSlot
+from .turns import Turns
 
 
 @dataclass(frozen=True)
@@ -45,14 +48,18 @@ class Finished:
     result: Result
 
 
+T = TypeVar("T")
 Event = Started | PhaseBegan | Finished
 OnPhase = Callable[[PhaseBegan], None]
-RunTrial = Callable[[Trial, DeviceSlot, OnPhase, threading.Event], Finished]
+# Runs one process of a trial at a time. Before another it yields what the trial gains so far, and
+# is sent whether the trial gets it.
+Steps = Generator[TrialGain | None, bool, T]
+RunTrial = Callable[[Trial, DeviceSlot, OnPhase, threading.Event], Steps[Finished]]
 Events = queue.SimpleQueue[Event | Exception | None]  # an exception or None: a thread has ended
 
 
 def run_all(
-    trials: Sequence[Trial], slots: Sequence[DeviceSlot], run_trial: RunTrial
+    trials: Sequence[Trial], slots: Sequence[DeviceSlot], run_trial: RunTrial, settings: Settings
 ) -> Generator[Event, None, None]:
     """Run every trial on one of the slots and yield the events. Closing the generator ends what
     still runs.
@@ -61,14 +68,15 @@ def run_all(
     other; the second one is raised. What `run_trial` raises is raised here when the other threads
     have ended their trials.
     """
-    todo, stop, events = deque(trials), threading.Event(), Events()
+    stop, events = threading.Event(), Events()
+    turns = Turns(trials, settings, stop)
     threads: list[threading.Thread] = []
     # First one trial on each device, then a second: longest first has to hold over all of them.
     for number in range(max(slot.concurrency for slot in slots)):
         for slot in slots:
             if number < slot.concurrency:
-                args = (slot, todo, events, run_trial, stop)
-                threads.append(threading.Thread(target=_run_until_empty, args=args, daemon=True))
+                args = (slot, turns, events, run_trial, stop)
+                threads.append(threading.Thread(target=_run_turns, args=args, daemon=True))
     for thread in threads:
         thread.start()
     num_running, error = len(threads), None
@@ -90,7 +98,7 @@ def run_all(
                 continue
             num_running -= 1
             if event is not None:
-                todo.clear()
+                turns.begin_no_other()
                 error = error or event
     finally:  # also when the caller closes the generator
         stop.set()
@@ -100,18 +108,28 @@ def run_all(
         raise error
 
 
-def _run_until_empty(
-    slot: DeviceSlot, todo: deque[Trial], events: Events, run_trial: RunTrial, stop: threading.Event
+def _run_turns(
+    slot: DeviceSlot, turns: Turns, events: Events, run_trial: RunTrial, stop: threading.Event
 ) -> None:
-    """Run trials on a slot, one after the other, as long as there are any."""
+    """Run processes on a slot, one after the other, as long as a trial wants one."""
     try:
-        while not stop.is_set():
+        while entrant := turns.take(slot):
             try:
-                trial = todo.popleft()
-            except IndexError:
-                break
-            events.put(Started(trial))
-            events.put(run_trial(trial, slot, events.put, stop))
+                if entrant.steps is None:
+                    events.put(Started(entrant.trial))
+                    entrant.steps = run_trial(entrant.trial, slot, events.put, stop)
+                    gain = next(entrant.steps)
+                else:
+                    gain = entrant.steps.send(turns.gets_another(entrant))
+            except StopIteration as ended:
+                finished: Finished = ended.value
+                turns.end(entrant, finished.record.status == "ok")
+                events.put(finished)
+            except BaseException:
+                turns.end(entrant, ok=False)
+                raise
+            else:
+                turns.give_back(entrant, gain)
         events.put(None)
     except Exception as error:  # noqa: BLE001  # raised again in the caller's thread
         events.put(error)

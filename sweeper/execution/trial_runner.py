@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import is_resolved
-from sweeper.analysis.gains import can_become_sure
+from sweeper.analysis.gains import can_become_sure, find_gain_so_far
 from sweeper.core.files import make_way, write_text
 from sweeper.core.protocol import NOT_UNDERSTOOD, Job, Outcome, Phase, ProtocolError
 from sweeper.core.record import Inspection, Process
@@ -31,7 +31,7 @@ from .device_lease import Tenant
 from .draft import Draft
 from .memory_budget import WHOLE_DEVICE, Reservation
 from .placement import DeviceSlot
-from .scheduler import OnPhase, PhaseBegan
+from .scheduler import OnPhase, PhaseBegan, Steps
 from .worker_channel import WorkerChannel, send_grant
 
 
@@ -59,16 +59,21 @@ class TrialRun(Draft):
     lacking: str | None = None  # why a worker could not be started
 
     @contextmanager
+    def keep_caches(self) -> Iterator[None]:
+        """Keep the compile caches as long as the body runs."""
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # it must not cost what was measured
+                self.paths.clear_caches()
+
+    @contextmanager
     def reserve(self, needed_bytes: float | None) -> Iterator[Reservation]:
-        """Reserve memory of the device as long as the body runs; the compile caches go with it."""
+        """Reserve memory of the device as long as the body runs."""
         waiting_since_s = time.monotonic()
         with self.slot.memory.reserve(needed_bytes, self.stop) as reservation:
             self.idle_s += time.monotonic() - waiting_since_s
-            try:
-                yield reservation
-            finally:
-                with suppress(OSError):  # it must not cost what was measured
-                    self.paths.clear_caches()
+            yield reservation
 
     def begin_attempt(self, smaller_batch_size: int | None) -> None:
         """Forget an earlier attempt."""
@@ -93,10 +98,17 @@ class TrialRun(Draft):
             return False
         if self.num_processes < measure.process_minimum:
             return True
-        result = derive(record)
         if measure.target is not None:
-            return not is_resolved(result, measure.target)
-        return can_become_sure(record, result, measure)
+            return not is_resolved(self.result, measure.target)
+        return can_become_sure(record, self.result, measure)
+
+    def wait_for_turn(self) -> Steps[bool]:
+        """Have others take their turn; whether this trial gets another process."""
+        waiting_since_s = time.monotonic()
+        self.on_phase(PhaseBegan(self.trial, "waiting", self.num_processes))
+        goes_on = yield find_gain_so_far(self.record, self.result, self.settings.measure)
+        self.idle_s += time.monotonic() - waiting_since_s
+        return goes_on
 
     def choose_process(self) -> WorkerCall:
         """Choose the next process. It needs no check where an earlier process of its draw judged
@@ -137,6 +149,7 @@ class TrialRun(Draft):
             environment=record.environment or outcome.environment,
             diagnostics=record.diagnostics or outcome.diagnostics,
         )
+        self.result = derive(self.record)
         self.num_processes += 1
 
     def _find_judged(self, draw: int) -> Process | None:
@@ -147,9 +160,10 @@ class TrialRun(Draft):
         return None
 
 
-def run_trial(run: TrialRun) -> None:
+def run_trial(run: TrialRun) -> Steps[None]:
     """Run a trial; with `measure.back_off`, halve the batch and run it again until it fits in
-    memory. If memory ran short on a shared device, the trial is repeated alone there.
+    memory. If memory ran short on a shared device, the trial is repeated alone there. Before each
+    further process it yields, and is sent whether it gets it.
 
     When `run.stop` is set the running worker is ended, and the record has the status `interrupted`.
     A record of the trial from an earlier run of the sweep becomes an attempt of the new record.
@@ -158,16 +172,14 @@ def run_trial(run: TrialRun) -> None:
     trial, settings, peak_memory = run.trial, run.settings, run.slot.peak_memory
     run.add(attempts=read_attempts(run.paths.record))
     smaller, needed_bytes = None, peak_memory.look_up(trial, trial.batch_size)
-    with processes.expose_package(trial.python) as run.variables:
+    with processes.expose_package(trial.python) as run.variables, run.keep_caches():
         while True:
-            with run.reserve(needed_bytes) as reservation:
-                run.begin_attempt(smaller)
-                while run.needs_process():
-                    run.take(run_worker(run, run.choose_process()))
+            run.begin_attempt(smaller)
+            was_shared = yield from _run_processes(run, needed_bytes)
             record = run.record
             failed = any(process.failed_allocations for process in record.processes)
             is_short = failed or record.status == "oom"
-            if is_short and reservation.shared and not run.stop.is_set():
+            if is_short and was_shared and not run.stop.is_set():
                 needed_bytes = WHOLE_DEVICE
             elif record.status == "oom" and settings.measure.back_off and record.batch_size > 1:
                 smaller = record.batch_size // 2
@@ -179,6 +191,18 @@ def run_trial(run: TrialRun) -> None:
         reached = record.status in ("ok", "accuracy_mismatch", "not_compiled", "compile_error")
         if settings.inspect and reached and trial.mode != "eager":
             run.add(inspection=_inspect(run))
+
+
+def _run_processes(run: TrialRun, needed_bytes: float | None) -> Steps[bool]:
+    """Run the processes of an attempt; whether another trial had memory of the device meanwhile."""
+    was_shared = False
+    while run.needs_process():
+        if run.num_processes and not (yield from run.wait_for_turn()):
+            break
+        with run.reserve(needed_bytes) as reservation:
+            run.take(run_worker(run, run.choose_process()))
+        was_shared |= reservation.shared
+    return was_shared
 
 
 def _inspect(run: TrialRun) -> Inspection:
@@ -245,7 +269,7 @@ def run_worker(run: TrialRun, call: WorkerCall) -> Outcome:
         assert stdin is not None
         os.set_blocking(stdin.fileno(), False)
         send_to_worker = functools.partial(send_grant, stdin.fileno())
-        with stdin, slot.lease.register(process.pid, send_to_worker) as tenant, process:
+        with stdin, slot.lease.register(process.pid, send_to_worker, call.index) as tenant, process:
             outcome = _listen(run, call, process, receive, tenant)
             life_s = time.monotonic() - begin_s
     if call.draw is not None and (lie := find_impossible(outcome, run.settings.measure, life_s)):

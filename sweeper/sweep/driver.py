@@ -1,6 +1,7 @@
 """The life of a sweep in the driver: plan, check, run, track, report."""
 
 import sys
+import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -24,9 +25,10 @@ from sweeper.execution.execute import LOCAL, Launcher, NoSpaceError
 from sweeper.execution.lock import hold_lock
 from sweeper.execution.placement import Placement, place_trials
 from sweeper.execution.scheduler import Finished
+from sweeper.execution.turns import name_races
 from sweeper.loading.sources import SweepFolder
 from sweeper.report.build import begin_files, make_report, print_verdict, suggest_next
-from sweeper.report.columns.formats import count
+from sweeper.report.columns.formats import count, duration
 from sweeper.report.text.mlflow_overview import overview
 from sweeper.report.text.report import Report
 from sweeper.report.text.terminal import Terminal, print_plain
@@ -104,6 +106,11 @@ class _Sweep:
         with _translate_shortages():
             plan, unreadable = self.make_plan()
         if launcher.name:
+            if settings.sweep_time_s is not None:
+                raise ConfigError(
+                    "sweep_time_s limits sweeps that run on this machine; jobs of a cluster have "
+                    "limits of their own"
+                )
             placement = Placement(launcher.name)
         else:
             placement = place_trials(settings, len(plan.trials))
@@ -176,10 +183,14 @@ class _Sweep:
             processes = "1 process"
         elif measure.draws > 1:
             processes += f" in {measure.draws} draws"
+        if placement.shares and len({*name_races(plan.trials, measure)}) < len(plan.trials):
+            processes += " (one where another mode is faster)"
         trials = count(len(plan.trials), "trial")
         lines = [f"sweep {settings.sweep}: {trials} to run on {placement.name}, {processes} each"]
         if settings.inspect:
             lines[0] += ", and one that shows what the compiler does"
+        if settings.sweep_time_s is not None:
+            lines[0] += f", for {duration(settings.sweep_time_s)} at most"
         lines += describe_script_runs(plan.trials, measure)
         if any(trial.mode == "reduce-overhead" and trial.device == "cpu" for trial in plan.trials):
             lines.append(
@@ -232,9 +243,10 @@ class _Sweep:
         """Run the trials under the progress view, and send each record to MLflow; whether the run
         was interrupted.
         """
-        statuses = []
-        progress = Progress(len(plan.trials), self.settings.measure.process_limit, self.console)
-        run = closing(self.launcher.run(plan.trials, self.settings, placement))
+        statuses, settings = [], self.settings
+        progress = Progress(len(plan.trials), settings.measure, self.console)
+        begin = time.monotonic()
+        run = closing(self.launcher.run(plan.trials, settings, placement))
         with progress.live, run as events:
             for event in interrupts.receive(events):
                 if isinstance(event, Finished):
@@ -246,8 +258,13 @@ class _Sweep:
                     progress.show(event)
         if progress.has_unsure:
             self.console.print("a speedup with ? is not sure; the answer says why")
+        left, limit_s = len(plan.trials) - len(statuses), settings.sweep_time_s
+        if left and limit_s is not None and time.monotonic() - begin >= limit_s:
+            text = f"sweep_time_s={limit_s:g} is over, and {count(left, 'trial')} did not begin"
+            print_plain(f"{text}; go on with: {make_resume_command()}", self.console)
+            left = 0
         # ended while a trial was inspected
-        return "interrupted" in statuses or len(statuses) < len(plan.trials)
+        return "interrupted" in statuses or left > 0
 
     def print_how_to_go_on(self) -> None:
         print_plain(f"interrupted; go on with: {make_resume_command()}", self.console)

@@ -19,10 +19,13 @@ from sweeper.analysis.result import Result
 from sweeper.analysis.stats import ratio_of
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Record
+from sweeper.core.settings import Measure
 from sweeper.core.trial import Trial
 from sweeper.execution.scheduler import Event, Finished, Started
 from sweeper.report.answers.candidates import show_bounds
 from sweeper.report.columns.formats import duration, ratio
+
+MAX_PART = 0.9  # of a trial that has not ended, however many processes have
 
 
 @dataclass
@@ -33,15 +36,14 @@ class _Current:
     place: str
     begin: float
     phase: str = "starting"
+    processes: int = 0  # that have ended
 
 
 class Progress:
-    """Shows the events of a sweep while `live` is entered. `processes` is the number of timed
-    processes per trial.
-    """
+    """Shows the events of a sweep while `live` is entered."""
 
-    def __init__(self, trials: int, processes: int, console: Console) -> None:
-        self._total, self._processes, self._console = trials, processes, console
+    def __init__(self, trials: int, measure: Measure, console: Console) -> None:
+        self._total, self._measure, self._console = trials, measure, console
         self._done = 0
         self.has_unsure = False  # whether a speedup was shown with the mark of what is not sure
         self._begin = time.monotonic()
@@ -80,10 +82,11 @@ class Progress:
         else:
             phase = event.phase
             # an inspection is none of them
-            if self._processes > 1 and event.process < self._processes:
-                phase += f", process {event.process + 1} of {self._processes}"
+            processes = self._measure.process_limit
+            if processes > 1 and event.process < processes:
+                phase += f", process {event.process + 1} of {processes}"
             current = self._current[event.trial.id]
-            current.phase = phase
+            current.phase, current.processes = phase, event.process
             if event.note:
                 text = f"{current.place} {event.trial.label}, {phase}: {event.note}"
                 self._console.print(Text(text))
@@ -94,7 +97,7 @@ class Progress:
         """
         if record.status != "ok":
             return f"[red]{record.status}[/red] while {record.phase}: {escape(record.first_line)}"
-        one = read_gain(record, result, record.trial.labels.total_steps)
+        one = read_gain(record, result)
         if one is None:
             return "[green]ok[/green]"
         mark = "?" if one.why_unsure else ""
@@ -116,10 +119,13 @@ class Progress:
 
     def _describe_left(self, separator: str) -> str:
         """Say how long the rest takes, if each trial takes as long as those that are done, behind
-        the separator; empty where none is left.
+        the separator; empty where none is left. One that runs is a part of a trial.
         """
         if not self._done or self._done == self._total or self._first_begin is None:
             return ""
-        left_s = (time.monotonic() - self._first_begin) / self._done * (self._total - self._done)
+        done: float = self._done
+        for current in self._current.values():
+            done += min(current.processes / self._measure.process_minimum, MAX_PART)
+        left_s = (time.monotonic() - self._first_begin) / done * (self._total - done)
         end = time.strftime("%H:%M", time.localtime(time.time() + left_s))
         return f"{separator}about {duration(left_s)} to go, done at {end}"

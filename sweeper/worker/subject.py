@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import torch
 
-from sweeper.core.record import ARMS, HostState, Latencies
+from sweeper.core.record import ARMS, OTHERS_BUSY, HostState, Latencies
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Trial
 
@@ -81,9 +81,12 @@ class Subject(ABC):
         """
         host, steps = HostMonitor(), log.process.steps_per_block or 1
         steps_s: dict[str, list[float]] = {arm: [] for arm in ARMS}
+        self.monitor.rounds_again = self.measure.rounds
 
         def note(timed: Timed) -> None:
             log.add(rounds=(*log.process.rounds, timed.round))
+            if timed.round.void == OTHERS_BUSY:
+                log.note(f"{OTHERS_BUSY}, so a round is taken again")
             if timed.round.void is not None:
                 return
             for arm, times in timed.steps_s.items():
@@ -99,7 +102,7 @@ class Subject(ABC):
             )
         finally:
             before = log.process.host.busy_while_compiling if log.process.host else None
-            state = HostState(before, host.share_busy_by_others(), host.throttled_s())
+            state = HostState(before, self.monitor.share_busy_by_others, host.throttled_s())
             changed = dict(self.monitor.changed_flags)
             log.add(gpu=self.monitor.gpu.state(), host=state, changed_settings=changed)
         self.require_compiled()

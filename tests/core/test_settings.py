@@ -102,7 +102,8 @@ def test_defaults_are_those_of_the_docs() -> None:
     batch are on.
     """
     assert to_json(Settings("s")) == {
-        "sweep": "s", "device": None, "dry_run": False, "retry": "failed", "inspect": False,
+        "sweep": "s", "device": None, "sweep_time_s": None, "dry_run": False, "retry": "failed",
+            "inspect": False,
         "measure": {
             "processes": None, "draws": 1, "target": None, "max_processes": None, "rounds": 10,
             "rounds_s": None,

@@ -33,7 +33,7 @@ from sweeper.execution import device_claim, draft, placement, processes, reaper,
 from sweeper.execution import execute as execute_module
 from sweeper.execution.execute import MIN_FREE_BYTES, NoSpaceError, execute, make_cluster_launcher
 from sweeper.execution.placement import DeviceShare, DeviceSlot, Placement, place_trials
-from sweeper.execution.scheduler import Event, Finished, Started
+from sweeper.execution.scheduler import Event, Finished, Started, Steps
 from sweeper.execution.trial_runner import TrialRun
 
 
@@ -511,7 +511,12 @@ def test_record_of_an_interrupted_trial(
     if earlier:
         run_here(trials[0])
     before = list(Path("runs/s").glob("*/record.json"))
-    monkeypatch.setattr(execute_module, "run_trial", lambda run: run.finish(status="interrupted"))
+
+    def interrupt(run: TrialRun) -> Steps[None]:
+        run.finish(status="interrupted")
+        yield from ()
+
+    monkeypatch.setattr(execute_module, "run_trial", interrupt)
     assert run_here(trials[0]).record.status == "interrupted"
     assert len(before) == earlier
     assert read_record(trials[0]).status == ("ok" if earlier else "interrupted")
@@ -533,9 +538,10 @@ def test_trials_of_several_gpus_come_last_and_alone(
     ]
     seen = []
 
-    def finish(run: TrialRun) -> None:
+    def finish(run: TrialRun) -> Steps[None]:
         seen.append((run.trial.num_devices, run.slot.device.environment()["CUDA_VISIBLE_DEVICES"]))
         run.finish(status="ok" if len(seen) <= ends else "interrupted")
+        yield from ()
 
     monkeypatch.setattr(execute_module, "run_trial", finish)
     gpus = [Device("cuda", Gpu(str(number), f"GPU-{number}", "A GPU")) for number in range(2)]

@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Generator, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,11 +12,20 @@ import pytest
 from records import make_record, make_trial
 
 from sweeper.analysis.derive import derive
+from sweeper.core.settings import Settings
 from sweeper.core.system.gpus import Device, Gpu
 from sweeper.core.trial import Trial
 from sweeper.execution import scheduler
 from sweeper.execution.placement import DeviceSlot
-from sweeper.execution.scheduler import Finished, OnPhase, PhaseBegan, Started, run_all
+from sweeper.execution.scheduler import (
+    Event,
+    Finished,
+    OnPhase,
+    PhaseBegan,
+    Started,
+    Steps,
+    run_all,
+)
 
 GPUS = [Gpu(str(index), f"GPU-{index}", "A GPU") for index in range(3)]
 SLOTS = [DeviceSlot(Device("cuda", gpu)) for gpu in GPUS]
@@ -25,6 +35,18 @@ TRIALS = [make_trial(batch_size=size) for size in range(1, 9)]
 def finish(trial: Trial, status: str = "ok") -> Finished:
     record = make_record(trial=trial, status=status)
     return Finished(record, derive(record))
+
+
+def run_at_once(
+    trials: Sequence[Trial], slots: Sequence[DeviceSlot], run: Callable[..., Finished]
+) -> Generator[Event, None, None]:
+    """Run trials of one process each."""
+
+    def begin(*arguments: object) -> Steps[Finished]:
+        return run(*arguments)
+        yield None
+
+    return run_all(trials, slots, begin, Settings("s"))
 
 
 def test_every_trial_runs_once_and_is_told_in_order() -> None:
@@ -37,7 +59,7 @@ def test_every_trial_runs_once_and_is_told_in_order() -> None:
         on_phase(PhaseBegan(trial, "building", 0))
         return finish(trial)
 
-    events = list(run_all(TRIALS, SLOTS, run))
+    events = list(run_at_once(TRIALS, SLOTS, run))
     for trial in TRIALS:
         of_trial = [
             type(item).__name__
@@ -58,7 +80,8 @@ def test_slots_work_beside_each_other() -> None:
         return finish(trial)
 
     assert (
-        len([item for item in run_all(TRIALS[:3], SLOTS, run) if isinstance(item, Finished)]) == 3
+        len([item for item in run_at_once(TRIALS[:3], SLOTS, run) if isinstance(item, Finished)])
+        == 3
     )
     assert set(used.values()) == {"0", "1", "2"}
 
@@ -75,7 +98,8 @@ def test_a_device_has_several_trials_in_flight() -> None:
 
     slots = [DeviceSlot(Device("cuda", gpu), concurrency=2) for gpu in GPUS[:2]]
     assert (
-        len([item for item in run_all(TRIALS[:4], slots, run) if isinstance(item, Finished)]) == 4
+        len([item for item in run_at_once(TRIALS[:4], slots, run) if isinstance(item, Finished)])
+        == 4
     )
     assert sorted(used) == ["0", "0", "1", "1"]
 
@@ -95,7 +119,7 @@ def test_interrupt_ends_what_runs_and_starts_no_other() -> None:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     threading.Thread(target=interrupt).start()
     try:
-        events = list(run_all(TRIALS, SLOTS, run))
+        events = list(run_at_once(TRIALS, SLOTS, run))
     finally:
         signal.signal(signal.SIGINT, before)
     statuses = [item.record.status for item in events if isinstance(item, Finished)]
@@ -115,7 +139,7 @@ def test_what_goes_wrong_is_raised_when_the_others_have_ended() -> None:
         return finish(trial)
 
     finished: list[Finished] = []
-    events = run_all(TRIALS, SLOTS[:2], run)
+    events = run_at_once(TRIALS, SLOTS[:2], run)
     with pytest.raises(OSError, match="no space"):
         finished.extend(item for item in events if isinstance(item, Finished))
     assert 1 <= len(finished) < len(TRIALS) - 1, "what ran has ended, the rest was not begun"
@@ -129,7 +153,7 @@ def test_whoever_has_had_enough_ends_the_trials() -> None:
         ended.set()
         return finish(trial, "interrupted")
 
-    events = run_all(TRIALS, SLOTS[:1], run)
+    events = run_at_once(TRIALS, SLOTS[:1], run)
     assert isinstance(next(events), Started)
     events.close()
     assert ended.is_set()
@@ -151,7 +175,7 @@ def test_each_device_has_one_trial_before_any_has_two(monkeypatch: pytest.Monkey
         DeviceSlot(Device("cuda", gpu), concurrency=count)
         for gpu, count in zip(GPUS, (2, 1, 3), strict=True)
     ]
-    events = run_all(TRIALS, slots, lambda trial, *_arguments: finish(trial))
+    events = run_at_once(TRIALS, slots, lambda trial, *_arguments: finish(trial))
     assert len([item for item in events if isinstance(item, Finished)]) == len(TRIALS)
     assert order == ["0", "1", "2", "0", "2", "2"]
 
@@ -183,7 +207,7 @@ def test_second_interrupt_is_raised() -> None:
                 scheduler, "threading", SimpleNamespace(Thread=threading.Thread, Event=Stop)
             )
             with pytest.raises(KeyboardInterrupt):
-                list(run_all(TRIALS[:2], SLOTS[:1], run))
+                list(run_at_once(TRIALS[:2], SLOTS[:1], run))
     finally:
         signal.signal(signal.SIGINT, before)
 
@@ -200,4 +224,4 @@ def test_first_of_two_errors_is_raised() -> None:
         raise OSError("second")
 
     with pytest.raises(OSError, match="first"):
-        list(run_all(TRIALS[:2], SLOTS[:2], run))
+        list(run_at_once(TRIALS[:2], SLOTS[:2], run))

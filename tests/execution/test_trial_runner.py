@@ -11,6 +11,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -80,7 +81,11 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         slot = slot or DeviceSlot(Device("cpu"), cores)
         stop = stop or threading.Event()
         of_trial = trial_runner.TrialRun(of, settings, slot, on_phase, stop)
-        trial_runner.run_trial(of_trial)
+        steps = trial_runner.run_trial(of_trial)
+        with suppress(StopIteration):
+            next(steps)
+            while True:
+                steps.send(True)
         return of_trial.record
 
     return run

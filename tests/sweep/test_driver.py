@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+import time
 from collections.abc import Generator
 from dataclasses import replace
 from io import StringIO
@@ -31,6 +32,7 @@ from sweeper.core.trial import Model, Trial
 from sweeper.execution.execute import Launcher, execute, make_cluster_launcher
 from sweeper.execution.scheduler import Event, Finished, PhaseBegan, Started
 from sweeper.report import build
+from sweeper.sweep import progress as progress_module
 from sweeper.sweep.driver import run_sweep
 from sweeper.sweep.progress import Progress
 from sweeper.tracking import known_stores
@@ -44,6 +46,14 @@ SETTINGS = Settings(
     "night", device="cpu", measure=Measure(processes=1), tracking=Tracking(enabled=False)
 )
 INSPECTING = replace(SETTINGS, inspect=True)
+
+
+class FakeTime:
+    """A clock for progress; `now` has its seconds."""
+
+    def __init__(self, now: list[float]) -> None:
+        self.monotonic = lambda: now[0]
+        self.time, self.localtime, self.strftime = time.time, time.localtime, lambda *_: "12:00"
 
 
 @pytest.fixture
@@ -189,6 +199,28 @@ def test_a_folder_with_links_in_it_is_no_place_for_a_sweep(trial: Trial, tmp_pat
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
+def test_when_the_time_is_over_the_sweep_says_what_did_not_begin(
+    trial: Trial, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limited = replace(SETTINGS, sweep_time_s=1e-9)
+    assert run_sweep([trial, replace(trial, batch_size=1)], limited) == NOT_OK
+    output = capsys.readouterr().out
+    assert "2 trials to run on the CPU, 1 process each, for 0 s at most" in output
+    assert "sweep_time_s=1e-09 is over, and 2 trials did not begin; go on with: " in output
+    assert run_sweep([trial], replace(SETTINGS, sweep_time_s=1e3)) == OK
+    with pytest.raises(ConfigError, match="sweep_time_s limits sweeps that run on this machine"):
+        run_sweep([trial], limited, Launcher("slurm", execute))
+
+
+def test_a_race_is_announced(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = replace(SETTINGS, measure=Measure(), dry_run=True)
+    modes = [trial, replace(trial, mode="max-autotune")]
+    run_sweep(modes, settings)
+    assert "2 to 8 processes (one where another mode is faster) each" in capsys.readouterr().out
+    run_sweep([trial, replace(trial, batch_size=1)], settings)
+    assert "2 to 8 processes each" in capsys.readouterr().out
+
+
 def test_dry_run_asks_the_libraries(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
     """The plan is printed before the question, which takes seconds."""
     answers = Path(trial.python or "")
@@ -294,9 +326,26 @@ def test_a_plan_says_once_that_a_cpu_has_no_cuda_graphs(
     assert capsys.readouterr().out.splitlines().count(line) == said
 
 
+def test_what_is_left_counts_the_processes_of_trials_that_run(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two and a half of four trials took 100 s."""
+    now = [0.0]
+    monkeypatch.setattr(progress_module, "time", FakeTime(now))
+    progress = Progress(4, Measure(), Console(file=StringIO()))
+    trials = [replace(trial, batch_size=size) for size in range(4)]
+    for one in trials:
+        progress.show(Started(one))
+    now[0] = 100.0
+    for one in trials[:2]:
+        progress.show(Finished(made := make_record(trial=one), derive(made)))
+    progress.show(PhaseBegan(trials[2], "waiting", 1))
+    assert progress._describe_left("; ") == "; about 1 min 00 s to go, done at 12:00"
+
+
 def test_a_terminal_shows_phases_and_no_clock(trial: Trial) -> None:
     console = Console(file=StringIO(), force_terminal=True, width=200, color_system=None)
-    progress = Progress(2, 1, console)
+    progress = Progress(2, Measure(processes=1), console)
     with progress.live:
         progress.show(Started(trial))
         progress.show(PhaseBegan(trial, "compiling", 0))

@@ -15,8 +15,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
-from sweeper.analysis.gains import MIN_GAIN
-from sweeper.analysis.margins import find_unsampled
+from sweeper.analysis.gains import MIN_GAIN, beats, differ
 from sweeper.analysis.stats import ratio_of
 from sweeper.core.backends import CONTROLS
 from sweeper.core.trial import Trial
@@ -222,7 +221,10 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Answer:
             f"{ratio(nearest.gain.high)}x, and pays from {ratio(nearest.turn)}x on"
         )
         return replace(answer, why_not=why, why_unsure=nearest.why_unsure)
-    unsure = chain.from_iterable(one.why_unsure for one in kept)
+    # what another mode beats has one process, and cannot gain where that one does not
+    device = first.trial.device
+    left = [one for one in kept if not any(beats(other, one, device) for other in kept)]
+    unsure = chain.from_iterable(one.why_unsure for one in left)
     return replace(
         answer,
         verdict=STAY,
@@ -274,10 +276,11 @@ def _take(answer: Answer, gaining: Sequence[Candidate]) -> Answer:
     def compile_s(one: Candidate) -> float:
         return one.result.compile_cold_s or math.inf
 
+    device = answer.trial.device
     ranked = sorted(gaining, key=rank, reverse=True)
     equals: list[Candidate] = []
     for place, one in enumerate(ranked):
-        if not any(_differ(one, better) for better in ranked[:place]):
+        if not any(differ(one, better, device) for better in ranked[:place]):
             equals.append(one)
     best = equals[0]
     if best.steps is None:
@@ -293,22 +296,6 @@ def _take(answer: Answer, gaining: Sequence[Candidate]) -> Answer:
         why_unsure=best.why_unsure,
         tied=tuple(one.name for one in equals if one is not best),
     )
-
-
-def _differ(one: Candidate, other: Candidate) -> bool:
-    """Whether two modes are told apart, as `compare --by mode` does it: both their speedups and
-    their compiled steps lie further apart than draws and hosts explain that were not sampled, and
-    the noise of their processes.
-    """
-    gains = one.gain, other.gain
-    speedups = math.log(one.gain.value / other.gain.value)
-    steps = speedups - math.log(one.eager_s / other.eager_s)
-    noise = math.hypot(*(math.log1p(gain.share) for gain in gains if not gain.by_margin))
-    samples_draws = {one.result.interval, other.result.interval} == {"draws"}
-    samples_host = not any(gain.waits for gain in gains)
-    draws, host = find_unsampled(one.entry.trial.device, samples_draws, samples_host)
-    reach = draws + max(host, noise)
-    return speedups * steps > 0 and min(abs(speedups), abs(steps)) > reach
 
 
 def _say_why_to_stay(nearest: Candidate) -> str:

@@ -28,7 +28,7 @@ import torch
 from torch.compiler import set_stance
 from torch.cuda import synchronize
 
-from sweeper.core.record import MAX_VOID_ROUNDS, Latency, Round
+from sweeper.core.record import MAX_VOID_ROUNDS, OTHERS_BUSY, Latency, Round
 from sweeper.core.settings import Measure
 from sweeper.core.system.garbage import pause_garbage_collection
 from sweeper.worker.failures import MismatchError, UnsteadyError
@@ -335,7 +335,8 @@ def measure_rounds(
     which are void. Which order begins is drawn for each process.
 
     `note` hears of each. `measure.rounds_s` may end them earlier, after as many AB as BA rounds: no
-    pair begins of which more than half would lie beyond it.
+    pair begins of which more than half would lie beyond it. Rounds that others disturb take no part
+    in that time.
     Raises UnsteadyError after three void rounds, MismatchError where the timed steps of the arms
     give other results.
     """
@@ -351,8 +352,12 @@ def measure_rounds(
             if spent_s + spent_s / counted >= measure.rounds_s:
                 break
         order, in_turn = orders[counted % 2]
+        start = bench.now()
         timed = yield from _measure_round(bench, in_turn, steps, order, measure, monitor)
         note(timed)
+        if timed.round.void == OTHERS_BUSY:
+            begin += bench.now() - start
+            continue
         if timed.round.void is None:
             counted += 1
             for name, size in timed.sizes.items():

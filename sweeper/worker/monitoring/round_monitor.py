@@ -1,18 +1,22 @@
 """What is read between the blocks of a round, and which of it makes a round void.
 
-Void: the allocator ran out of memory and tried again, the gradient scaler skipped a step, another
-process ran kernels on the GPU. A recompilation is `bench`'s to see. Clocks, temperature and torch's
-flags are noted and void nothing: dropping rounds for them would favour one arm.
+Void: something was compiled, the allocator ran out of memory and tried again, the gradient scaler
+skipped a step, another process ran kernels on the GPU. On a CPU also where others kept it busy, so
+many times as `rounds_again` says. Clocks, temperature and torch's flags are noted and void nothing:
+dropping rounds for them would favour one arm.
 """
 
 from collections.abc import Callable, Sequence
+from statistics import fmean
 
 import torch
 
+from sweeper.core.record import MAX_BUSY_HOST, OTHERS_BUSY
 from sweeper.core.serialization import Json
 
 from . import torch_flags
 from .gpu_monitor import GpuMonitor
+from .host_monitor import HostMonitor
 
 
 class RoundMonitor:
@@ -26,6 +30,10 @@ class RoundMonitor:
         self.gpu = GpuMonitor(device, neighbours)
         self.read_gradient_scales: Callable[[], Sequence[float]] = tuple
         self.read_programs: Callable[[], frozenset[str]] = frozenset  # that were compiled
+        self.rounds_again = 0  # that may still be void since others are busy
+        self._device = device
+        self._host = HostMonitor()
+        self._busy: list[float] = []  # shares that others took of the rounds that count
         self.torch_flags = torch_flags.read()
         self.changed_flags: dict[str, Json] = {}
         self._before: tuple[int, Sequence[float], frozenset[str]] = (0, (), frozenset())
@@ -45,6 +53,7 @@ class RoundMonitor:
     def start_round(self) -> None:
         self._before = _allocator_retries(), self.read_gradient_scales(), self.read_programs()
         self.gpu.used_by_others()
+        self._host = HostMonitor()
 
     def start_block(self) -> None:
         """Right before the clock of a block starts."""
@@ -66,7 +75,19 @@ class RoundMonitor:
             return "the gradient scaler skipped a step"
         if self.gpu.used_by_others():
             return "another process used the GPU"
+        busy = self._host.share_busy_by_others()
+        if busy is None:
+            return None
+        if self._device.type == "cpu" and busy > MAX_BUSY_HOST and self.rounds_again > 0:
+            self.rounds_again -= 1
+            return OTHERS_BUSY
+        self._busy.append(busy)
         return None
+
+    @property
+    def share_busy_by_others(self) -> float | None:
+        """The share of the cores that others took in the rounds that count, on average."""
+        return fmean(self._busy) if self._busy else None
 
 
 def _allocator_retries() -> int:

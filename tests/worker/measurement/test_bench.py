@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from sweeper.core.record import OTHERS_BUSY
 from sweeper.core.settings import Measure
 from sweeper.worker.failures import MismatchError
 from sweeper.worker.measurement.bench import (
@@ -20,6 +21,8 @@ from sweeper.worker.measurement.bench import (
     measure_rounds,
 )
 from sweeper.worker.models.batches import Batch
+from sweeper.worker.monitoring import round_monitor
+from sweeper.worker.monitoring.host_monitor import HostMonitor
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
 ARM = Arm("eager", lambda _batch: None, eager=True)
@@ -174,6 +177,40 @@ def test_rounds_end_within_half_a_pair_of_their_limit(
     complete(measure_rounds(bench, arms, 1, measure, monitor, timed.append))
     gc.unfreeze()
     assert len(timed) == rounds
+
+
+def test_rounds_that_others_disturb_are_taken_again_so_many_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They take part neither in the order nor in the time of rounds."""
+    seconds = [0.0]
+    busy = iter((0.0, 0.5, 0.3, 0.05, 0.6, 0.2, 0.4, 0.0))
+    monkeypatch.setattr(round_monitor, "MAX_BUSY_HOST", 0.1)
+    monkeypatch.setattr(HostMonitor, "share_busy_by_others", lambda _: next(busy))
+
+    def run(_batch: Batch) -> None:
+        seconds[0] += 0.1
+
+    arms = (Arm("eager", run, True), Arm("compiled", run, True))
+    bench = ModelBench((Batch(),), torch.device("cpu"), clock=lambda: seconds[0])
+    monitor, timed = RoundMonitor(torch.device("cpu")), list[Timed]()
+    monitor.rounds_again = 3
+    complete(measure_rounds(bench, arms, 1, Measure(rounds_s=2.4), monitor, timed.append))
+    gc.unfreeze()
+    again = [item.round.void == OTHERS_BUSY for item in timed]
+    assert again == [False, True, True, False, True, False, False]
+    counted = [item.round.order for item in timed if item.round.void is None]
+    assert counted in (["AB", "BA"] * 2, ["BA", "AB"] * 2)
+    assert monitor.share_busy_by_others == pytest.approx((0.0 + 0.05 + 0.2 + 0.4) / 4)
+
+
+def test_others_on_the_host_void_no_round_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(round_monitor, "MAX_BUSY_HOST", 0.1)
+    monkeypatch.setattr(HostMonitor, "share_busy_by_others", lambda _: 0.5)
+    monitor = RoundMonitor(torch.device("cuda"))
+    monitor.rounds_again = 3
+    monitor.start_round()
+    assert (monitor.explain_void(), monitor.share_busy_by_others) == (None, 0.5)
 
 
 def test_which_order_begins_is_drawn_for_each_process() -> None:

@@ -1,0 +1,125 @@
+"""Trials take turns: races of modes, the time of a sweep, interruptions."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from records import make_process, make_record, make_trial
+
+from sweeper.analysis.derive import derive
+from sweeper.analysis.gains import find_gain_so_far
+from sweeper.core.record import Accuracy
+from sweeper.core.settings import Measure, Settings
+from sweeper.core.system.gpus import Device, Gpu
+from sweeper.core.trial import Trial
+from sweeper.execution.placement import DeviceSlot
+from sweeper.execution.scheduler import Finished, OnPhase, Started, Steps, run_all
+
+SLOT = DeviceSlot(Device("cuda", Gpu("0", "GPU-0", "A GPU")))
+GAINS = {"default": 1.5, "reduce-overhead": 2.0, "max-autotune": 1.98}
+PROCESSES = 3  # that a trial wants
+
+
+class Races:
+    """Runs trials of models in modes; each wants `PROCESSES` processes, which show what its mode
+    gains.
+    """
+
+    def __init__(self, settings: Settings, gains: Mapping[str, float] = GAINS) -> None:
+        self._settings, self._gains = settings, gains
+        self.process_s = 0.0
+        self.order: list[str] = []  # of processes
+
+    def run(
+        self, models: Sequence[str], modes: Sequence[str] = tuple(GAINS), **axes: object
+    ) -> Counter[str]:
+        """How many processes each trial got."""
+        trials = [make_trial(model, mode=mode, **axes) for model in models for mode in modes]  # type: ignore[arg-type]
+        events = list(run_all(trials, [SLOT], self.run_trial, self._settings))
+        ended = [event for event in events if isinstance(event, Finished)]
+        assert len(ended) == len(set(self.order))
+        return Counter(self.order)
+
+    def run_trial(
+        self, trial: Trial, _slot: DeviceSlot, _on_phase: OnPhase, stop: threading.Event
+    ) -> Steps[Finished]:
+        record = make_record(trial=trial, speedups=())
+        for index in range(PROCESSES):
+            if index:
+                gain = find_gain_so_far(record, derive(record), self._settings.measure)
+                if not (yield gain):
+                    break
+            self.order.append(f"{trial.model.name} {trial.mode}")
+            if stop.wait(self.process_s):
+                record = replace(record, status="interrupted")
+                break
+            process = make_process(self._gains[trial.mode], index=index)
+            process = replace(process, accuracy=Accuracy("float64", True))
+            record = replace(record, processes=(*record.processes, process))
+        return Finished(record, derive(record))
+
+
+def test_modes_that_another_one_beats_end_after_one_process() -> None:
+    """The two fastest cannot be told apart."""
+    races = Races(Settings("s"))
+    assert races.run(["a", "b"]) == {
+        "a default": 1,
+        "a reduce-overhead": 3,
+        "a max-autotune": 3,
+        "b default": 1,
+        "b reduce-overhead": 3,
+        "b max-autotune": 3,
+    }
+    assert races.order[:3] == ["a default", "a reduce-overhead", "a max-autotune"]
+    assert races.order.index("b default") == 7, "race by race"
+
+
+def test_a_process_of_a_cpu_tells_nothing_apart_and_two_may() -> None:
+    got = Races(Settings("s")).run(["a"], device="cpu")
+    assert got == {"a default": 2, "a reduce-overhead": 3, "a max-autotune": 3}
+
+
+def test_what_is_asked_for_goes_on_trial_by_trial() -> None:
+    races = Races(Settings("s", measure=Measure(processes=3)))
+    races.run(["a"])
+    assert races.order == [f"a {mode}" for mode in GAINS for _ in range(PROCESSES)]
+
+
+def test_eager_and_controls_are_in_no_race() -> None:
+    """Nothing beats them, they beat nothing, and nobody waits for them."""
+    races = Races(Settings("s"), {"eager": 1.0, "default": 1.5})
+    assert races.run(["a"], ["eager", "default"]) == {"a eager": 3, "a default": 3}
+    controls = Races(Settings("s"), {"default": 1.0})
+    assert controls.run(["a"], ["default"], backend="eager") == {"a default": 3}
+
+
+def test_time_of_the_sweep_goes_to_those_with_the_fewest_processes() -> None:
+    races = Races(Settings("s", sweep_time_s=1000.0))
+    races.run(["a", "b"], ["default"])
+    assert races.order == ["a default", "b default"] * PROCESSES
+
+
+def test_when_the_time_is_over_no_process_begins() -> None:
+    """The fourth trial does not begin, and the others end with what they have."""
+    races = Races(Settings("s", sweep_time_s=2.5))
+    races.process_s = 1.0
+    assert races.run(["a", "b", "c", "d"], ["default"]) == dict.fromkeys(
+        ["a default", "b default", "c default"], 1
+    )
+
+
+def test_interrupted_trials_end_whether_they_run_or_wait() -> None:
+    settings = Settings("s", sweep_time_s=1000.0)
+    races = Races(settings)
+    races.process_s = 0.4
+    trials = [make_trial(model) for model in "abc"]
+    events = run_all(trials, [SLOT], races.run_trial, settings)
+    seen = [next(events) for _ in range(3)]
+    time.sleep(0.2)
+    events.close()
+    assert [type(event) for event in seen] == [Started] * 3
+    assert len(races.order) == 5, "two that waited are asked once more, and told to end"
