@@ -336,11 +336,11 @@ def measure_rounds(
 
     `note` hears of each. `measure.rounds_s` may end them earlier, after as many AB as BA rounds: no
     pair begins of which more than half would lie beyond it. Rounds that others disturb take no part
-    in that time.
+    in that time, and they may take as long once more.
     Raises UnsteadyError after three void rounds, MismatchError where the timed steps of the arms
     give other results.
     """
-    begin = bench.now()
+    begin = since = bench.now()
     counted, void = 0, []
     sizes: dict[str, list[float]] = {arm.name: [] for arm in arms}
     orders = [("AB", arms), ("BA", arms[::-1])]
@@ -357,6 +357,8 @@ def measure_rounds(
         note(timed)
         if timed.round.void == OTHERS_BUSY:
             begin += bench.now() - start
+            if measure.rounds_s and begin - since >= measure.rounds_s:
+                monitor.rounds_again = 0
             continue
         if timed.round.void is None:
             counted += 1

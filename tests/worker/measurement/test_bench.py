@@ -204,6 +204,26 @@ def test_rounds_that_others_disturb_are_taken_again_so_many_times(
     assert monitor.share_busy_by_others == pytest.approx((0.0 + 0.05 + 0.2 + 0.4) / 4)
 
 
+def test_rounds_are_taken_again_for_as_long_as_they_may_take(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two of them take 1.2 s."""
+    seconds = [0.0]
+    monkeypatch.setattr(round_monitor, "MAX_BUSY_HOST", 0.1)
+    monkeypatch.setattr(HostMonitor, "share_busy_by_others", lambda _: 0.5)
+
+    def run(_batch: Batch) -> None:
+        seconds[0] += 0.1
+
+    arms = (Arm("eager", run, True), Arm("compiled", run, True))
+    bench = ModelBench((Batch(),), torch.device("cpu"), clock=lambda: seconds[0])
+    monitor, timed = RoundMonitor(torch.device("cpu")), list[Timed]()
+    monitor.rounds_again = 10
+    complete(measure_rounds(bench, arms, 1, Measure(rounds_s=1.1), monitor, timed.append))
+    gc.unfreeze()
+    assert [item.round.void for item in timed] == [OTHERS_BUSY, OTHERS_BUSY, None, None]
+
+
 def test_others_on_the_host_void_no_round_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(round_monitor, "MAX_BUSY_HOST", 0.1)
     monkeypatch.setattr(HostMonitor, "share_busy_by_others", lambda _: 0.5)
