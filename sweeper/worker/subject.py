@@ -17,6 +17,8 @@ from .monitoring.host_monitor import HostMonitor
 from .monitoring.round_monitor import RoundMonitor
 from .process_log import ProcessLog
 
+MAX_ROUNDS_AGAIN = 10  # since others disturbed them
+
 
 class Subject(ABC):
     """Both arms, and the bench that runs their steps. What a model and a script do differently has
@@ -81,7 +83,7 @@ class Subject(ABC):
         """
         host, steps = HostMonitor(), log.process.steps_per_block or 1
         steps_s: dict[str, list[float]] = {arm: [] for arm in ARMS}
-        self.monitor.rounds_again = self.measure.rounds
+        self.monitor.rounds_again = min(self.measure.rounds, MAX_ROUNDS_AGAIN)
 
         def note(timed: Timed) -> None:
             reasons = [item.void for item in log.process.rounds]
