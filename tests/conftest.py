@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import shutil
 import subprocess
@@ -48,14 +47,6 @@ def own_stores(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with mock.patch.dict(os.environ, variables):
         os.environ.pop("MLFLOW_TRACKING_URI", None)
         yield
-
-
-@pytest.fixture(scope="module", autouse=True)
-def small_heap() -> None:
-    """What measures collects garbage first, which takes seconds where a process has run a thousand
-    tests.
-    """
-    gc.freeze()
 
 
 @pytest.fixture

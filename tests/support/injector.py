@@ -263,7 +263,7 @@ def _fork_workers() -> None:
         "factories",
     ):
         importlib.import_module(name)
-    from sweeper.execution.processes import ProcessGroup
+    from sweeper.core.system.process_group import ProcessGroup
 
     names = list(inspect.signature(subprocess.Popen._execute_child).parameters)[1:]
 
