@@ -24,12 +24,8 @@ from sweeper.core.trial import (
 
 from .schema import Config, VaryConf
 
-ARGUMENTS = (
-    "launch",
-    "args",
-    "cwd",
-    "trajectory",
-)  # keys of `model` that decide what the script does
+# keys of `model` that decide what the script does
+ARGUMENTS = ("launch", "args", "cwd", "trajectory")
 ONLY_OF_SCRIPT = ("path", *ARGUMENTS, "total_steps")
 # What the script decides, as it is unless a user asks for something else; groups first, and what
 # chooses for others.

@@ -23,11 +23,8 @@ from sweeper.report.columns.formats import duration, shorten_names
 
 # What a recommendation is for.
 CASE = ("model", "suite", "workload", "variant", "precision", "batch_size")
-OWN_KEYS = (
-    "dry_run",
-    "retry",
-    "sweep_time_s",
-)  # of a command, which would be wrong in the next one
+# of a command, which would be wrong in the next one
+OWN_KEYS = ("dry_run", "retry", "sweep_time_s")
 
 TrialKey = tuple[str, str]  # the sweep and the id of a trial
 

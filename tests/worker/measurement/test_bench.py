@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -179,12 +180,11 @@ def test_rounds_end_within_half_a_pair_of_their_limit(
     assert len(timed) == rounds
 
 
-def test_rounds_that_others_disturb_are_taken_again_so_many_times(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """They take part neither in the order nor in the time of rounds."""
+def run_disturbed(
+    monkeypatch: pytest.MonkeyPatch, busy: Iterator[float], again: int, rounds_s: float
+) -> tuple[RoundMonitor, list[Timed]]:
+    """Rounds of 0.6 s on a CPU of which others keep these shares busy."""
     seconds = [0.0]
-    busy = iter((0.0, 0.5, 0.3, 0.05, 0.6, 0.2, 0.4, 0.0))
     monkeypatch.setattr(round_monitor, "MAX_BUSY_HOST", 0.1)
     monkeypatch.setattr(HostMonitor, "share_busy_by_others", lambda _: next(busy))
 
@@ -194,9 +194,18 @@ def test_rounds_that_others_disturb_are_taken_again_so_many_times(
     arms = (Arm("eager", run, True), Arm("compiled", run, True))
     bench = ModelBench((Batch(),), torch.device("cpu"), clock=lambda: seconds[0])
     monitor, timed = RoundMonitor(torch.device("cpu")), list[Timed]()
-    monitor.rounds_again = 3
-    complete(measure_rounds(bench, arms, 1, Measure(rounds_s=2.4), monitor, timed.append))
+    monitor.rounds_again = again
+    complete(measure_rounds(bench, arms, 1, Measure(rounds_s=rounds_s), monitor, timed.append))
     gc.unfreeze()
+    return monitor, timed
+
+
+def test_rounds_that_others_disturb_are_taken_again_so_many_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They take part neither in the order nor in the time of rounds."""
+    busy = (0.0, 0.5, 0.3, 0.05, 0.6, 0.2, 0.4, 0.0)
+    monitor, timed = run_disturbed(monkeypatch, iter(busy), again=3, rounds_s=2.4)
     again = [item.round.void == OTHERS_BUSY for item in timed]
     assert again == [False, True, True, False, True, False, False]
     counted = [item.round.order for item in timed if item.round.void is None]
@@ -208,19 +217,7 @@ def test_rounds_are_taken_again_for_as_long_as_they_may_take(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two of them take 1.2 s."""
-    seconds = [0.0]
-    monkeypatch.setattr(round_monitor, "MAX_BUSY_HOST", 0.1)
-    monkeypatch.setattr(HostMonitor, "share_busy_by_others", lambda _: 0.5)
-
-    def run(_batch: Batch) -> None:
-        seconds[0] += 0.1
-
-    arms = (Arm("eager", run, True), Arm("compiled", run, True))
-    bench = ModelBench((Batch(),), torch.device("cpu"), clock=lambda: seconds[0])
-    monitor, timed = RoundMonitor(torch.device("cpu")), list[Timed]()
-    monitor.rounds_again = 10
-    complete(measure_rounds(bench, arms, 1, Measure(rounds_s=1.1), monitor, timed.append))
-    gc.unfreeze()
+    _, timed = run_disturbed(monkeypatch, itertools.repeat(0.5), again=10, rounds_s=1.1)
     assert [item.round.void for item in timed] == [OTHERS_BUSY, OTHERS_BUSY, None, None]
 
 
