@@ -206,7 +206,7 @@ def run_steps(code: str, folder: Path, limit_s: float = 100.0) -> Outcome | int:
 
 STARTS = """
 other = subprocess.Popen(["sleep", "600"], start_new_session=True)
-for pid in (os.getpid(), other.pid): print("started", pid, file=sys.stderr, flush=True)
+for pid in (os.getpid(), other.pid): os.write(2, f"started {pid}\n".encode())  # at once: both print
 """
 
 
