@@ -24,7 +24,10 @@ def outcomes(text: str, slowed: int, repeats: int) -> list[Any]:
     "text",
     [
         "5 processes, process 0.3%, draw 0.0%, session 1%",
-        "5 processes, process 0.6%, draw 0.0%, session 0%",
+        pytest.param(
+            "5 processes, process 0.6%, draw 0.0%, session 0%",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "5 processes, process 0.6%, draw 0.0%, session 0%, shift 0.9%",
             marks=pytest.mark.slow,
@@ -39,7 +42,10 @@ def outcomes(text: str, slowed: int, repeats: int) -> list[Any]:
             marks=pytest.mark.slow,
         ),
         "1 process, process 0.6%, draw 0.5%, session 0%",
-        "1 process, process 0.6%, draw 0.0%, session 0%, host-bound, slow host 36%",
+        pytest.param(
+            "1 process, process 0.6%, draw 0.0%, session 0%, host-bound, slow host 36%",
+            marks=pytest.mark.slow,
+        ),
         "3 processes, process 0.6%, draw 0.0%, session 0%, host-bound, slow host 36%",
         "2 processes, process 0.6%, draw 0.0%, session 0%, models differ in noise",
         pytest.param(

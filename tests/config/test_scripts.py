@@ -22,9 +22,7 @@ Plan = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def plan(run_forked: Run, script: Path) -> Plan:
     """What sweeper plans for overrides, in the folder of the script."""
-    return partial(
-        run_forked, "sweeper", "-m", "model=script", "device=cpu", "sweep=s", "dry_run=true"
-    )
+    return partial(run_forked, "sweeper", "model=script", "device=cpu", "sweep=s", "dry_run=true")
 
 
 @pytest.fixture
@@ -36,6 +34,7 @@ def script(in_empty_folder: Path) -> Path:
 
 def test_arguments_are_typed_as_for_python(plan: Plan) -> None:
     found = plan(
+        "-m",
         "model.path=train.py",
         r"model.args=--lr=1e-3 --name 'two words' --re a\d",
         "mode=default,eager",
@@ -51,7 +50,7 @@ def test_scripts_of_one_file_name_are_told_apart(plan: Plan) -> None:
     for folder in ("old", "new"):
         Path(folder).mkdir()
         (Path(folder) / "train.py").write_text("print(1)\n")
-    found = plan("model.path=old/train.py,./new/train.py,train.py")
+    found = plan("-m", "model.path=old/train.py,./new/train.py,train.py")
     assert found.returncode == OK, found.stderr
     for name in ("old_train.py", "new_train.py", "train.py"):
         assert f" {name}-script-default" in found.stdout

@@ -120,7 +120,9 @@ if options.index == 0:
     [
         "shutil.rmtree(path)",
         "shutil.rmtree(path); open(path, 'w').close()",
-        "shutil.rmtree(path); os.symlink('/nowhere/at/all', path)",
+        pytest.param(
+            "shutil.rmtree(path); os.symlink('/nowhere/at/all', path)", marks=pytest.mark.slow
+        ),
         "shutil.rmtree(path); os.symlink('/tmp', path)",
         "os.chmod(path, 0)",
     ],
