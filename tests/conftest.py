@@ -19,6 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from checkout import SEARCH_PATH, Run
 from forked_commands import Forks
+from tracking_server import Server, mlflow_server
 
 from sweeper.core.trial import Labels, Model, Trial
 
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share a module's server run in one process: it takes seconds to start."""
+    """Tests that share a server run in one process: it takes seconds to start."""
     for item in items:
         if "server" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group(f"server of {item.path.stem}"))
+            item.add_marker(pytest.mark.xdist_group("server"))
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -74,6 +75,17 @@ def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("database") / "mlflow.db"
     connect(f"sqlite:///{file}", lambda client: client.search_experiments(max_results=1))
     return file
+
+
+@pytest.fixture(scope="session")
+def server(
+    own_stores: None, empty_database: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    """A server of MLflow for all tests; their sweeps have names of their own."""
+    folder = tmp_path_factory.mktemp("server")
+    shutil.copy(empty_database, folder / "server.db")
+    with mlflow_server(folder) as running:
+        yield running
 
 
 @pytest.fixture

@@ -166,7 +166,7 @@ COMMANDS = {
     "doctor": "sweeper.doctor --device cuda:99",
     "worker": "sweeper.worker --help",
 }
-IN_EACH_RUN = ("help", "report", "compare", "explain")
+IN_EACH_RUN = ("help", "report", "explain")
 CLOSED = (">&-", "2>/dev/full", "<&- >&- 2>&-", "<&- 2>&-")
 
 

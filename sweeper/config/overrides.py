@@ -22,7 +22,7 @@ from sweeper.core.libraries import SCRIPT
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.system.command_line import split_at_dashes
 
-from .reference import COMMANDS, PURPOSES, read_keys
+from .reference import CHOSEN, COMMANDS, PURPOSES, list_keys, read_keys
 from .schema import conf_folder
 
 LIST_ALL = "all flags, groups and keys: python -m sweeper --help"
@@ -150,7 +150,7 @@ def _check_words(overrides: Sequence[str]) -> None:
     """Raises ConfigError for a word without `=`: `model resnet18`, `vit_b16` alone, or a command
     that is not first; and for `mode=` and `mode=default,`.
     """
-    known = {*PURPOSES, *read_keys()}
+    known = {*PURPOSES, *list_keys()} - CHOSEN
     for word, following in zip_longest(overrides, overrides[1:]):
         if "=" in word or word.startswith("~"):
             continue

@@ -24,7 +24,10 @@ def outcomes(text: str, slowed: int, repeats: int) -> list[Any]:
     "text",
     [
         "5 processes, process 0.3%, draw 0.0%, session 1%",
-        "5 processes, process 0.6%, draw 0.0%, session 0%",
+        pytest.param(
+            "5 processes, process 0.6%, draw 0.0%, session 0%",
+            marks=pytest.mark.slow,
+        ),
         pytest.param(
             "5 processes, process 0.6%, draw 0.0%, session 0%, shift 0.9%",
             marks=pytest.mark.slow,
@@ -39,7 +42,10 @@ def outcomes(text: str, slowed: int, repeats: int) -> list[Any]:
             marks=pytest.mark.slow,
         ),
         "1 process, process 0.6%, draw 0.5%, session 0%",
-        "1 process, process 0.6%, draw 0.0%, session 0%, host-bound, slow host 36%",
+        pytest.param(
+            "1 process, process 0.6%, draw 0.0%, session 0%, host-bound, slow host 36%",
+            marks=pytest.mark.slow,
+        ),
         "3 processes, process 0.6%, draw 0.0%, session 0%, host-bound, slow host 36%",
         "2 processes, process 0.6%, draw 0.0%, session 0%, models differ in noise",
         pytest.param(
@@ -54,8 +60,10 @@ def test_a_hundred_models_that_did_not_change_are_flagged_in_five_of_a_hundred_s
     assert SIMULATION.alarms(outcomes(text, 0, 40)) <= 0.05
 
 
-@pytest.mark.parametrize("noise", ["0.3", "0.6"])
-@pytest.mark.parametrize("slowed", [1, 50])
+@pytest.mark.parametrize(
+    ("noise", "slowed"),
+    [("0.3", 50), ("0.6", 1), ("0.6", 50), pytest.param("0.3", 1, marks=pytest.mark.slow)],
+)
 def test_five_processes_of_one_artifact_find_three_percent(noise: str, slowed: int) -> None:
     text = f"5 processes, process {noise}%, draw 0.0%, session 0%"
     assert SIMULATION.power(outcomes(text, slowed, 40 if slowed == 1 else 4)) >= 0.9

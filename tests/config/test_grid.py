@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from hydra import initialize_config_dir
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from sweeper.config.grid import Composed, Composer, OverrideAxis
 from sweeper.config.schema import conf_folder
@@ -26,9 +27,10 @@ class Counting(Composer):
         return super().compose(overrides)
 
 
-@pytest.fixture
-def own(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A user's folder of options."""
+    folder = tmp_path_factory.mktemp("own")
     files = {
         "model/plain": "library: timm\nname: convnext_tiny\nbatch_size: 3\n",
         "model/refers": "library: timm\nname: ${oc.env:HOME}\nbatch_size: "
@@ -40,7 +42,7 @@ def own(tmp_path: Path) -> Path:
         "tuned/reduce-overhead": "a: 2\n",
     }
     for name, text in files.items():
-        path = tmp_path / f"{name}.yaml"
+        path = folder / f"{name}.yaml"
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
     primary = (
@@ -48,21 +50,28 @@ def own(tmp_path: Path) -> Path:
         .read_text()
         .replace("- _self_", "- tuned@compile.options: ${mode}\n  - _self_")
     )
-    (tmp_path / "by_mode.yaml").write_text(primary)
-    return tmp_path
+    (folder / "by_mode.yaml").write_text(primary)
+    return folder
 
 
-@pytest.fixture
-def composer(own: Path, request: pytest.FixtureRequest) -> Iterator[Counting]:
-    """For the command `python -m sweeper`, or with another primary configuration, the fixture's
-    parameter.
+@pytest.fixture(scope="module")
+def loaded(
+    own: Path, request: pytest.FixtureRequest
+) -> Iterator[tuple[ConfigLoaderImpl, DictConfig]]:
+    """What a composer needs, for the command `python -m sweeper` or with another primary
+    configuration, the fixture's parameter.
     """
     primary = getattr(request, "param", "config")
     main, other = (conf_folder(), own) if primary == "config" else (own, conf_folder())
     with initialize_config_dir(version_base="1.3", config_dir=str(main), job_name="test"):
         loader = GlobalHydra.instance().config_loader()
         overrides = [f"hydra.searchpath=[file://{other}]"]
-        yield Counting(loader, loader.load_configuration(primary, overrides, RunMode.RUN))
+        yield loader, loader.load_configuration(primary, overrides, RunMode.RUN)
+
+
+@pytest.fixture
+def composer(loaded: tuple[ConfigLoaderImpl, DictConfig]) -> Counting:
+    return Counting(*loaded)
 
 
 def axes(text: str) -> list[OverrideAxis]:
@@ -79,18 +88,18 @@ def axes(text: str) -> list[OverrideAxis]:
 SAME = {
     "one point": "model=resnet18",
     "no group": "batch_size=1,2",
-    "groups": "model=resnet18,vit_b16,plain mode=default,eager precision=fp32,amp,half",
-    "a value of the "
-    "option": "model=resnet18,vit_b16 model.image_size=32,64 mode=default,reduce-overhead",
+    "groups": "model=resnet18,plain mode=default,eager precision=amp,half",
+    "three options": "model=resnet18,vit_b16,plain",
+    "a value of the option": "model=resnet18,vit_b16 model.image_size=32,64 mode=reduce-overhead",
     "values between "
-    "groups": "batch_size=1,2 model=resnet18,plain compile.scope=model,step mode=default,eager",
-    "interpolation": "model=refers,resnet18 measure.rounds=2,3 measure=quick,trusted",
+    "groups": "batch_size=2 model=resnet18,plain compile.scope=step mode=default,eager",
+    "interpolation": "model=refers,resnet18 measure.rounds=2 measure=quick,trusted",
     "new keys": "model=resnet18,plain ++compile.options.a=1,2 ++compile.options.b.c=x",
     "an experiment": "experiment=cpu_demo model=resnet18,plain precision=fp32,amp",
     "another option's node": "mode=default,reaches_over model=resnet18,plain",
-    "defaults of its own": "model=plain,with_defaults precision=fp32,amp",
-    "defaults of its own, first": "model=with_defaults,plain precision=fp32,amp",
-    "the same value twice": "model=resnet18,resnet18 mode=default,eager",
+    "defaults of its own": "model=plain,with_defaults",
+    "defaults of its own, first": "model=with_defaults,plain",
+    "the same value twice": "model=resnet18,resnet18 mode=eager",
 }
 
 
@@ -126,7 +135,7 @@ def test_options_that_depend_on_others_are_composed_by_hydra(composer: Counting,
     assert composer.composed > len(points) > 3
 
 
-@pytest.mark.parametrize("composer", ["by_mode"], indirect=True)
+@pytest.mark.parametrize("loaded", ["by_mode"], indirect=True)
 def test_defaults_that_name_a_choice_are_composed_by_hydra(composer: Counting) -> None:
     points = list(composer.points(axes("mode=default,reduce-overhead model=resnet18,plain")))
     assert [point.config.compile.options for point in points] == [

@@ -15,10 +15,11 @@ from sweeper.core.libraries import LIBRARIES
 from sweeper.core.trial import CACHED, MODES, Precision, Text, name_variants
 from sweeper.sweep import hydra_app
 
+# those of the named models are in test_catalog
 OPTIONS = sorted(
-    (path.relative_to(conf_folder()).parent.as_posix(), path.stem)
+    (path.parent.name, path.stem)
     for path in conf_folder().glob("*/*.yaml")
-    if path.parent.name != "experiment"
+    if path.parent.name != "experiment" and (path.parent.name != "model" or path.stem in LIBRARIES)
 )
 
 LLAMA = ("model=transformers", "model.name=LlamaForCausalLM", "model.sequence_length=64")

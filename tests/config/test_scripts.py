@@ -22,9 +22,7 @@ Plan = Callable[..., subprocess.CompletedProcess[str]]
 @pytest.fixture
 def plan(run_forked: Run, script: Path) -> Plan:
     """What sweeper plans for overrides, in the folder of the script."""
-    return partial(
-        run_forked, "sweeper", "-m", "model=script", "device=cpu", "sweep=s", "dry_run=true"
-    )
+    return partial(run_forked, "sweeper", "model=script", "device=cpu", "sweep=s", "dry_run=true")
 
 
 @pytest.fixture
@@ -36,6 +34,7 @@ def script(in_empty_folder: Path) -> Path:
 
 def test_arguments_are_typed_as_for_python(plan: Plan) -> None:
     found = plan(
+        "-m",
         "model.path=train.py",
         r"model.args=--lr=1e-3 --name 'two words' --re a\d",
         "mode=default,eager",
@@ -51,7 +50,7 @@ def test_scripts_of_one_file_name_are_told_apart(plan: Plan) -> None:
     for folder in ("old", "new"):
         Path(folder).mkdir()
         (Path(folder) / "train.py").write_text("print(1)\n")
-    found = plan("model.path=old/train.py,./new/train.py,train.py")
+    found = plan("-m", "model.path=old/train.py,./new/train.py,train.py")
     assert found.returncode == OK, found.stderr
     for name in ("old_train.py", "new_train.py", "train.py"):
         assert f" {name}-script-default" in found.stdout
@@ -120,25 +119,33 @@ def test_what_a_script_cannot_have_is_refused(plan: Plan, override: str, said: s
     assert said in found.stderr
 
 
-def test_a_script_takes_what_is_measured_beside_blocks(plan: Plan) -> None:
-    found = plan("model.path=train.py", "measure.clock=step", "measure.energy=true")
+def find_id(found: subprocess.CompletedProcess[str]) -> str:
+    """The id of the one trial of a plan."""
     assert found.returncode == OK, found.stderr
+    (line,) = [line for line in found.stdout.splitlines() if "train.py-script" in line]
+    return line.split()[0]
 
 
-def test_what_starts_a_script_is_part_of_the_trial(plan: Plan) -> None:
-    given = "model.launch=torchrun --nproc-per-node 2"
-    found = [plan("model.path=train.py", *more) for more in ((), (given,))]
-    assert [one.returncode for one in found] == [OK, OK], found[1].stderr
-    assert f"[{given}]" in found[1].stdout
-    ids = {
-        line.split()[0]
-        for one in found
-        for line in one.stdout.splitlines()
-        if "train.py-script" in line
-    }
-    assert len(ids) == 2
-    found = [plan("model.path=train.py", given, "model.trajectory=300")]
-    assert "model.trajectory is for a script in one process" in found[0].stderr
+def test_what_starts_a_script_is_part_of_the_trial_and_its_length_and_clock_are_not(
+    plan: Plan,
+) -> None:
+    launch = "model.launch=torchrun --nproc-per-node 2"
+    plain = plan("model.path=train.py")
+    launched = plan("model.path=train.py", launch)
+    measured = plan(
+        "model.path=train.py",
+        "model.total_steps=10000",
+        "measure.clock=step",
+        "measure.energy=true",
+    )
+    assert f"[{launch}]" in launched.stdout
+    assert find_id(launched) != find_id(plain) == find_id(measured)
+
+
+def test_a_trajectory_is_of_one_process(plan: Plan) -> None:
+    launch = "model.launch=torchrun --nproc-per-node 2"
+    found = plan("model.path=train.py", launch, "model.trajectory=300")
+    assert "model.trajectory is for a script in one process" in found.stderr
 
 
 def test_a_launcher_whose_package_is_missing_is_refused(plan: Plan) -> None:
@@ -155,18 +162,6 @@ def test_a_file_that_python_cannot_read_is_refused(plan: Plan, script: Path) -> 
     found = plan("model.path=train.py")
     assert found.returncode == BAD_INPUT
     assert "model.path=train.py: Python cannot read it" in found.stderr
-
-
-def test_the_length_of_the_training_is_no_part_of_the_trial(plan: Plan) -> None:
-    both = [plan("model.path=train.py", *more) for more in ((), ("model.total_steps=10000",))]
-    assert [found.returncode for found in both] == [OK, OK], both[1].stderr
-    ids = {
-        line.split()[0]
-        for found in both
-        for line in found.stdout.splitlines()
-        if "train.py-script" in line
-    }
-    assert len(ids) == 1
 
 
 @pytest.mark.parametrize(
@@ -237,11 +232,12 @@ sys.exit(main())
     assert arrived == [NASTY] * (2 if "-m" in flags else 1)
 
 
-def test_a_script_alone_is_a_command_and_several_modes_are_a_grid(script: Path) -> None:
+def test_a_script_alone_is_a_command_and_several_modes_are_a_grid(
+    run_forked: Run, script: Path
+) -> None:
     trials = set()
     for words in (["train.py"], ["./train.py", "mode=default,eager", "--", "--lr", "1"]):
-        command = [sys.executable, "-m", "sweeper", "device=cpu", "dry_run=true", *words]
-        found = subprocess.run(command, capture_output=True, text=True, check=False)
+        found = run_forked("sweeper", "device=cpu", "dry_run=true", *words)
         assert found.returncode == OK, found.stderr
         trials |= {line.split()[1] for line in found.stdout.splitlines() if "-script-" in line}
         assert "train.py will run " in found.stdout

@@ -8,7 +8,7 @@ import json
 import shutil
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 from records import make_process, make_record, write_sweep
-from tracking_server import Server, free_port, mlflow_server
+from tracking_server import Server, free_port
 
 from sweeper.core.files import MAX_JSON_BYTES, write_text
 from sweeper.core.record import Record
@@ -59,12 +59,6 @@ def uri(empty_database: Path, tmp_path: Path) -> str:
     (tmp_path / "store").mkdir()
     shutil.copy(empty_database, tmp_path / "store" / "mlflow.db")
     return f"sqlite:///{tmp_path}/store/mlflow.db"
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with mlflow_server(tmp_path_factory.mktemp("server")) as running:
-        yield running
 
 
 def send(
@@ -258,7 +252,7 @@ def test_a_server_that_never_answers_is_one_line_and_exit_2(
 def test_a_server_that_falls_silent_in_the_middle_is_one_line_and_nothing_is_written(
     server: Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    send(server.uri, *RECORDS, sweep="silent")
+    send(server.uri, *RECORDS, sweep="half")
     with ExitStack() as stack:
         monkeypatch.setattr("sweeper.tracking.reader.CALLS_AT_ONCE", 1)
 
@@ -268,7 +262,7 @@ def test_a_server_that_falls_silent_in_the_middle_is_one_line_and_nothing_is_wri
             raise OSError("gone")
 
         monkeypatch.setattr("sweeper.tracking.reader.read_artifact", fall_silent)
-        assert main(["silent", "--tracking-uri", server.uri, "--out", "out"]) == 2
+        assert main(["half", "--tracking-uri", server.uri, "--out", "out"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(server.uri)
     assert not Path("out").exists()

@@ -54,6 +54,7 @@ def _serve() -> None:
     input.
     """
     from hydra.core.override_parser.overrides_parser import OverridesParser
+    from hydra.core.plugins import Plugins
 
     import sweeper.__main__
     import sweeper.config.error_messages
@@ -61,6 +62,7 @@ def _serve() -> None:
 
     # its first text takes the parser longest
     OverridesParser.create().parse_overrides(["+a.b='c d',2", "x/y@z=[1,1e3,{k: v}]", "~t"])
+    Plugins.instance()  # imports all plugins
     gc.freeze()
     assert threading.active_count() == 1, threading.enumerate()
     search_path = os.environ["PYTHONPATH"]

@@ -160,7 +160,11 @@ def test_gpu_that_is_not_there(run_module: Run, tmp_path: Path) -> None:
             ["calling it failed: ", f"{place_in_factories('sys.exit(0)')}: SystemExit: 0"],
             marks=pytest.mark.slow,
         ),
-        (["model=custom", "model.factory=factories:killed_while_built"], ["no answer"]),
+        pytest.param(
+            ["model=custom", "model.factory=factories:killed_while_built"],
+            ["no answer"],
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else None,
 )

@@ -123,7 +123,17 @@ ANSWERS = {
 }
 
 
-@pytest.mark.parametrize("answer", ANSWERS.values(), ids=list(ANSWERS))
+# each is read as another one is
+ALIKE = ("other JSON", "a folder", "a link")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        pytest.param(answer, id=name, marks=[pytest.mark.slow] if name in ALIKE else [])
+        for name, answer in ANSWERS.items()
+    ],
+)
 def test_a_model_that_spoils_the_answer_of_the_check_costs_no_other(
     trials: list[Trial], answer: str, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -38,11 +38,7 @@ SAMPLE = {
         Fault("rename", 10, errno.ENOSPC, lasting=True),
     ],
     "worker": [Fault("mkdir", 4, errno.ENOSPC)],
-    "sync": [
-        Fault("open", 1, errno.EIO),
-        Fault("mkdir", 3, errno.ENOSPC),
-        Fault("write", 3, errno.ENOSPC, lasting=True),
-    ],
+    "sync": [Fault("write", 3, errno.ENOSPC, lasting=True)],
 }
 
 

@@ -206,9 +206,8 @@ def test_sweep_goes_on_when_its_output_is_dead(tmp_path: Path, kind: str) -> Non
     assert (tmp_path / "runs/night/report/report.md").exists()
 
 
-@pytest.mark.parametrize(
-    "seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, MOMENTS))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(MOMENTS))
 def test_interrupted_at_a_random_moment(start: Start, tmp_path: Path, seed: int) -> None:
     moments = random.Random(seed)
     driver = start(*grid(tmp_path, "time.sleep(0.2)"))

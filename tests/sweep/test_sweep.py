@@ -21,9 +21,26 @@ from sweeper.core.record import Record
 pytestmark = pytest.mark.compile
 
 
-def test_grid_ends_with_tables_and_runs_again_without_work(run_module: Run, tmp_path: Path) -> None:
-    command = ["mode=default", "-m", *custom("mlp"), "precision=fp32,amp", "sweep=grid", *FAST]
-    result = run_module("sweeper", *command)
+def test_interrupted_grid_keeps_its_tables_and_is_resumed_and_runs_again_without_work(
+    start: Start, run_module: Run, tmp_path: Path
+) -> None:
+    flag = tmp_path / "go"
+    command = ["mode=default", "-m", *custom("mlp", "waits_for_a_file"), "sweep=grid", *FAST]
+    driver = start(*command, GO=str(flag))
+    while not (tmp_path / "waiting").exists():
+        assert driver.poll() is None
+        time.sleep(0.1)
+    driver.send_signal(signal.SIGINT)
+    output, _ = driver.communicate(timeout=120)
+    assert driver.returncode == 130, output
+    assert {name: record.status for name, record in records(tmp_path, "grid").items()} == {
+        "mlp/fp32": "ok",
+        "waits_for_a_file/fp32": "interrupted",
+    }
+    assert len(rows(tmp_path, "grid", "speedups")) == 2
+
+    flag.touch()
+    result = run_module("sweeper", *command, GO=str(flag))
     assert result.returncode == 0, result.stdout + result.stderr
     assert "\nIn fp32: " in result.stdout
     assert "weighted" not in result.stdout
@@ -32,8 +49,8 @@ def test_grid_ends_with_tables_and_runs_again_without_work(run_module: Run, tmp_
     assert len(rows(tmp_path, "grid", "speedups")) == 2
     assert rows(tmp_path, "grid", "failures") == []
     (total,) = [row for row in rows(tmp_path, "grid", "summary") if row["family"] == "all"]
-    assert (total["models"], total["passed"]) == ("1", "1")
-    assert float(total["weighted"]) > 0
+    assert (total["models"], total["passed"]) == ("2", "2")
+    assert float(total["geomean_fp32"]) > 0
     before = {path: path.read_bytes() for path in (tmp_path / "runs/grid").glob("*/record.json")}
 
     again = run_module("sweeper", *command)
@@ -44,7 +61,7 @@ def test_grid_ends_with_tables_and_runs_again_without_work(run_module: Run, tmp_
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "\n  measure.rounds: 2 -> 3\n" in refused.stderr
     invocations = json.loads((tmp_path / "runs/grid/sweep.json").read_text())["invocations"]
-    assert [len(item["plan"]) for item in invocations] == [2, 0]
+    assert [len(item["plan"]) for item in invocations] == [2, 1, 0]
 
     from mlflow.tracking import MlflowClient
 
@@ -112,30 +129,6 @@ def test_kill_9_of_a_worker_from_outside_is_one_crashed_row(start: Start, tmp_pa
     statuses = {name: record.status for name, record in records(tmp_path, "killed").items()}
     assert statuses == {"hangs/fp32": "crashed", "mlp/fp32": "ok"}
     assert "SIGKILL" in str(records(tmp_path, "killed")["hangs/fp32"].message)
-
-
-def test_interrupt_writes_tables_and_exits_130_and_resume_finishes(
-    start: Start, run_module: Run, tmp_path: Path
-) -> None:
-    flag = tmp_path / "go"
-    arguments = ["-m", *custom("mlp", "waits_for_a_file"), "sweep=stopped", "tracking=none", *FAST]
-    driver = start(*arguments, GO=str(flag))
-    while not (tmp_path / "waiting").exists():
-        assert driver.poll() is None
-        time.sleep(0.1)
-    driver.send_signal(signal.SIGINT)
-    output, _ = driver.communicate(timeout=120)
-    assert driver.returncode == 130, output
-    assert {name: record.status for name, record in records(tmp_path, "stopped").items()} == {
-        "mlp/fp32": "ok",
-        "waits_for_a_file/fp32": "interrupted",
-    }
-    assert len(rows(tmp_path, "stopped", "speedups")) == 2
-
-    flag.touch()
-    result = run_module("sweeper", *arguments, GO=str(flag))
-    assert result.returncode == 0, result.stdout + result.stderr
-    assert {record.status for record in records(tmp_path, "stopped").values()} == {"ok"}
 
 
 @pytest.mark.slow

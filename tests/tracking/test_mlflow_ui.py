@@ -197,6 +197,7 @@ def test_link_with_a_filter_shows_the_trials_that_gained(browser: Chrome, pages:
     wait_for(browser, "night", QUICK.label, gone=SLOW.label)
 
 
+@pytest.mark.slow
 def test_page_of_a_trial_shows_metrics_params_tags_and_its_sweep(
     browser: Chrome, pages: str
 ) -> None:

@@ -20,7 +20,7 @@ from unittest import mock
 
 import pytest
 from records import make_process, make_record, make_script, make_trial, write_sweep
-from tracking_server import Server, free_port, mlflow_server
+from tracking_server import Server, free_port
 
 from sweeper import sync
 from sweeper.analysis.derive import derive
@@ -40,12 +40,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("in_empty_folder", "fresh_environment")
 RUNS = Path("runs")
 ENVIRONMENT_OF_CODE = {**os.environ, "PYTHONPATH": str(Path(sync.__file__).parent.parent)}
-
-
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    with mlflow_server(tmp_path_factory.mktemp("server")) as running:
-        yield running
 
 
 def client_of(uri: str) -> MlflowClient:

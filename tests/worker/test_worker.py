@@ -78,23 +78,33 @@ def test_inductor_generates_code_and_counts_one_graph(tmp_path) -> None:
     assert list((tmp_path / "inductor").glob("**/*.cpp"))
 
 
-@pytest.mark.parametrize("workload", ["train", "inference"])
+PRECISIONS = {
+    "fp32": Precision(),
+    "tf32": Precision(tf32=True),
+    "amp": Precision(autocast="auto", grad_scaler=True),
+    "amp_fp16": Precision(autocast="float16", grad_scaler=True),
+    "bf16": Precision(parameters="bfloat16"),
+}
+
+
 @pytest.mark.parametrize(
-    "precision",
+    ("workload", "precision"),
     [
-        Precision(),
-        Precision(tf32=True),
-        Precision(autocast="auto", grad_scaler=True),
-        Precision(autocast="float16", grad_scaler=True),
-        Precision(parameters="bfloat16"),
+        *(("train", name) for name in PRECISIONS),
+        ("inference", "amp_fp16"),
+        *(
+            pytest.param("inference", name, marks=pytest.mark.slow)
+            for name in PRECISIONS
+            if name != "amp_fp16"
+        ),
     ],
-    ids=["fp32", "tf32", "amp", "amp_fp16", "bf16"],
 )
-def test_every_precision_runs(workload: str, precision: Precision) -> None:
-    outcome, _ = run(custom("mlp", workload=workload, precision=precision))
+def test_every_precision_runs(workload: str, precision: str) -> None:
+    asked = PRECISIONS[precision]
+    outcome, _ = run(custom("mlp", workload=workload, precision=asked))
     assert outcome.status == "ok", outcome.message
     settings = outcome.diagnostics.settings  # type: ignore[union-attr]
-    expected = {"auto": "bfloat16", "float16": "float16", None: None}[precision.autocast]
+    expected = {"auto": "bfloat16", "float16": "float16", None: None}[asked.autocast]
     assert settings["autocast"] == expected
     assert settings["grad_scaler"] == (expected == "float16" and workload == "train")
 
@@ -117,7 +127,11 @@ def test_every_optimizer_runs_under_both_scopes(optimizer: str, scope: str) -> N
 # states of each, with SGD four changes and a momentum of each.
 @pytest.mark.parametrize(
     ("scope", "optimizer", "tensors"),
-    [("loss", "adam", 8), ("optimizer", "adam", 24), ("optimizer", "sgd", 16)],
+    [
+        ("loss", "adam", 8),
+        ("optimizer", "adam", 24),
+        pytest.param("optimizer", "sgd", 16, marks=pytest.mark.slow),
+    ],
 )
 def test_part_of_the_step_is_compiled_alone_and_judged(
     scope: str, optimizer: str, tensors: int
@@ -493,7 +507,7 @@ def test_failure_after_the_rounds_keeps_what_was_measured(
     assert outcome.process.phases_s["measuring"] > 0
 
 
-@pytest.mark.parametrize("autocast", [None, "float16"])
+@pytest.mark.parametrize("autocast", [None, pytest.param("float16", marks=pytest.mark.slow)])
 def test_training_that_diverges_while_it_warms_up_does_so_in_eager_alone(
     monkeypatch: pytest.MonkeyPatch, autocast: str | None
 ) -> None:

@@ -149,8 +149,15 @@ def head(browser: Chrome, title: str) -> Any:
     )
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (WIDE, "light"),
+        (NARROW, "dark"),
+        pytest.param(WIDE, "dark", marks=pytest.mark.slow),
+        pytest.param(NARROW, "light", marks=pytest.mark.slow),
+    ],
+)
 def test_every_figure_is_drawn_and_the_page_does_not_scroll_sideways(
     browser: Chrome, report: str, width: int, scheme: str
 ) -> None:
@@ -168,7 +175,7 @@ def test_every_figure_is_drawn_and_the_page_does_not_scroll_sideways(
     assert light == (scheme == "light")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
 def test_squares_of_the_legend_look_like_their_bars_and_unlike_each_other(
     browser: Chrome, report: str, scheme: str
 ) -> None:

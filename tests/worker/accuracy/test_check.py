@@ -42,7 +42,12 @@ def accuracy_of(outcome: Outcome) -> Accuracy:
         ("mask_of_infinity", {}, "gradient"),
         ("hook_on_a_parameter", {}, "gradient of first.weight"),
         ("buffer_not_updated", {}, "change of buffer norm.running_"),
-        ("buffer_not_updated", {"precision": AMP}, "change of buffer norm.running_"),
+        pytest.param(
+            "buffer_not_updated",
+            {"precision": AMP},
+            "change of buffer norm.running_",
+            marks=pytest.mark.slow,
+        ),
         ("input_not_written", {}, "change of input 0"),
         ("second_batch_alone", {}, ""),
         ("largest_size_alone_is_right", {"vary": {"batch_size": [2, 4]}}, ""),
@@ -487,7 +492,11 @@ def test_wrong_result_is_seen_through_half_precision_and_a_compiled_step() -> No
 
 
 @pytest.mark.parametrize(
-    ("name", "passed"), [("factories:mlp", True), ("wrong_models:right_zero_init", None)]
+    ("name", "passed"),
+    [
+        ("factories:mlp", True),
+        pytest.param("wrong_models:right_zero_init", None, marks=pytest.mark.slow),
+    ],
 )
 def test_program_that_holds_its_weights_is_judged_as_built(name: str, passed: bool | None) -> None:
     trial = custom(

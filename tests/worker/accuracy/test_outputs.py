@@ -41,7 +41,14 @@ FIELDS = {
 }
 
 
-@pytest.mark.parametrize("name", FIELDS)
+# each is compared as another one is
+ALIKE = ("attribute_of_a_list", "wider_whole_numbers", "mask", "largest")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else []) for name in FIELDS],
+)
 def test_every_part_of_an_output_is_compared_in_training(name: str) -> None:
     right, _ = run(trial_of(name))
     assert (right.status, passed(right)) == ("ok", True), right
@@ -59,8 +66,18 @@ STATES = {
 }
 
 
-@pytest.mark.parametrize("workload", ["train", "inference"])
-@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize(
+    ("name", "workload"),
+    [
+        *((name, "train") for name in STATES),
+        ("buffer", "inference"),
+        *(
+            pytest.param(name, "inference", marks=pytest.mark.slow)
+            for name in STATES
+            if name != "buffer"
+        ),
+    ],
+)
 def test_state_that_forward_changes_is_compared(name: str, workload: str) -> None:
     right, _ = run(trial_of(name, workload=workload))
     assert (right.status, passed(right)) == ("ok", True), right
@@ -77,7 +94,10 @@ def test_tensor_that_each_step_puts_in_an_attribute_is_compared() -> None:
     assert "change of attribute last" in str(wrong.message)
 
 
-@pytest.mark.parametrize("precision", [Precision(), Precision(autocast="bfloat16")])
+@pytest.mark.parametrize(
+    "precision",
+    [Precision(), pytest.param(Precision(autocast="bfloat16"), marks=pytest.mark.slow)],
+)
 def test_argmax_of_a_near_tie_may_be_either(precision: Precision) -> None:
     right, _ = run(trial_of("shown_ties", precision=precision))
     assert (right.status, passed(right)) == ("ok", True), right

@@ -120,7 +120,6 @@ def test_collector_is_off_in_the_blocks_of_a_round_and_on_again_after_them(clock
         )
     )
     assert between == [True, True]
-    gc.unfreeze()
     steps = 2 + 2  # untimed ones and those of the block
     arms = ["eager"] * steps + ["compiled"] * 2 * steps + ["eager"] * steps
     assert seen == [(arm, False) for arm in arms]
@@ -154,7 +153,6 @@ def test_collector_is_on_after_a_step_that_fails() -> None:
     failing = Arm("compiled", fail, eager=True)
     with pytest.raises(RuntimeError, match="something else"):
         complete(measure_rounds(bench, (ARM, failing), 2, Measure(), monitor, rounds.append))
-    gc.unfreeze()
     assert gc.isenabled()
 
 
@@ -176,7 +174,6 @@ def test_rounds_end_within_half_a_pair_of_their_limit(
     monitor, timed = RoundMonitor(torch.device("cpu")), list[Timed]()
     measure = Measure(rounds_s=limit_s)
     complete(measure_rounds(bench, arms, 1, measure, monitor, timed.append))
-    gc.unfreeze()
     assert len(timed) == rounds
 
 
@@ -196,7 +193,6 @@ def run_disturbed(
     monitor, timed = RoundMonitor(torch.device("cpu")), list[Timed]()
     monitor.rounds_again = again
     complete(measure_rounds(bench, arms, 1, Measure(rounds_s=rounds_s), monitor, timed.append))
-    gc.unfreeze()
     return monitor, timed
 
 
@@ -240,7 +236,6 @@ def test_which_order_begins_is_drawn_for_each_process() -> None:
         orders = [item.round.order for item in rounds]
         assert sorted(orders) == ["AB", "BA"]
         first.add(orders[0])
-    gc.unfreeze()
     assert first == {"AB", "BA"}
 
 
@@ -271,7 +266,6 @@ def test_results_of_timed_steps_are_alike(
     steps = measure_rounds(bench, arms, 2, measure, monitor, lambda _: None)
     with nullcontext() if right else pytest.raises(MismatchError, match="while they were timed"):
         complete(steps)
-    gc.unfreeze()
 
 
 def test_a_loss_that_jumps_near_its_minimum_is_alike() -> None:
@@ -284,7 +278,6 @@ def test_a_loss_that_jumps_near_its_minimum_is_alike() -> None:
     )
     bench, monitor = ModelBench((Batch(),), torch.device("cpu")), RoundMonitor(torch.device("cpu"))
     complete(measure_rounds(bench, arms, 2, Measure(rounds=4), monitor, lambda _: None))
-    gc.unfreeze()
 
 
 def iter_blocks(losses: list[float]) -> Iterator[torch.Tensor]:

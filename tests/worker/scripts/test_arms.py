@@ -123,7 +123,7 @@ def make_net_with_a_hook(number: int) -> nn.Module:
         (make_sequence, (1, 0)),
         (make_net_of_one_class, (1, 0)),
         (make_net_of_its_own_class, (9, 0)),
-        (make_net_with_a_hook, (9, 0)),
+        pytest.param(make_net_with_a_hook, (9, 0), marks=pytest.mark.slow),
     ],
 )
 def test_nine_modules_are_compiled_as_by_hand(
