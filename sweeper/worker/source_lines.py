@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from sweeper.core.record import TORCH_NN
 from sweeper.core.text import clean_text
 
-from .failures import Failure, describe_error
+from .failures import Failure, describe_error, read_text
 
 if TYPE_CHECKING:
     import torch
@@ -91,7 +91,7 @@ def describe_in_script(error: BaseException) -> str:
     where = find_own_line(error)
     if isinstance(error, Failure) or not where:
         return describe_error(error)
-    if OVERWRITTEN in str(error):
+    if OVERWRITTEN in read_text(error):
         return (
             f"{where} reads a tensor that the script has kept from an earlier step, and a CUDA "
             "graph has overwritten it since; keep a copy, e.g. loss.detach().clone(), or take "
