@@ -54,7 +54,9 @@ def read_leaves(name: str, value: object) -> Leaves:
 def _describe(leaf: Any) -> str | None:
     """The format of a number and the value of everything else that can be compared; else None."""
     if isinstance(leaf, torch.Tensor):
-        return f"{leaf.dtype} {leaf.layout}".replace("torch.", "").removesuffix(" strided")
+        text = f"{leaf.dtype} {leaf.layout}".replace("torch.", "").removesuffix(" strided")
+        is_plain = type(leaf) in (torch.Tensor, torch.nn.Parameter)
+        return text if is_plain else f"{text} {type(leaf).__name__}"
     if isinstance(leaf, type):
         return f"{leaf.__module__}.{leaf.__qualname__}"
     if isinstance(leaf, (set, frozenset)):

@@ -36,6 +36,7 @@ FIELDS = {
     "text": "output.kind is 'other' in the compiled step, and 'fourier' in eager",
     "python_number": "100 % of the numbers in output.count are not eager's",
     "shorter_format": "output.signs is float16 in the compiled step, and float32 in eager",
+    "subclass": "output.rows is float32 in the compiled step, and float32 Marked in eager",
     "wider_whole_numbers": "output.codes is int64 in the compiled step, and int8 in eager",
     "mask": "of the numbers in output.mask are not eager's",
     "tokens": "100 % of the numbers in output.ids are not eager's",
