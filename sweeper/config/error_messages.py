@@ -11,7 +11,7 @@ from hydra.errors import HydraException, MissingConfigException
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
-from sweeper.core.errors import nearest
+from sweeper.core.errors import ConfigError, nearest
 
 from .reference import list_keys, list_options, read_keys
 from .schema import conf_folder
@@ -51,6 +51,8 @@ def explain(error: Exception) -> str:
     """Return the few lines that a user needs of an exception raised while the configuration is
     read.
     """
+    if isinstance(error, ConfigError):
+        return str(error)
     if isinstance(error, MissingConfigException):
         return _explain_option(error)
     if isinstance(error, YAMLError):

@@ -30,6 +30,7 @@ from sweeper.execution import processes
 TIMEOUT_S = 300
 NOTE_S = 15  # between two notes that the process still runs
 MAX_NAME_BYTES = 10_000
+MAX_PROBLEMS = 10  # that a message names
 
 
 class _NoAnswerError(Exception):
@@ -64,7 +65,9 @@ def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> 
         problems += [prefix + problem for problem in found.problems]
         notes += found.notes
     if problems:
-        raise ConfigError("\n".join(problems[:10]))
+        left = len(problems) - MAX_PROBLEMS
+        more = [f"and {left} more"] if left > 0 else []
+        raise ConfigError("\n".join(problems[:MAX_PROBLEMS] + more))
     return list(dict.fromkeys(notes))
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.protocol import NOTHING, Job, LeaseGrant, LeaseRequest, Message, encode
-from sweeper.core.system.pipes import open_standard_streams
+from sweeper.core.system.pipes import flush_output, open_standard_streams
 from sweeper.core.system.process_group import adopt_orphans
 
 from .inspection import trace
@@ -68,8 +68,7 @@ def main() -> None:
     )
     lease = Lease(ask) if has_driver else Lease()
     outcome = run(job, slot, say, lease, _choose_task(arguments, job))
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_output()
     say(outcome)
     # Interpreter and CUDA teardown take seconds and nothing is left to lose.
     os._exit(0 if outcome.status == "ok" else 1)

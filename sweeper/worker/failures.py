@@ -2,12 +2,12 @@
 exception. `sweeper.core.record` declares the statuses.
 """
 
-import traceback
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
 
 from sweeper.core.record import EAGER_PHASES
+from sweeper.core.system.pipes import log_error
 
 # CUDA, the CPU, cuBLAS and cuDNN
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
@@ -77,7 +77,7 @@ def try_reading(reading: Callable[[], T]) -> T | Missing:
     except Failure:
         raise
     except Exception as error:  # noqa: BLE001  # models and libraries raise anything, here in steps of our own making
-        traceback.print_exc()
+        log_error(error)
         return Missing(describe_error(error))
 
 
@@ -88,11 +88,11 @@ def try_steps(steps: Generator[None, None, T]) -> Generator[None, None, T | Miss
     except Failure:
         raise
     except Exception as error:  # noqa: BLE001  # as above
-        traceback.print_exc()
+        log_error(error)
         return Missing(describe_error(error))
 
 
-def choose_status(error: Exception, phase: str) -> str:
+def choose_status(error: BaseException, phase: str) -> str:
     """The status of a trial that ended with an exception in a phase."""
     if isinstance(error, Failure):
         return error.status
@@ -107,15 +107,25 @@ def describe_error(error: BaseException) -> str:
     """The first lines of an error, after its type unless it is a `Failure`, whose status says as
     much.
     """
-    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    lines = [line for line in read_text(error).strip().splitlines() if line.strip()]
     text = "\n".join(lines[:MESSAGE_LINES])
     if not (isinstance(error, Failure) and text):
         text = f"{type(error).__name__}: {text}"
     return text[:MESSAGE_LENGTH]
 
 
-def is_out_of_memory(error: Exception) -> bool:
+def read_text(error: BaseException) -> str:
+    """The text of an error, whose class may be a user's own."""
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # a user's method may raise anything
+        return "its text could not be made"
+
+
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether the device or the host had too little memory, in the words of any library."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":  # torch's
         return True
-    return isinstance(error, RuntimeError) and any(text in str(error) for text in OUT_OF_MEMORY)
+    return isinstance(error, RuntimeError) and any(
+        text in read_text(error) for text in OUT_OF_MEMORY
+    )

@@ -5,8 +5,6 @@ Nothing here needs torch: a worker that leads the runs of a script does without.
 
 from __future__ import annotations
 
-import sys
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from sweeper.core.protocol import Job, Outcome, Phase
 from sweeper.core.record import Diagnostics, Process
 from sweeper.core.serialization import Json
+from sweeper.core.system.pipes import log_error, write_log
 
 from .failures import choose_status
 from .lease import Lease
@@ -79,7 +78,7 @@ class ProcessLog:
 
     def note(self, text: str) -> None:
         """Say what goes on in the phase, to whoever watches the sweep and in the log."""
-        print(text, file=sys.stderr, flush=True)
+        write_log(f"{text}\n")
         self.say(Phase(self.phase, text))
 
     def add(self, **values: Any) -> None:
@@ -104,8 +103,8 @@ def run(
     log = ProcessLog(say, Process(slot.index, slot.draw, slot.cold), lease, slot)
     try:
         task(job, log)
-    except Exception as error:  # noqa: BLE001  # the one place where anything at all becomes a status
-        traceback.print_exc()
+    except BaseException as error:  # noqa: BLE001  # the one place where anything at all becomes a status
+        log_error(error)
         status = choose_status(error, log.phase)
         return log.outcome(status, log.phase, describe_in_script(error))
     return log.outcome("ok")

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from sweeper.core.record import TORCH_NN
+from sweeper.core.text import clean_text
 
-from .failures import Failure, describe_error
+from .failures import Failure, describe_error, read_text
 
 if TYPE_CHECKING:
     import torch
@@ -57,9 +58,10 @@ def name_place(name: str, line: int | None) -> str:
 
 
 def name_class(module: torch.nn.Module) -> str:
-    """The class of a module, with `torch.nn.` where it is torch's own."""
+    """The class of a module, with `torch.nn.` where it is torch's own, as a record keeps it."""
     kind = type(getattr(module, "_orig_mod", module))
-    return f"{TORCH_NN}{kind.__name__}" if kind.__module__.startswith(TORCH_NN) else kind.__name__
+    name = clean_text(kind.__name__)
+    return f"{TORCH_NN}{name}" if kind.__module__.startswith(TORCH_NN) else name
 
 
 def name_call(name: str, line: str) -> str:
@@ -89,7 +91,7 @@ def describe_in_script(error: BaseException) -> str:
     where = find_own_line(error)
     if isinstance(error, Failure) or not where:
         return describe_error(error)
-    if OVERWRITTEN in str(error):
+    if OVERWRITTEN in read_text(error):
         return (
             f"{where} reads a tensor that the script has kept from an earlier step, and a CUDA "
             "graph has overwritten it since; keep a copy, e.g. loss.detach().clone(), or take "

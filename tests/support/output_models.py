@@ -29,6 +29,10 @@ class Listed(list):
     """A list with an attribute of its own."""
 
 
+class Marked(torch.Tensor):
+    """A subclass without an operation of its own."""
+
+
 class Named(dict):
     def __getattr__(self, name):
         return self[name]
@@ -83,6 +87,11 @@ def give_python_number(x, wrong):
 def give_shorter_format(x, wrong):
     # every value is exact in both
     return {"hidden": x, "signs": x.sign().half() if wrong else x.sign()}
+
+
+def give_subclass(x, wrong):
+    rows = x.detach().sin()
+    return {"hidden": x, "rows": rows if wrong else rows.as_subclass(Marked)}
 
 
 def give_wider_whole_numbers(x, wrong):

@@ -14,9 +14,12 @@ import pytest
 import torch
 from checkout import SEARCH_PATH, place_in_factories
 
+from sweeper.config.error_messages import explain
 from sweeper.core.errors import ConfigError
+from sweeper.core.protocol import Preflight
 from sweeper.core.system.gpus import Device
 from sweeper.core.trial import Compile, Labels, Model, Trial
+from sweeper.sweep import preflight
 from sweeper.sweep.preflight import require_runnable
 
 pytestmark = pytest.mark.compile
@@ -39,6 +42,18 @@ def problems(folder: Path, *trials: Trial) -> list[str]:
 
 def trial_of(model: Model, **changes: object) -> Trial:
     return replace(Trial(model, 4, Labels(model.name, "fp32"), device="cpu"), **changes)
+
+
+@pytest.mark.parametrize(("num", "last"), [(10, "problem 9"), (12, "and 2 more")])
+def test_a_message_names_ten_problems_and_counts_the_rest(
+    num: int, last: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Preflight(tuple(f"problem {number}" for number in range(num)), ())
+    monkeypatch.setattr(preflight, "_ask", lambda *_: found)
+    with pytest.raises(ConfigError) as raised:
+        require_runnable([trial_of(RESNET18)], Device(None), inspect=False)
+    shown = explain(raised.value).splitlines()
+    assert (shown[:10], shown[-1]) == ([*found.problems[:10]], last)
 
 
 @pytest.mark.parametrize(
@@ -69,6 +84,10 @@ def trial_of(model: Model, **changes: object) -> Trial:
         (
             Model("custom", "factories:leaves"),
             ["calling it failed: ", f"{place_in_factories('sys.exit(0)')}: SystemExit: 0"],
+        ),
+        (
+            Model("custom", "factories:stops"),
+            [f"{place_in_factories('raise Stop')}: Stop: its text could not be made"],
         ),
     ],
     ids=lambda value: value.name if isinstance(value, Model) else None,

@@ -1,8 +1,25 @@
 from __future__ import annotations
 
-import pytest
+import io
+import sys
+from typing import TextIO
 
+import factories
+import pytest
+from records import make_trial
+
+from sweeper.core.protocol import Job
+from sweeper.core.settings import Measure
+from sweeper.core.system.pipes import flush_output
 from sweeper.worker.failures import MismatchError, UnavailableError, describe_error
+from sweeper.worker.lease import Lease
+from sweeper.worker.process_log import ProcessLog, ProcessSlot, run
+
+
+def closed() -> TextIO:
+    stream = io.StringIO()
+    stream.close()
+    return stream
 
 
 @pytest.mark.parametrize(
@@ -17,3 +34,37 @@ from sweeper.worker.failures import MismatchError, UnavailableError, describe_er
 )
 def test_our_own_errors_do_without_their_class(error: Exception, message: str) -> None:
     assert describe_error(error) == message
+
+
+@pytest.mark.parametrize("stream", [None, closed()], ids=["none", "closed"])
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RuntimeError("no data"), "RuntimeError: no data"),
+        (SystemExit(3), "SystemExit: 3"),
+        (KeyboardInterrupt(), "KeyboardInterrupt: "),
+        (factories.Stop(), "Stop: its text could not be made"),
+    ],
+)
+def test_whatever_a_models_code_raises_and_makes_of_its_streams_is_a_status(
+    error: BaseException,
+    message: str,
+    stream: TextIO | None,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def task(_job: Job, log: ProcessLog) -> None:
+        monkeypatch.setattr(sys, "stdout", stream)
+        monkeypatch.setattr(sys, "stderr", stream)
+        log.announce("building")
+        log.note("still building")
+        raise error
+
+    slot, job = ProcessSlot(), Job(make_trial(), Measure())
+    outcome = run(job, slot, lambda _phase: None, Lease(), task)
+    flush_output()
+    assert (outcome.status, outcome.phase) == ("eager_error", "building")
+    assert str(outcome.message).endswith(message)
+    logged = capfd.readouterr().err
+    assert logged.startswith("still building\nTraceback")
+    assert type(error).__name__ in logged

@@ -5,6 +5,7 @@ terminal has gone.
 import io
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
@@ -95,6 +96,28 @@ def outlive_output(*names: str) -> None:
         lasting = make(raw, stream.encoding, stream.errors, line_buffering=by_line)
         setattr(sys, name, lasting)
         setattr(sys, f"__{name}__", lasting)
+
+
+def flush_output() -> None:
+    """Write what is in the buffers of standard output and error, as far as a model's code has left
+    them open.
+    """
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # None, full, closed
+            stream.flush()
+
+
+def write_log(text: str) -> None:
+    """Write to the descriptor of standard error, which is the log of a worker, whatever a model's
+    code has made of `sys.stderr`.
+    """
+    with suppress(OSError):
+        os.write(2, text.encode(errors="backslashreplace"))
+
+
+def log_error(error: BaseException) -> None:
+    """Write the traceback of an error, as `write_log` does."""
+    write_log("".join(traceback.format_exception(error)))
 
 
 class _CleanStream(io.TextIOWrapper):

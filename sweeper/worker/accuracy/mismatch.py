@@ -29,7 +29,7 @@ def describe_mismatch(accuracy: Accuracy) -> str:
     if accuracy.too_small:
         return f"{accuracy.worst} has less than a third of the size that it has in eager"
     if accuracy.compiled_error is None:
-        return f"{accuracy.worst} has NaN or infinity where {accuracy.reference} has none"
+        return f"{accuracy.worst} differs from {accuracy.reference} in NaN or infinity"
     if accuracy.bound is not None and accuracy.compiled_error > accuracy.bound:
         errors = (accuracy.compiled_error, accuracy.eager_error, accuracy.bound)
         error, eager_error, bound = (_divide(value, accuracy.size) for value in errors)

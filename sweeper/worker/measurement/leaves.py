@@ -54,15 +54,28 @@ def read_leaves(name: str, value: object) -> Leaves:
 def _describe(leaf: Any) -> str | None:
     """The format of a number and the value of everything else that can be compared; else None."""
     if isinstance(leaf, torch.Tensor):
-        return f"{leaf.dtype} {leaf.layout}".replace("torch.", "").removesuffix(" strided")
+        text = f"{leaf.dtype} {leaf.layout}".replace("torch.", "").removesuffix(" strided")
+        is_plain = type(leaf) in (torch.Tensor, torch.nn.Parameter)
+        return text if is_plain else f"{text} {type(leaf).__name__}"
     if isinstance(leaf, type):
         return f"{leaf.__module__}.{leaf.__qualname__}"
     if isinstance(leaf, (set, frozenset)):
-        texts = [repr(item) if isinstance(item, NUMBERS) else _describe(item) for item in leaf]
+        texts = [_describe_member(item) for item in leaf]
         return None if None in texts else repr(sorted(map(str, texts)))
     if _read_number(leaf) is not None:
         return "number of numpy" if type(leaf).__module__ == "numpy" else type(leaf).__name__
     return repr(leaf) if isinstance(leaf, (*TEXTS, int)) else None
+
+
+def _describe_member(item: Any) -> str | None:
+    """The value of what stands in a set; None for tensors too, since no place says which of them to
+    compare.
+    """
+    if isinstance(item, NUMBERS):
+        return repr(item)
+    if isinstance(item, torch.Tensor) or _read_number(item) is not None:
+        return None
+    return _describe(item)
 
 
 def _read_number(leaf: Any) -> torch.Tensor | None:

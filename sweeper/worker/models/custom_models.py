@@ -57,7 +57,7 @@ def examine(trial: Trial) -> Examined:
             returned = factory(trial.batch_size, torch.device(trial.device))
         except torch.OutOfMemoryError:
             return Examined()  # that is what the trial is for: it has a status
-        except (Exception, SystemExit) as error:  # noqa: BLE001  # a user's factory may do anything, that is the answer
+        except BaseException as error:  # noqa: BLE001  # a user's factory may do anything, that is the answer
             return Examined(
                 [f"model.factory={name}: calling it failed: {describe_in_script(error)}"]
             )
@@ -98,7 +98,7 @@ def find_factory(name: str) -> Callable[[int, torch.device], Any]:
         raise ValueError(f"model.factory={name}: write package.module:function")
     try:
         module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # a user's module may do anything
+    except BaseException as error:  # a user's module may do anything
         why = describe_in_script(error)
         raise ValueError(f"model.factory={name}: cannot import {module_name}: {why}") from error
     factory = getattr(module, function, None)

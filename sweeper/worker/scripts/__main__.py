@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import NoReturn
 from sweeper.core.protocol import Job, Message, encode
 from sweeper.core.record import EAGER_PHASES, Process, RankRun, ScriptRun
 from sweeper.core.serialization import from_json, to_json
+from sweeper.core.system.pipes import flush_output, log_error
 from sweeper.worker import failures
 from sweeper.worker.lease import Lease
 from sweeper.worker.measurement.bench import Steps
@@ -53,7 +53,7 @@ def explain_exit(error: SystemExit, begin: int) -> str:
     """
     text = f"the script ended with the message: {error.code}"
     if isinstance(error.code, int):
-        sys.stderr.flush()
+        flush_output()
         text = f"the script ended with exit code {error.code}{describe_last_line(begin)}"
     return ": ".join(filter(None, (find_own_line(error), text)))
 
@@ -81,8 +81,7 @@ def main() -> None:
     with Patches() as patches:
         script = WatchedScript(job, log, patches, ranks)
         script.run(arguments.which, known, say)
-    sys.stdout.flush()
-    sys.stderr.flush()
+    flush_output()
     if script.failed and ranks.size > 1:
         sys.exit(1)  # the launcher ends the other ranks, which may wait for this one
 
@@ -121,7 +120,7 @@ class WatchedScript:
         own_calls = self._switch.calls.begin(patches)
         self._switch.begin()
 
-        def end(error: Exception | None) -> None:
+        def end(error: BaseException | None) -> None:
             self._switch.stop()
             patches.undo(own_calls)
             if error is None:
@@ -137,7 +136,7 @@ class WatchedScript:
             say(log.outcome(status, log.phase, describe_in_script(error)))
             if self._ranks.size > 1:
                 time.sleep(OTHERS_S)
-            traceback.print_exception(error)
+            log_error(error)
 
         loop.begin(self._run_phases(which, known), end)
         os.register_at_fork(after_in_child=loop.stop)  # a child's steps are not the script's
@@ -155,7 +154,7 @@ class WatchedScript:
             if error.code not in (None, 0):
                 status = "eager_error" if log.phase in EAGER_PHASES else "runtime_error"
                 loop.finish(failures.Failure(explain_exit(error, before), status))
-        except Exception as error:  # noqa: BLE001  # whatever a script raises is the result
+        except BaseException as error:  # noqa: BLE001  # whatever a script raises is the result
             loop.finish(error)
         loop.finish()
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy
 import pytest
+import torch
 from worker_runs import custom, flags, private_cache, run
 
 from sweeper.core.protocol import Outcome
 from sweeper.core.trial import Model, Precision, Trial
+from sweeper.worker.measurement.leaves import read_leaves
 
 pytestmark = pytest.mark.compile
 assert private_cache  # a fixture that every test here uses
@@ -33,6 +36,7 @@ FIELDS = {
     "text": "output.kind is 'other' in the compiled step, and 'fourier' in eager",
     "python_number": "100 % of the numbers in output.count are not eager's",
     "shorter_format": "output.signs is float16 in the compiled step, and float32 in eager",
+    "subclass": "output.rows is float32 in the compiled step, and float32 Marked in eager",
     "wider_whole_numbers": "output.codes is int64 in the compiled step, and int8 in eager",
     "mask": "of the numbers in output.mask are not eager's",
     "tokens": "100 % of the numbers in output.ids are not eager's",
@@ -130,6 +134,13 @@ def test_whole_numbers_of_a_random_step_are_compared_where_no_seed_changes_them(
     wrong, _ = run(trial_of("random_with_wrong_ids", batch_size=64))
     assert wrong.status == "accuracy_mismatch", wrong
     assert "100 % of the numbers in output.ids are not eager's" in str(wrong.message)
+
+
+@pytest.mark.parametrize("member", [torch.ones(2), numpy.int64(3), frozenset({torch.ones(2)})])
+def test_a_set_with_a_tensor_or_an_array_is_not_looked_into(member: object) -> None:
+    plain = {1, "b", torch.int8, frozenset({2.5})}
+    assert read_leaves("output", {"tags": plain}).unseen == []
+    assert read_leaves("output", {"tags": {*plain, member}}).unseen == ["output.tags (set)"]
 
 
 def test_part_that_is_not_looked_into_leaves_the_trial_unverified() -> None:

@@ -170,13 +170,14 @@ def outputs(*values: float) -> list:
 
 
 def test_infinity_that_is_meant_has_to_be_there() -> None:
+    from sweeper.worker.accuracy.mismatch import describe_mismatch
+
     right = judge(outputs(1.0, -math.inf), outputs(1.0, -math.inf), outputs(1.0, -math.inf))
     assert (right.passed, right.elements) == (True, 1)
     for other in (1.0, math.inf, math.nan):
-        assert (
-            judge(outputs(1.0, -math.inf), outputs(1.0, -math.inf), outputs(1.0, other)).passed
-            is False
-        )
+        found = judge(outputs(1.0, -math.inf), outputs(1.0, -math.inf), outputs(1.0, other))
+        assert found.passed is False
+        assert describe_mismatch(found) == "output differs from float64 in NaN or infinity"
 
 
 @pytest.mark.parametrize(

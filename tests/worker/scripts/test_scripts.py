@@ -303,6 +303,10 @@ ENDINGS = {
     ),
     "os.kill(os.getpid(), signal.SIGKILL)": ("eager_error", "was killed by SIGKILL"),
     "steps(10); raise ValueError('no batch left')": ("eager_error", "ValueError: no batch left"),
+    "sys.stderr = None; steps(10); raise KeyboardInterrupt('no')": (
+        "eager_error",
+        "train.py:12: KeyboardInterrupt: no",
+    ),
     "steps(40); os._exit(5)": ("crashed", "ended its process with exit code 5"),
     "import torch.multiprocessing as m; m.spawn(print, nprocs=2)": (
         "unavailable",

@@ -7,10 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from checkout import ROOT
 
+from sweeper.core.text import clean_text
 from sweeper.worker.failures import EagerError
-from sweeper.worker.source_lines import describe_in_script, name_place
+from sweeper.worker.source_lines import describe_in_script, name_class, name_place
 
 SCRIPT = """import torch
 def take(losses):
@@ -86,3 +88,8 @@ def test_libraries_of_another_layer_are_no_part_of_the_script(tmp_path: Path, la
         check=False,
     )
     assert result.stdout == "[False, False, True]\n", result.stderr
+
+
+def test_a_class_has_the_name_that_a_record_keeps() -> None:
+    kind = type("\x1b[31mNet\u202e", (torch.nn.Linear,), {})
+    assert name_class(kind(1, 1)) == clean_text(kind.__name__) == "Net\ufffd"

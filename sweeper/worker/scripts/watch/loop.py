@@ -42,7 +42,7 @@ LATE_WATCHED = 32  # steps that a fast loop is watched for, as an optimizer may 
 MAX_WATCH_S = 2.0  # after which a slow loop is watched no longer than it has to be
 WATCHED_PER_FIRST = 4  # times the steps before its first one, in which an optimizer steps again
 MAX_SINCE_LAST = 64  # steps of other optimizers, before it is decided anew
-OnEnd = Callable[[Exception | None], None]
+OnEnd = Callable[[BaseException | None], None]
 
 
 class Loop:
@@ -165,7 +165,7 @@ class Loop:
         steps = self.num_watched + self.num_steps
         return f"{steps} {'step was' if steps == 1 else 'steps were'} seen, and more are needed"
 
-    def finish(self, error: Exception | None = None) -> None:
+    def finish(self, error: BaseException | None = None) -> None:
         """The script has ended by itself, or with an error: its phases hear it, and what it has is
         kept.
         """
