@@ -17,10 +17,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from sweeper.core.protocol import Job, Message, encode
+from sweeper.core.protocol import Job, Message
 from sweeper.core.record import EAGER_PHASES, Process, RankRun, ScriptRun
 from sweeper.core.serialization import from_json, to_json
 from sweeper.worker import failures
+from sweeper.worker.children import open_answer
 from sweeper.worker.lease import Lease
 from sweeper.worker.measurement.bench import Steps
 from sweeper.worker.monitoring import environment, host_monitor, torch_flags
@@ -74,7 +75,7 @@ def main() -> None:
         host_monitor.own_sessions |= {*launched.sessions}
         say: Callable[[Message], None] = launched.say
     else:
-        say = _open_pipe(arguments.answer_fd)
+        say = open_answer(arguments.answer_fd)
     job = Job.loads(arguments.trial.read_text())
     log = ProcessLog(say, Process(0, 0, cold=False), Lease())
     known = LoopFacts(**json.loads(arguments.known))
@@ -85,19 +86,6 @@ def main() -> None:
     sys.stderr.flush()
     if script.failed and ranks.size > 1:
         sys.exit(1)  # the launcher ends the other ranks, which may wait for this one
-
-
-def _open_pipe(descriptor: int) -> Callable[[Message], None]:
-    answer = os.fdopen(descriptor, "w")
-    os.set_inheritable(descriptor, False)
-    # or nobody sees the end
-    os.register_at_fork(after_in_child=lambda: os.close(descriptor))
-
-    def say(message: Message) -> None:
-        answer.write(encode(message))
-        answer.flush()
-
-    return say
 
 
 class WatchedScript:
