@@ -168,8 +168,9 @@ def _graph_breaks() -> Iterator[GraphBreak]:
     placed: Counter[tuple[str, str | None]] = Counter()
     for item in graph_break_reasons:
         place = None
-        if item.user_stack:  # the innermost frame of the user's code
-            place = f"{item.user_stack[-1].filename}:{item.user_stack[-1].lineno}"
+        for frame in item.user_stack or ():  # the innermost one that a user could change
+            if not frame.filename.endswith("contextlib.py"):
+                place = f"{frame.filename}:{frame.lineno}"
         placed[_first_line(item.reason), place] += 1
     breaks = [GraphBreak(*at, count) for at, count in sorted(placed.items(), key=str)]
     if not breaks:

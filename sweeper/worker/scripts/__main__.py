@@ -19,7 +19,6 @@ from typing import NoReturn
 
 from sweeper.core.protocol import Job, Message
 from sweeper.core.record import EAGER_PHASES, Process, RankRun, ScriptRun
-from sweeper.core.serialization import from_json, to_json
 from sweeper.worker import failures
 from sweeper.worker.children import open_answer
 from sweeper.worker.lease import Lease
@@ -171,9 +170,9 @@ class WatchedScript:
         if self._ranks.size == 1 or done is None:
             return
         own = RankRun(done.graphs or 0, done.recompiles or 0)
-        ranks = [from_json(RankRun, one) for one in self._ranks.share("end", to_json(own))]
+        ranks = tuple(self._ranks.share("end", own))
         script = self._log.process.script or ScriptRun()
-        self._log.add(script=replace(script, ranks=tuple(ranks)))
+        self._log.add(script=replace(script, ranks=ranks))
 
     def _refuse(self, reason: str) -> NoReturn:
         self._loop.finish(

@@ -177,12 +177,13 @@ torch.distributed.init_process_group("gloo")
 rank = torch.distributed.get_rank()
 class Net(torch.nn.Linear):
     def forward(self, values): return super().forward(values).relu()
-module = torch.nn.parallel.DistributedDataParallel(Net(8, 8))
+DDP = torch.nn.parallel.DistributedDataParallel
+module = DDP(Net(8, 8))
 optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
 def steps(count, size=4):
     for _ in range(count):
         optimizer.zero_grad()
-        module(torch.ones(size, 8)).sum().backward()
+        (module(torch.full((size, 8), 1.0 + rank)) - 1).square().sum().backward()
         optimizer.step()
 """
 
@@ -234,8 +235,10 @@ def test_steps_of_two_ranks_are_compared(tmp_path: Path) -> None:
     rounds = [item for item in process.rounds if item.void != OTHERS_BUSY]
     assert [(item.order, item.void) for item in rounds] == [("AB", None), ("BA", None)]
     assert process.accuracy is not None
-    assert process.accuracy.unverified == "the script trains in several processes"
-    assert script.modules == ("torch.nn.DistributedDataParallel",)
+    assert process.accuracy.passed is True, process.accuracy.unverified
+    assert script.modules == ("Net in DistributedDataParallel",)
+    assert found.diagnostics is not None
+    assert found.diagnostics.graph_breaks == ()  # none in DistributedDataParallel itself
     assert [(rank.graphs, rank.recompiles) for rank in script.ranks] == [(1, 0), (1, 0)]
     assert script.rank_spread is not None
     assert (script.rank_spread.eager or 0.0) >= 0
@@ -263,6 +266,41 @@ LIVES = {
         "rank 1: .*train.py",
     ),
 }
+
+COMPILE = """
+def backend(graph, _): return lambda *values: wrong(graph, values)
+module = DDP(torch.compile(Net(8, 8), backend=backend))
+optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
+steps(10**6)
+"""
+WRONG = {
+    # its own output, whose gradients reach all ranks
+    "def wrong(graph, values): return [one * (1 + rank) for one in graph(*values)]": (
+        r"rank 1: output is off by 100 % .* \(as built, unseen batch\)"
+    ),
+    # what it sends to the others
+    "def wrong(graph, values):\n"
+    "    factor = 1 + (rank and module.require_backward_grad_sync)\n"
+    "    return [one * factor for one in graph(*values)]": (
+        r"gradient of \S+ is off by .* \(reduced over the ranks\)"
+    ),
+    # nothing: each rank trains for itself from then on
+    "def wrong(graph, values):\n"
+    "    module.require_backward_grad_sync = False\n"
+    "    return graph(*values)": (
+        r"rank 1: module\.\S+ has other values than in rank 0 after compiled steps"
+    ),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.compile
+@pytest.mark.parametrize("code", WRONG)
+def test_a_wrong_step_of_one_rank_is_a_mismatch(code: str, tmp_path: Path) -> None:
+    found = run_steps(code + COMPILE, tmp_path)
+    assert isinstance(found, Outcome)
+    assert found.status == "accuracy_mismatch", found.message
+    assert re.match(WRONG[code], found.message or ""), found.message
 
 
 @pytest.mark.slow
