@@ -24,6 +24,8 @@ from .backends import FallbackLog, find_compiler
 from .wrapped_backend import WrappedBackend
 
 REASON_LENGTH = 300
+# files that stand in for Python: a break in them is one of who calls them
+OF_PYTHON = ("contextlib.py", "torch/_dynamo/polyfills/")
 NO_GRAPH = {  # by scope, why there is none; else a model that Dynamo could not read
     "optimizer": "no graph of the optimizer's step reached the backend: everything ran eager. "
     "Dynamo leaves a fused optimizer alone (optimizer.impl=fused, or adam with a gradient scaler); "
@@ -169,7 +171,7 @@ def _graph_breaks() -> Iterator[GraphBreak]:
     for item in graph_break_reasons:
         place = None
         for frame in item.user_stack or ():  # the innermost one that a user could change
-            if not frame.filename.endswith("contextlib.py"):
+            if not any(part in frame.filename for part in OF_PYTHON):
                 place = f"{frame.filename}:{frame.lineno}"
         placed[_first_line(item.reason), place] += 1
     breaks = [GraphBreak(*at, count) for at, count in sorted(placed.items(), key=str)]

@@ -29,7 +29,14 @@ from sweeper.worker.accuracy.verdict import severity
 from sweeper.worker.compilation.compiler import Function
 from sweeper.worker.failures import Missing, try_reading
 from sweeper.worker.measurement.bench import Arm, ModelBench
-from sweeper.worker.measurement.capture import Keep, OutputCapture, StepTensors, name_gradients
+from sweeper.worker.measurement.capture import (
+    HOST,
+    Keep,
+    Named,
+    OutputCapture,
+    StepTensors,
+    name_gradients,
+)
 from sweeper.worker.measurement.step import Numerics, make_training_step
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch, OwnLossOrMean, copy_batch, weighted_mean_of_floats
@@ -173,19 +180,21 @@ def _judge_reduction(judged: JudgedModule, wrapper: DistributedDataParallel) -> 
     check, module = AccuracyCheck(judged), wrapper.module
     tolerance = rule.choose_tolerance(judged.trial, module)
 
-    def take_gradients(arm: Arm) -> dict[str, torch.Tensor]:
+    def take_gradients(arm: Arm) -> Named:
         check.restore()
         judged.bench.run_on(arm, copy_batch(judged.built.unseen))
-        return Keep(judged.device, torch.float64).copy(name_gradients(module))
+        return name_gradients(module)
 
     def judge(arm: Arm) -> Accuracy:
         with wrapper.no_sync():
-            own, means = take_gradients(arm), {}
-        reduced = take_gradients(arm)
+            own = Keep().copy(take_gradients(arm))
+        reduced, means = dict(take_gradients(arm)), {}
         for name, tensor in reduced.items():
-            means[name] = own.get(name, torch.zeros_like(tensor))
-            torch.distributed.all_reduce(means[name], group=wrapper.process_group)
-            means[name] /= wrapper.process_group.size()
+            mean = torch.zeros_like(tensor, dtype=torch.float64)
+            if name in own:  # another rank may have it alone
+                mean += own[name].to(mean)
+            torch.distributed.all_reduce(mean, group=wrapper.process_group)
+            means[name] = mean.to(HOST) / wrapper.process_group.size()
         reference = StepTensors(means, "float64")
         same = rule.compare(means.items(), reference)
         bounds = rule.set_bounds(reference, (same,), None, tolerance)

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from checkout import ROOT
 from processes import assert_gone
-from script_runs import MEASURE, SCRIPTS, make_trial, read_script, run_worker
+from script_runs import MEASURE, SCRIPTS, find, make_trial, read_script, run_worker
 
 from sweeper.core.protocol import Job, Message, Outcome, Phase
 from sweeper.core.record import OTHERS_BUSY, Process, Record
@@ -301,6 +301,38 @@ def test_a_wrong_step_of_one_rank_is_a_mismatch(code: str, tmp_path: Path) -> No
     assert isinstance(found, Outcome)
     assert found.status == "accuracy_mismatch", found.message
     assert re.match(WRONG[code], found.message or ""), found.message
+
+
+TRAPS = {
+    "module = torch.compile(module, backend='aot_eager')\nsteps(10**6)": (
+        "torch.compile DistributedDataParallel at ",
+        "graph breaks in DistributedDataParallel itself",
+    ),
+    # as a wrapper does that is bound to what it has copied
+    """
+class Task(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body = torch.compile(Net(8, 8), backend="aot_eager")
+        self.head = torch.compile(torch.nn.Linear(8, 8), backend="aot_eager")
+        self.last = self.head._orig_mod
+    def forward(self, values): return self.last(self.body(values))
+module = DDP(Task())
+optimizer = torch.optim.SGD(module.parameters(), lr=1e-3)
+steps(10**6)
+""": ("compiled, but called past the compiler: torch.nn.Linear",),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.compile
+@pytest.mark.parametrize("code", TRAPS)
+def test_what_two_processes_do_beside_the_compiler_is_named(code: str, tmp_path: Path) -> None:
+    found = run_steps(code, tmp_path)
+    assert isinstance(found, Outcome)
+    assert found.status == "ok", found.message
+    said = find(make_launched("train.py"), found)
+    assert not [one for one in TRAPS[code] if one not in said], said
 
 
 @pytest.mark.slow
