@@ -345,6 +345,8 @@ class ScriptRun:
     # how much longer a block took in the slowest rank than in the fastest, as a share; the median
     # over blocks
     rank_spread: Amounts | None = None
+    # a rank, and a parameter that had other values there than in rank 0 after eager steps
+    apart: str | None = None
 
     def __post_init__(self) -> None:
         if self.called_at and len(self.called_at) != len(self.modules):

@@ -24,6 +24,7 @@ from .trials import find_varying, show_axes
 MANY_SHAPES = 8
 OF_WRAPPER = "torch/nn/parallel/distributed.py"
 SPLIT = "DDPOptimizer"  # begins torch's reason for a graph that ends with a bucket of DDP
+MIN_EVALUATIONS = 3  # in each loop, before their times are compared
 NOTABLE_WAIT = 0.1  # share of the loop's time
 
 
@@ -200,8 +201,11 @@ class ScriptAnswer:
             )
         if loop and loop.evaluations and loop.untrained == 0:
             yield "evaluation ran eager: it calls nothing that is compiled"
-        elif loop and seen.loop_eager and loop.evaluation_s and seen.loop_eager.evaluation_s:
-            yield f"evaluation gains {ratio(seen.loop_eager.evaluation_s / loop.evaluation_s)}x"
+        elif loop and seen.loop_eager and not loop.recompiles:
+            eager_s, compiled_s = seen.loop_eager.evaluation_s, loop.evaluation_s
+            count = min(loop.evaluations, seen.loop_eager.evaluations)
+            if eager_s and compiled_s and count >= MIN_EVALUATIONS:
+                yield f"evaluation gains {ratio(eager_s / compiled_s)}x, by {count} in each arm"
         if seen.num_shapes > 1:
             advice = ""
             if seen.num_shapes > MANY_SHAPES and seen.pad_to:
@@ -256,6 +260,8 @@ def _describe_ranks(seen: ScriptRun) -> Iterator[str]:
         f"it trains in {len(seen.ranks)} processes, and a step takes as long as in the slowest "
         f"rank: {spread} longer than in the fastest"
     )
+    if seen.apart:
+        yield f"the ranks train apart, in eager too: {seen.apart} has other values than in rank 0"
     if len(set(seen.ranks)) > 1:
         counts = [
             f"rank {number} {rank.graphs} graphs and {rank.recompiles} recompilations"

@@ -139,7 +139,7 @@ def check_modules(
         together = [
             _judge_reduction(JudgedModule(job, device, module, compiled, calls), module)
             for module, compiled in wrappers
-            if (calls := recorded[module])
+            if all(ranks.share("recorded", bool(calls := recorded[module])))
         ]
         for module in recorded:
             for part in module.modules():

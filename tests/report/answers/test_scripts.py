@@ -277,28 +277,30 @@ def test_the_line_to_change_is_inside_or_outside_the_wrapper(
 
 
 @pytest.mark.parametrize(
-    ("untrained", "said"),
+    ("evaluations", "untrained", "said"),
     [
-        (0, "evaluation ran eager: it calls nothing that is compiled"),
-        (16, "evaluation gains 1.50x"),
-        (None, "evaluation gains 1.50x"),
+        (1, 0, ["evaluation ran eager: it calls nothing that is compiled"]),
+        (3, 16, ["evaluation gains 1.50x, by 3 in each arm"]),
+        (3, None, ["evaluation gains 1.50x, by 3 in each arm"]),
+        (2, 16, []),
+        (0, 0, []),
     ],
 )
 def test_an_evaluation_has_a_speedup_of_its_own(
-    read: Read, untrained: int | None, said: str
+    read: Read, evaluations: int, untrained: int | None, said: list[str]
 ) -> None:
     record = make_trained(None, 0.08)
     seen = record.processes[0].script or ScriptRun()
     assert seen.loop_eager is not None
     assert seen.loop_compiled is not None
-    found = {"evaluations": 2, "untrained": untrained}
+    found = {"evaluations": evaluations, "untrained": untrained}
     script = replace(
         seen,
         loop_eager=replace(seen.loop_eager, evaluation_s=0.3, **found),
         loop_compiled=replace(seen.loop_compiled, evaluation_s=0.2, **found),
     )
     answer = read(replace(record, processes=(replace(record.processes[0], script=script),)))
-    assert [one for one in answer.findings if one.startswith("evaluation")] == [said]
+    assert [one for one in answer.findings if one.startswith("evaluation")] == said
 
 
 @pytest.mark.parametrize(
