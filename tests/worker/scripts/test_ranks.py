@@ -21,7 +21,7 @@ from script_runs import MEASURE, SCRIPTS, find, make_trial, read_script, run_wor
 
 from sweeper.core.protocol import Job, Message, Outcome, Phase
 from sweeper.core.record import OTHERS_BUSY, Process, Record
-from sweeper.core.trial import Trial
+from sweeper.core.trial import Compile, Trial
 from sweeper.worker.children import run_child
 from sweeper.worker.lease import Lease
 from sweeper.worker.process_log import ProcessLog
@@ -189,17 +189,19 @@ def steps(count, size=4):
 """
 
 
-def make_launched(path: str, processes: int = 2) -> Trial:
+def make_launched(path: str, wrapper: str = "inside") -> Trial:
     trial = make_trial(path)
-    arguments = {"launch": f"torchrun --nproc-per-node {processes}"}
-    return replace(trial, model=replace(trial.model, arguments=arguments))
+    model = replace(trial.model, arguments={"launch": "torchrun --nproc-per-node 2"})
+    return replace(trial, model=model, compile=Compile(wrapper=wrapper))
 
 
-def run_steps(code: str, folder: Path, limit_s: float = 200.0) -> Outcome | int:
+def run_steps(
+    code: str, folder: Path, limit_s: float = 200.0, wrapper: str = "inside"
+) -> Outcome | int:
     """Run a script's steps in two ranks, without a worker around."""
     (folder / "train.py").write_text(TRAIN + code)
     job = folder / "trial.json"
-    trial = make_launched(str(folder / "train.py"))
+    trial = make_launched(str(folder / "train.py"), wrapper)
     job.write_text(Job(trial, replace(MEASURE, timeout_s=8 * 2.0)).dumps())
     command = [sys.executable, "-m", "sweeper.worker.scripts.launcher", str(job), "steps"]
     log = ProcessLog(lambda _: None, Process(0, 0, cold=True), Lease())
@@ -267,6 +269,19 @@ LIVES = {
         "rank 1: .*train.py",
     ),
 }
+
+
+@pytest.mark.slow
+@pytest.mark.compile
+def test_the_wrapper_may_be_compiled_from_outside(tmp_path: Path) -> None:
+    found = run_steps("steps(10**6)", tmp_path, wrapper="outside")
+    assert isinstance(found, Outcome)
+    assert found.status == "ok", found.message
+    assert found.process is not None
+    assert found.process.accuracy is not None
+    assert found.process.accuracy.passed is True, found.process.accuracy.unverified
+    assert "graph breaks in DistributedDataParallel itself" in find(make_trial("t"), found)
+
 
 COMPILE = """
 def backend(graph, _): return lambda *values: wrong(graph, values)
