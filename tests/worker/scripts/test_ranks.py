@@ -210,7 +210,7 @@ def run_steps(
 
 STARTS = """
 other = subprocess.Popen(["sleep", "600"], start_new_session=True)
-for pid in (os.getpid(), other.pid): os.write(2, f"started {pid}\n".encode())  # at once: both print
+for pid in (os.getpid(), other.pid): os.write(2, f"started {pid}\\n".encode())  # at once: both do
 """
 
 
