@@ -38,6 +38,8 @@ STATUSES = (
     "oom", "timeout", "crashed", "unavailable", "interrupted",
 )  # fmt: skip
 TORCH_NN = "torch.nn."  # begins the names of torch's own classes among a script's modules
+WRAPPER = "DistributedDataParallel"
+IN_WRAPPER = f" in {WRAPPER}"  # ends the names of modules that are wrapped in it
 # Left out of the denominator of a pass rate: the compiler is not to blame.
 NOT_JUDGED = ("eager_error", "unavailable", "interrupted")
 # A rerun may change these: a machine, a time limit or a user ended the trial, not its code.
@@ -232,6 +234,10 @@ class LoopRun:
     # whether evaluations, saved files or epochs are missing in this time, or occur less often than
     # in eager's
     left_out: bool = False
+    # calls of its modules without gradients while it was timed; None: not counted
+    untrained: Count | None = None
+    # wall seconds of an evaluation; None: there was none while the loop was timed
+    evaluation_s: Seconds | None = None
 
     @property
     def loader_share(self) -> float | None:
@@ -339,6 +345,8 @@ class ScriptRun:
     # how much longer a block took in the slowest rank than in the fastest, as a share; the median
     # over blocks
     rank_spread: Amounts | None = None
+    # a rank, and a parameter that had other values there than in rank 0 after eager steps
+    apart: str | None = None
 
     def __post_init__(self) -> None:
         if self.called_at and len(self.called_at) != len(self.modules):

@@ -147,6 +147,9 @@ class Compile:
     memory_budget: float | None = None
     # true: Inductor's kernels round to half precision wherever eager does
     precision_casts: bool = False
+    # of a script that wraps its module for several processes. inside: the module in
+    # DistributedDataParallel is compiled, and each block of fully_shard; outside: the wrapper
+    wrapper: str = axis("inside", choices=("inside", "outside"))
 
     @property
     def has_optimizer(self) -> bool:

@@ -7,11 +7,11 @@ import selectors
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 
-from sweeper.core.protocol import Outcome, Phase, decode
+from sweeper.core.protocol import Message, Outcome, Phase, decode, encode
 from sweeper.core.record import HostState
 from sweeper.core.system.orphans import WholeGroup
 from sweeper.core.system.process_group import ProcessGroup
@@ -20,6 +20,20 @@ from .process_log import ProcessLog
 
 POLL_S = 0.5  # of looking whether a child has ended without closing its pipe
 CLEAN_UP_S = 10.0  # for what a child does at its end, before its process group is killed
+
+
+def open_answer(descriptor: int) -> Callable[[Message], None]:
+    """Open the pipe on which a child answers: what it gets is a message of the protocol."""
+    answer = os.fdopen(descriptor, "w")
+    os.set_inheritable(descriptor, False)
+    # or nobody sees the end
+    os.register_at_fork(after_in_child=lambda: os.close(descriptor))
+
+    def say(message: Message) -> None:
+        answer.write(encode(message))
+        answer.flush()
+
+    return say
 
 
 def run_child(command: Sequence[str], log: ProcessLog, deadline: float) -> Outcome | int:

@@ -9,9 +9,9 @@ import sys
 import sysconfig
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from sweeper.core.record import TORCH_NN
+from sweeper.core.record import IN_WRAPPER, TORCH_NN, WRAPPER
 from sweeper.core.text import clean_text
 
 from .failures import Failure, describe_error, read_text
@@ -58,8 +58,14 @@ def name_place(name: str, line: int | None) -> str:
 
 
 def name_class(module: torch.nn.Module) -> str:
-    """The class of a module, with `torch.nn.` where it is torch's own, as a record keeps it."""
-    kind = type(getattr(module, "_orig_mod", module))
+    """The class of a module as a record keeps it, with `torch.nn.` where it is torch's own, e.g.
+    `Net in DistributedDataParallel`.
+    """
+    module = getattr(module, "_orig_mod", module)
+    kind = type(module)
+    if kind.__name__ == WRAPPER:
+        inner: Any = module.module
+        return f"{name_class(inner)}{IN_WRAPPER}"
     name = clean_text(kind.__name__)
     return f"{TORCH_NN}{name}" if kind.__module__.startswith(TORCH_NN) else name
 

@@ -6,15 +6,19 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from checkout import ROOT
 
+from sweeper.analysis.derive import derive
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.protocol import Job, Outcome, Phase, decode
-from sweeper.core.record import ScriptRun
+from sweeper.core.record import Record, ScriptRun
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Labels, Model, Trial
+from sweeper.loading.entries import Entry
+from sweeper.report.answers.scripts import ScriptAnswer
 
 SCRIPTS = ROOT / "tests" / "scripts"
 MEASURE = Measure(processes=1, rounds=2, rounds_s=0.3, block_s=0.01, warmup_s=0.5)
@@ -95,3 +99,15 @@ def read_script(outcome: Outcome) -> ScriptRun:
     assert outcome.process is not None
     assert outcome.process.script is not None
     return outcome.process.script
+
+
+def make_entry(trial: Trial, outcome: Outcome) -> Entry:
+    processes = (outcome.process,) if outcome.process else ()
+    record = Record(trial.id, "s", trial.label, outcome.status, trial=trial, processes=processes)
+    record = replace(record, diagnostics=outcome.diagnostics)
+    return Entry(record, derive(record), Path("t"), trial.variant)
+
+
+def find(trial: Trial, outcome: Outcome) -> str:
+    """What the report says of the script, and the message of a failure."""
+    return "; ".join([*ScriptAnswer(make_entry(trial, outcome)).findings, outcome.message or ""])

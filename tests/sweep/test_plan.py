@@ -40,6 +40,7 @@ def test_same_experiment_runs_once_and_that_is_said(trial: Trial) -> None:
         {"compile": Compile(memory_budget=0.5), "workload": "inference"},
         {"compile": Compile(memory_budget=0.5, scope="optimizer")},
         {"compile": Compile(memory_budget=0.5), "backend": "cudagraphs"},
+        {"compile": Compile(wrapper="outside")},
         {"compile": Compile(precision_casts=True), "backend": "aot_eager"},
         {"compile": Compile(precision_casts=True), "backend": "one_of_mine"},
     ],

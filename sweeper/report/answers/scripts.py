@@ -10,7 +10,7 @@ from functools import cached_property
 from sweeper.analysis.derive import predict_loop_speedup
 from sweeper.analysis.gains import MIN_GAIN
 from sweeper.analysis.stats import ratio_of
-from sweeper.core.record import TORCH_NN, CompileCall, PerArm, ScriptRun
+from sweeper.core.record import IN_WRAPPER, TORCH_NN, WRAPPER, CompileCall, PerArm, ScriptRun
 from sweeper.core.serialization import drop_defaults
 from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import duration, figure, join, percent, prefix, ratio
@@ -22,7 +22,9 @@ from .trials import find_varying, show_axes
 
 # torch compiles a frame for so many shapes that differ in more than one size, then runs it eager.
 MANY_SHAPES = 8
+OF_WRAPPER = "torch/nn/parallel/distributed.py"
 SPLIT = "DDPOptimizer"  # begins torch's reason for a graph that ends with a bucket of DDP
+MIN_EVALUATIONS = 3  # in each loop, before their times are compared
 NOTABLE_WAIT = 0.1  # share of the loop's time
 
 
@@ -154,11 +156,15 @@ class ScriptAnswer:
         # `compile` of a class of torch's own compiles nothing: Dynamo skips its frames.
         own: list[str] = []
         of_torch: list[str] = []
-        for name, place in zip(self.seen.modules, self.seen.called_at, strict=True):
+        for module, place in zip(self.seen.modules, self.seen.called_at, strict=True):
+            name = module
+            if module.endswith(IN_WRAPPER) and trial.compile.wrapper == "outside":
+                name = f"{TORCH_NN}{WRAPPER}"
             named = f"the {name} that {place} calls"
             (of_torch if name.startswith(TORCH_NN) else own).append(named)
         usual = {"mode": "default", "backend": "inductor"}
         measured = {"mode": trial.mode, "backend": trial.backend, **drop_defaults(trial.compile)}
+        measured.pop("wrapper", None)
         unusual = [
             f"{name}={value!r}" for name, value in measured.items() if value != usual.get(name)
         ]
@@ -193,6 +199,13 @@ class ScriptAnswer:
                 "evaluations, saved files or ends of epochs are not in the loop's time, or not as "
                 "often in both arms"
             )
+        if loop and loop.evaluations and loop.untrained == 0:
+            yield "evaluation ran eager: it calls nothing that is compiled"
+        elif loop and seen.loop_eager and not loop.recompiles:
+            eager_s, compiled_s = seen.loop_eager.evaluation_s, loop.evaluation_s
+            count = min(loop.evaluations, seen.loop_eager.evaluations)
+            if eager_s and compiled_s and count >= MIN_EVALUATIONS:
+                yield f"evaluation gains {ratio(eager_s / compiled_s)}x, by {count} in each arm"
         if seen.num_shapes > 1:
             advice = ""
             if seen.num_shapes > MANY_SHAPES and seen.pad_to:
@@ -205,8 +218,14 @@ class ScriptAnswer:
         breaks = diagnostics.graph_breaks if diagnostics else ()
         splits = [item for item in breaks if item.reason.startswith(SPLIT)]
         places = dict.fromkeys(item.where for item in breaks if item.where and item not in splits)
-        if places:
-            yield f"graph breaks at {', '.join(places)}"
+        own = [place for place in places if OF_WRAPPER not in place]
+        if len(own) < len(places):
+            yield (
+                f"graph breaks in {WRAPPER} itself, which the script cannot mend: what is compiled "
+                "inside the wrapper has none of them"
+            )
+        if own:
+            yield f"graph breaks at {', '.join(own)}"
         if loop and loop.batches > 1:
             yield f"{loop.batches:.2g} batches per step"
         if splits:
@@ -241,6 +260,8 @@ def _describe_ranks(seen: ScriptRun) -> Iterator[str]:
         f"it trains in {len(seen.ranks)} processes, and a step takes as long as in the slowest "
         f"rank: {spread} longer than in the fastest"
     )
+    if seen.apart:
+        yield f"the ranks train apart, in eager too: {seen.apart} has other values than in rank 0"
     if len(set(seen.ranks)) > 1:
         counts = [
             f"rank {number} {rank.graphs} graphs and {rank.recompiles} recompilations"

@@ -6,10 +6,10 @@ from sweeper.core.record import Accuracy, PerArm
 from sweeper.worker.failures import MismatchError
 
 
-def require_right(accuracy: Accuracy) -> None:
-    """Raise MismatchError for a step that failed the check."""
+def require_right(accuracy: Accuracy, where: str = "") -> None:
+    """Raise MismatchError for a step that failed the check, with where that was."""
     if accuracy.passed is False:
-        raise MismatchError(f"{describe_mismatch(accuracy)} ({accuracy.case})")
+        raise MismatchError(f"{where}{describe_mismatch(accuracy)} ({accuracy.case})")
 
 
 def describe_mismatch(accuracy: Accuracy) -> str:

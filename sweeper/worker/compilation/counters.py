@@ -24,6 +24,8 @@ from .backends import FallbackLog, find_compiler
 from .wrapped_backend import WrappedBackend
 
 REASON_LENGTH = 300
+# files that stand in for Python: a break in them is one of who calls them
+OF_PYTHON = ("contextlib.py", "torch/_dynamo/polyfills/")
 NO_GRAPH = {  # by scope, why there is none; else a model that Dynamo could not read
     "optimizer": "no graph of the optimizer's step reached the backend: everything ran eager. "
     "Dynamo leaves a fused optimizer alone (optimizer.impl=fused, or adam with a gradient scaler); "
@@ -168,8 +170,9 @@ def _graph_breaks() -> Iterator[GraphBreak]:
     placed: Counter[tuple[str, str | None]] = Counter()
     for item in graph_break_reasons:
         place = None
-        if item.user_stack:  # the innermost frame of the user's code
-            place = f"{item.user_stack[-1].filename}:{item.user_stack[-1].lineno}"
+        for frame in item.user_stack or ():  # the innermost one that a user could change
+            if not any(part in frame.filename for part in OF_PYTHON):
+                place = f"{frame.filename}:{frame.lineno}"
         placed[_first_line(item.reason), place] += 1
     breaks = [GraphBreak(*at, count) for at, count in sorted(placed.items(), key=str)]
     if not breaks:

@@ -243,7 +243,7 @@ def run_reference(
             del output
             if loss is not None:
                 loss.backward()  # type: ignore[no-untyped-call]
-                copies |= keep.copy(_name_gradients(module))
+                copies |= keep.copy(name_gradients(module))
             if optimizer is not None:
                 optimizer.step()
         copies |= keep.copy(changes.name())
@@ -310,7 +310,7 @@ def capture_step(
         assert isinstance(returned, torch.Tensor)
         named.append((LOSS, returned))
         capture.texts[LOSS] = str(returned.dtype).removeprefix("torch.")
-        for name, tensor in _name_gradients(module):
+        for name, tensor in name_gradients(module):
             named.append((name, tensor / factor if factor != 1.0 else tensor))
     else:
         named += [*capture.read(returned), *changes.name_parameters()]
@@ -326,7 +326,8 @@ def _detach(leaves: Leaves) -> Named:
     return [(name, to_reals(tensor.detach())) for name, tensor in leaves.tensors]
 
 
-def _name_gradients(module: torch.nn.Module) -> Named:
+def name_gradients(module: torch.nn.Module) -> Named:
+    """Name the gradients that the parameters have."""
     for name, parameter in module.named_parameters():
         if parameter.grad is not None:
             yield f"{GRADIENT}{name}", to_reals(parameter.grad.detach())

@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from sweeper.core.protocol import Job, Message, encode
+from sweeper.core.protocol import Job, Message
 from sweeper.core.record import EAGER_PHASES, Process, RankRun, ScriptRun
-from sweeper.core.serialization import from_json, to_json
 from sweeper.core.system.pipes import flush_output, log_error
 from sweeper.worker import failures
+from sweeper.worker.children import open_answer
 from sweeper.worker.lease import Lease
 from sweeper.worker.measurement.bench import Steps
 from sweeper.worker.monitoring import environment, host_monitor, torch_flags
@@ -74,7 +74,7 @@ def main() -> None:
         host_monitor.own_sessions |= {*launched.sessions}
         say: Callable[[Message], None] = launched.say
     else:
-        say = _open_pipe(arguments.answer_fd)
+        say = open_answer(arguments.answer_fd)
     job = Job.loads(arguments.trial.read_text())
     log = ProcessLog(say, Process(0, 0, cold=False), Lease())
     known = LoopFacts(**json.loads(arguments.known))
@@ -84,19 +84,6 @@ def main() -> None:
     flush_output()
     if script.failed and ranks.size > 1:
         sys.exit(1)  # the launcher ends the other ranks, which may wait for this one
-
-
-def _open_pipe(descriptor: int) -> Callable[[Message], None]:
-    answer = os.fdopen(descriptor, "w")
-    os.set_inheritable(descriptor, False)
-    # or nobody sees the end
-    os.register_at_fork(after_in_child=lambda: os.close(descriptor))
-
-    def say(message: Message) -> None:
-        answer.write(encode(message))
-        answer.flush()
-
-    return say
 
 
 class WatchedScript:
@@ -182,9 +169,9 @@ class WatchedScript:
         if self._ranks.size == 1 or done is None:
             return
         own = RankRun(done.graphs or 0, done.recompiles or 0)
-        ranks = [from_json(RankRun, one) for one in self._ranks.share("end", to_json(own))]
+        ranks = tuple(self._ranks.share("end", own))
         script = self._log.process.script or ScriptRun()
-        self._log.add(script=replace(script, ranks=tuple(ranks)))
+        self._log.add(script=replace(script, ranks=ranks))
 
     def _refuse(self, reason: str) -> NoReturn:
         self._loop.finish(

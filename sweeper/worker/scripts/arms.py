@@ -24,7 +24,7 @@ from sweeper.worker.source_lines import name_call, name_class
 
 from .watch.compile_calls import CompileCalls
 from .watch.loop import Calls
-from .watch.modules import find_script_line, is_called_to_train
+from .watch.modules import find_parts, find_script_line, is_called_to_train
 from .watch.patches import Patch, Patches
 
 CALLED_FIRST = "_compiled_call_impl"  # of a module: `Module.__call__` prefers it
@@ -167,7 +167,7 @@ class ArmSwitch:
                 self._put(SwitchableModule(module, caller, called, called))
             return
         for module in modules:
-            self._put(SwitchableModule.compile(module, self._trial, self.counters))
+            self._put_compiled(module)
         if not self.forms:
             raise NotCompiledError(
                 "no module with parameters to train is called in a step, so there is none to "
@@ -183,12 +183,17 @@ class ArmSwitch:
 
         def put_in(module: torch.nn.Module) -> None:
             tell()
-            form = SwitchableModule.compile(module, self._trial, self.counters)
-            form.choose(arm)
-            self._put(form)
+            self._put_compiled(module, arm)
 
         self._first_calls = FirstCalls(names, put_in, self.patches)
         self._first_calls.begin()
+
+    def _put_compiled(self, module: torch.nn.Module, arm: str = "eager") -> None:
+        """Compile the parts of a module that the script calls."""
+        for part in find_parts(module, self._trial.compile.wrapper):
+            form = SwitchableModule.compile(part, self._trial, self.counters)
+            form.choose(arm)
+            self._put(form)
 
     def _put(self, form: SwitchableModule) -> None:
         """Have a form called in place of its module; a copy of the module has none."""
@@ -203,6 +208,18 @@ class ArmSwitch:
         torch.compiler.set_stance("default" if compiled else "force_eager")
         for form in self.forms:
             form.choose(arm)
+
+    def call_compiled(self, module: torch.nn.Module, /, *arguments: Any, **options: Any) -> Any:
+        """Call what the script calls, with the compiled form of each module in it; the stance has
+        to allow it. Afterwards all are eager.
+        """
+        for form in self.forms:
+            form.choose("compiled")
+        try:
+            return module(*arguments, **options)
+        finally:
+            for form in self.forms:
+                form.choose("eager")
 
     def find_uncalled(self) -> list[torch.nn.Module]:
         """Find the modules whose compiled form the script does not call."""

@@ -3,24 +3,40 @@ no more.
 
 A module is judged by itself: its outputs, and the gradients of its own loss where it computes one,
 else of a weighted mean of its outputs. The script's loss and its optimizer are eager in both arms.
+
+Where a script trains in several ranks, each judges its modules on its own part of the batch, and
+sends nothing to the others meanwhile. What the ranks do together is judged before, in the same
+steps in all of them: `DistributedDataParallel` reduces gradients to the mean of those that the
+ranks compute by themselves. So gradients after the reduction are compared with the mean of fp64
+gradients in two parts, and the first part says in which rank one is wrong.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from sweeper.core.protocol import Job
 from sweeper.core.record import Accuracy
+from sweeper.worker.accuracy import rule
 from sweeper.worker.accuracy.check import AccuracyCheck, Judged
 from sweeper.worker.accuracy.mismatch import require_right
 from sweeper.worker.accuracy.verdict import severity
 from sweeper.worker.compilation.compiler import Function
+from sweeper.worker.failures import Missing, try_reading
 from sweeper.worker.measurement.bench import Arm, ModelBench
-from sweeper.worker.measurement.capture import OutputCapture
+from sweeper.worker.measurement.capture import (
+    HOST,
+    Keep,
+    Named,
+    OutputCapture,
+    StepTensors,
+    name_gradients,
+)
 from sweeper.worker.measurement.step import Numerics, make_training_step
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch, OwnLossOrMean, copy_batch, weighted_mean_of_floats
@@ -28,9 +44,14 @@ from sweeper.worker.models.formats import FormatWatch, find_precision, read_auto
 from sweeper.worker.process_log import ProcessLog
 
 from .arms import call_eager
+from .ranks import ALONE, Ranks
 from .watch.patches import Patches
 
 MAX_BATCHES = 2  # that are judged, of each module
+# of `fully_shard`, of the first FSDP, and batch normalisation over ranks: their forward waits for
+# the other ranks
+JOINT = {"FSDPModule", "FullyShardedDataParallel", "SyncBatchNorm"}
+Pairs = Sequence[tuple[torch.nn.Module, Function]]  # modules, and the compiled form of each
 
 
 class ModuleCall(NamedTuple):
@@ -80,15 +101,20 @@ class JudgedModule(Judged):
 def check_modules(
     job: Job,
     device: torch.device,
-    pairs: Sequence[tuple[torch.nn.Module, Function]],
+    pairs: Pairs,
     patches: Patches,
     log: ProcessLog,
+    ranks: Ranks = ALONE,
+    wrappers: Sequence[tuple[DistributedDataParallel, Function]] = (),
 ) -> Iterator[None]:
-    """Record what each module is called with in two more steps, then judge its compiled form.
+    """Record what each module is called with in two more steps, then judge its compiled form. Of
+    several ranks, judge the reduction of `wrappers`, too.
 
-    Raises MismatchError for one that is wrong.
+    Raises MismatchError for one that is wrong in any rank.
     """
-    recorded: dict[torch.nn.Module, list[ModuleCall]] = {module: [] for module, _ in pairs}
+    recorded: dict[torch.nn.Module, list[ModuleCall]] = {
+        module: [] for module, _ in (*pairs, *wrappers)
+    }
 
     def record(
         module: torch.nn.Module, arguments: tuple[Any, ...], options: dict[str, Any]
@@ -104,22 +130,82 @@ def check_modules(
     yield
     yield
     patches.undo(*hooks)
+    if ranks.size > 1 and (joint := _find_joint(recorded)):
+        why = f"{joint} computes in all ranks at once, and no rank can be judged by itself"
+        log.add(accuracy=Accuracy(None, None, why))
+        return
     # an optimizer's step may be called by a hook of the backward pass, where gradients are off
-    with torch.enable_grad(), _leave_out_hooks(recorded):
+    with torch.enable_grad(), _leave_out_hooks(recorded), ExitStack() as alone:
+        together = [
+            _judge_reduction(JudgedModule(job, device, module, compiled, calls), module)
+            for module, compiled in wrappers
+            if all(ranks.share("recorded", bool(calls := recorded[module])))
+        ]
+        for module in recorded:
+            for part in module.modules():
+                if isinstance(part, DistributedDataParallel):
+                    alone.enter_context(part.no_sync())
         found = [
             AccuracyCheck(JudgedModule(job, device, module, compiled, calls)).judge(log.enter)
             for module, compiled in dict(pairs).items()
             if (calls := recorded[module])
         ]
-    if not recorded:
+    if not pairs:
         why = "the script compiles functions, and no module that could be judged by itself"
         found = [Accuracy(None, None, why)]
-    elif len(found) < len(recorded):
+    elif not all(recorded.values()):
         why = "a compiled module was not called in the steps that were recorded"
         found.append(Accuracy(None, None, why))
-    worst = max(found, key=lambda one: severity(one.passed))
+    worst = max((*found, *together), key=lambda one: severity(one.passed))
+    verdicts = ranks.share("verdict", worst)
+    wrong = [number for number, one in enumerate(verdicts) if one.passed is False]
+    worst = max(verdicts, key=lambda one: severity(one.passed))
     log.add(accuracy=worst)
-    require_right(worst)
+    require_right(worst, f"rank {wrong[0]}: " if 0 < len(wrong) < ranks.size else "")
+
+
+def _find_joint(modules: Iterable[torch.nn.Module]) -> str | None:
+    """Name a class of which a part waits for the other ranks in its forward."""
+    for module in modules:
+        for part in module.modules():
+            if found := JOINT & {kind.__name__ for kind in type(part).__mro__}:
+                return found.pop()
+    return None
+
+
+def _judge_reduction(judged: JudgedModule, wrapper: DistributedDataParallel) -> Accuracy:
+    """Judge the gradients of a compiled step after their reduction, by the mean of those that the
+    ranks compute without. All ranks take the same steps, whatever comes of them.
+    """
+    check, module = AccuracyCheck(judged), wrapper.module
+    tolerance = rule.choose_tolerance(judged.trial, module)
+
+    def take_gradients(arm: Arm) -> Named:
+        check.restore()
+        judged.bench.run_on(arm, copy_batch(judged.built.unseen))
+        return name_gradients(module)
+
+    def judge(arm: Arm) -> Accuracy:
+        with wrapper.no_sync():
+            own = Keep().copy(take_gradients(arm))
+        reduced, means = dict(take_gradients(arm)), {}
+        for name, tensor in reduced.items():
+            mean = torch.zeros_like(tensor, dtype=torch.float64)
+            if name in own:  # another rank may have it alone
+                mean += own[name].to(mean)
+            torch.distributed.all_reduce(mean, group=wrapper.process_group)
+            means[name] = mean.to(HOST) / wrapper.process_group.size()
+        reference = StepTensors(means, "float64")
+        same = rule.compare(means.items(), reference)
+        bounds = rule.set_bounds(reference, (same,), None, tolerance)
+        return rule.judge(rule.compare(reduced.items(), reference), bounds).accuracy
+
+    eager = try_reading(partial(judge, judged.eager))
+    if isinstance(eager, Missing):
+        return Accuracy(None, None, f"no eager step in all ranks: {eager.reason}")
+    if not eager.passed:
+        return Accuracy(None, None, "in eager, reduced gradients are not the mean of the ranks'")
+    return replace(judge(judged.compiled), case="reduced over the ranks")
 
 
 @contextmanager

@@ -55,6 +55,7 @@ def describe(subject: ScriptSubject, sha256: str | None) -> ScriptRun:
         loop_compiled=subject.loops.get("compiled"),
         trajectory=subject.trajectory,
         rank_spread=_find_spread(subject.bench.spreads),
+        apart=subject.apart,
     )
 
 

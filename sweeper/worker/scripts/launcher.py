@@ -27,13 +27,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sweeper.core.launch import Launch
-from sweeper.core.protocol import Job, Message, Outcome, Phase, decode, encode
-from sweeper.core.record import EAGER_PHASES
+from sweeper.core.protocol import Job, Message, Outcome, Phase, decode
 from sweeper.core.serialization import parse_json
-from sweeper.core.system.process_group import describe_signal
+from sweeper.worker.children import open_answer
 from sweeper.worker.failures import describe_error
 from sweeper.worker.parent_death import die_with_parent
 
+from .runs import explain_end
 from .watch.last_line import describe_last_line, measure_log
 
 MAX_DELAY_S = 1.0  # from the death of a rank until it is seen
@@ -59,15 +59,6 @@ class Rank:
     outcome: Outcome | None = None
     ended: float = math.inf  # when it has given its outcome, or died
     last_line: str = ""  # of the log, when it died
-
-    def explain_death(self, codes: Mapping[int, int]) -> Outcome:
-        """Say how it ended, by the exit codes that the launcher has seen."""
-        code, how = codes.get(self.number), "ended its process"
-        if code is not None:
-            how = f"{how} with exit code {code}" if code >= 0 else describe_signal(-code)
-        status = "eager_error" if self.phase in EAGER_PHASES else "crashed"
-        message = f"the script {how}, before enough steps were seen{self.last_line}"
-        return Outcome(status, self.phase, message)
 
 
 class Hub:
@@ -191,7 +182,8 @@ class Hub:
         for rank in sorted(ranks, key=self._find_cause_s):
             if rank in running:
                 break
-            found = rank.outcome or rank.explain_death(self.codes)
+            code = self.codes.get(rank.number)
+            found = rank.outcome or explain_end(code, rank.phase, rank.last_line)
             if found.status != "ok":
                 ends = [(one.outcome.status, one.outcome.message) for one in ranks if one.outcome]
                 message = found.message
@@ -222,14 +214,8 @@ def main() -> None:
     add("--timeout-s", type=float, required=True)
     add("--answer-fd", type=int, default=1)
     given = parser.parse_args()
-    answer = os.fdopen(given.answer_fd, "w")
-    os.set_inheritable(given.answer_fd, False)
+    say = open_answer(given.answer_fd)
     die_with_parent()
-
-    def say(message: Message) -> None:
-        answer.write(encode(message))
-        answer.flush()
-
     launch = Launch.parse(str(Job.loads(given.trial.read_text()).trial.model.arguments["launch"]))
     hub = Hub(launch.processes, say, time.monotonic() + given.timeout_s)
 

@@ -109,16 +109,22 @@ class _Window(NamedTuple):
         return self.found.steps
 
     def describe(self, subject: ScriptSubject, left_out: bool) -> LoopRun:
-        found, steps = self.found, self.steps
+        found, steps, has_forms = self.found, self.steps, bool(subject.switch.forms)
+        evaluation_s = None
+        if 0 < found.evaluations < steps:
+            others_s = (found.seconds - found.evaluation_s) / (steps - found.evaluations)
+            evaluation_s = max(found.evaluation_s / found.evaluations - others_s, 0.0)
         return LoopRun(
             steps,
             found.seconds / steps,
             found.loader_s / steps if subject.loop.loader.seen else None,
             found.batches / steps,
-            found.calls / steps if subject.switch.forms else None,
+            found.calls / steps if has_forms else None,
             found.programs,
             *found.events,
             left_out,
+            found.untrained if has_forms else None,
+            evaluation_s,
         )
 
 

@@ -16,9 +16,11 @@ import json
 import os
 import socket
 import threading
+from dataclasses import is_dataclass
 from typing import Any, TypeVar
 
 from sweeper.core.protocol import Message, encode
+from sweeper.core.serialization import from_json, to_json
 from sweeper.worker.failures import Failure
 
 T = TypeVar("T")
@@ -31,7 +33,7 @@ class Ranks:
 
     def share(self, what: str, value: T) -> list[T]:  # noqa: ARG002  # with nobody
         """Give the values of all ranks, in their order, when all have come here; `what` names the
-        place. The values become JSON.
+        place. A value is a dataclass, or becomes JSON.
         """
         return [value]
 
@@ -64,13 +66,14 @@ class LaunchedRanks(Ranks):
         self._send(encode(message))
 
     def share(self, what: str, value: T) -> list[T]:
-        self._send(json.dumps({"at": what, "value": value}) + "\n")
+        self._send(json.dumps({"at": what, "value": to_json(value)}) + "\n")
         shared: list[dict[str, Any]] = json.loads(self._answers.readline() or "[]")
         if len(shared) < self.size:
             raise ApartError(f"another rank has ended before this one ({what})")
         if places := {item["at"] for item in shared} - {what}:
             raise ApartError(f"the ranks are apart: {what} here, {', '.join(places)} elsewhere")
-        return [item["value"] for item in shared]
+        kind, values = type(value), [item["value"] for item in shared]
+        return [from_json(kind, one) for one in values] if is_dataclass(kind) else values
 
     def _send(self, line: str) -> None:
         with self._lock:  # a thread that says where the script is may come between

@@ -177,7 +177,14 @@ def _run(
     ended = run_child(command, log, deadline)
     if isinstance(ended, Outcome):
         return ended
-    how = f"ended its process with exit code {ended}" if ended >= 0 else describe_signal(-ended)
-    status = "eager_error" if log.phase in EAGER_PHASES else "crashed"
-    message = f"the script {how}, before enough steps were seen{describe_last_line(begin)}"
-    return Outcome(status, log.phase, message)
+    return explain_end(ended, log.phase, describe_last_line(begin))
+
+
+def explain_end(code: int | None, phase: str, last_line: str) -> Outcome:
+    """Say how a script ended its process, whose exit code may not be known."""
+    how = "ended its process"
+    if code is not None:
+        how = f"{how} with exit code {code}" if code >= 0 else describe_signal(-code)
+    status = "eager_error" if phase in EAGER_PHASES else "crashed"
+    message = f"the script {how}, before enough steps were seen{last_line}"
+    return Outcome(status, phase, message)

@@ -6,9 +6,11 @@ import math
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import partial
 from statistics import median_low
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from sweeper.core.protocol import Job
 from sweeper.core.record import (
@@ -22,7 +24,7 @@ from sweeper.core.record import (
     PerArm,
     Trajectory,
 )
-from sweeper.worker.failures import EagerError, UnsteadyError
+from sweeper.worker.failures import EagerError, MismatchError, UnsteadyError
 from sweeper.worker.measurement import memory
 from sweeper.worker.measurement.bench import (
     STEPS_BEFORE_BLOCK,
@@ -209,9 +211,11 @@ class ScriptSubject(Subject):
         self.loops: dict[str, LoopRun] = {}  # by arm
         self.gone_round: list[torch.nn.Module] = []  # called past their compiled form
         self.trajectory: Trajectory | None = None
+        self.apart: str | None = None  # a parameter in which ranks differ after eager steps
 
     def run_eager(self, _log: ProcessLog) -> Steps[None]:
         yield from run_steps(EAGER_STEPS)
+        self.apart = self._find_apart()
 
     def compile(self, log: ProcessLog) -> None:
         log.counters = self.switch.counters
@@ -246,12 +250,47 @@ class ScriptSubject(Subject):
 
     def check_at_end(self, log: ProcessLog) -> Iterable[None]:
         """Judge each compiled module, when the script is needed no more."""
-        if self.ranks.size > 1:
-            log.add(accuracy=Accuracy(None, None, SEVERAL))
-            return
+        self._require_together()
         self.switch.choose("eager")
-        pairs = self.switch.compiled_forms()
-        yield from check_modules(self.job, self.device, pairs, self.switch.patches, log)
+        pairs, patches = self.switch.compiled_forms(), self.switch.patches
+        wrappers = []
+        if self.ranks.size > 1:
+            for module in self.loop.modules.modules:
+                inner = getattr(module, "_orig_mod", module)
+                if isinstance(inner, DistributedDataParallel):
+                    wrappers.append((inner, partial(self.switch.call_compiled, module)))
+        yield from check_modules(self.job, self.device, pairs, patches, log, self.ranks, wrappers)
+
+    def _find_apart(self) -> str | None:
+        """Name a rank whose parameters are not bitwise those of rank 0, and the first of these;
+        parameters of which each rank has a part are left out.
+        """
+        if self.ranks.size == 1:
+            return None
+        names, sums = [], []
+        for module in self.loop.modules.modules:
+            for name, parameter in module.named_parameters():
+                if type(parameter) is torch.nn.Parameter:
+                    values = parameter.detach().double()
+                    names.append(name)
+                    # as texts, since no number equals NaN
+                    sums.append(repr((float(values.sum()), float(values.square().sum()))))
+        shared = self.ranks.share("parameters", sums)
+        for name, *found in zip(names, *shared, strict=False):
+            for number, one in enumerate(found):
+                if one != found[0]:
+                    return f"rank {number}: {name}"
+        return None
+
+    def _require_together(self) -> None:
+        """Raise MismatchError where steps of both arms have given ranks other parameters, and eager
+        ones had not.
+        """
+        if self.apart is None and (apart := self._find_apart()):
+            raise MismatchError(
+                f"{apart} has other values than in rank 0 after compiled steps, and had the same "
+                "after eager ones"
+            )
 
     def end_early(self, over: ScriptOverError, log: ProcessLog) -> None:
         """Keep what was measured before the script ended by itself, and say of each reading that it

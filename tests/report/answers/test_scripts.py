@@ -27,6 +27,7 @@ from sweeper.core.record import (
     Round,
     ScriptRun,
 )
+from sweeper.core.trial import Compile
 from sweeper.loading.entries import load
 from sweeper.loading.sources import SweepFolder
 from sweeper.report.answers.decision import COMPILE, NO_LIMITS, OPEN, STAY, Answer, Limits
@@ -199,7 +200,11 @@ def test_what_the_compiler_does_not_see_whole_is_named(read: Read) -> None:
     record = make_trained(None, 0.08)
     script = replace(record.processes[0].script or ScriptRun(), gone_round=("Net",))
     split = "DDPOptimizer intentional graph-break (See Note [DDPOptimizer])."
-    breaks = (GraphBreak(split, "distributed.py:0", 2), GraphBreak("print", "train.py:3", 1))
+    breaks = (
+        GraphBreak(split, "distributed.py:0", 2),
+        GraphBreak("print", "train.py:3", 1),
+        GraphBreak("skipped", "/lib/torch/nn/parallel/distributed.py:1697", 2),
+    )
     answer = read(
         replace(
             record,
@@ -207,7 +212,9 @@ def test_what_the_compiler_does_not_see_whole_is_named(read: Read) -> None:
             diagnostics=Diagnostics(1, breaks),
         )
     )
-    assert answer.findings[-3:] == (
+    assert answer.findings[-4:] == (
+        "graph breaks in DistributedDataParallel itself, which the script cannot mend: what is "
+        "compiled inside the wrapper has none of them",
         "graph breaks at train.py:3",
         "DDPOptimizer has split graphs at 2 places, so that their parts wait for no other part's "
         "gradients",
@@ -228,6 +235,72 @@ def test_torchs_own_classes_are_replaced_since_their_compile_method_compiles_not
         "to compile: before the loop, put torch.compile(model) in place of the torch.nn.Sequential "
         "that train.py:4 calls",
     ]
+
+
+@pytest.mark.parametrize(
+    ("module", "wrapper", "change"),
+    [
+        (
+            "Net in DistributedDataParallel",
+            "inside",
+            "call .compile() on the Net in DistributedDataParallel that train.py:3 calls",
+        ),
+        (
+            "Net in DistributedDataParallel",
+            "outside",
+            "put torch.compile(model) in place of the torch.nn.DistributedDataParallel that "
+            "train.py:3 calls",
+        ),
+        (
+            "torch.nn.Linear in DistributedDataParallel",
+            "inside",
+            "put torch.compile(model) in place of the torch.nn.Linear in DistributedDataParallel "
+            "that train.py:3 calls",
+        ),
+    ],
+)
+def test_the_line_to_change_is_inside_or_outside_the_wrapper(
+    read: Read, module: str, wrapper: str, change: str
+) -> None:
+    record = make_trained(None, 0.08)
+    script = replace(
+        record.processes[0].script or ScriptRun(), modules=(module,), called_at=("train.py:3",)
+    )
+    answer = read(
+        replace(
+            record,
+            trial=replace(record.trial, compile=Compile(wrapper=wrapper)),
+            processes=(replace(record.processes[0], script=script),),
+        )
+    )
+    assert f"to compile: before the loop, {change}" in answer.findings
+
+
+@pytest.mark.parametrize(
+    ("evaluations", "untrained", "said"),
+    [
+        (1, 0, ["evaluation ran eager: it calls nothing that is compiled"]),
+        (3, 16, ["evaluation gains 1.50x, by 3 in each arm"]),
+        (3, None, ["evaluation gains 1.50x, by 3 in each arm"]),
+        (2, 16, []),
+        (0, 0, []),
+    ],
+)
+def test_an_evaluation_has_a_speedup_of_its_own(
+    read: Read, evaluations: int, untrained: int | None, said: list[str]
+) -> None:
+    record = make_trained(None, 0.08)
+    seen = record.processes[0].script or ScriptRun()
+    assert seen.loop_eager is not None
+    assert seen.loop_compiled is not None
+    found = {"evaluations": evaluations, "untrained": untrained}
+    script = replace(
+        seen,
+        loop_eager=replace(seen.loop_eager, evaluation_s=0.3, **found),
+        loop_compiled=replace(seen.loop_compiled, evaluation_s=0.2, **found),
+    )
+    answer = read(replace(record, processes=(replace(record.processes[0], script=script),)))
+    assert [one for one in answer.findings if one.startswith("evaluation")] == said
 
 
 @pytest.mark.parametrize(

@@ -6,31 +6,13 @@ from __future__ import annotations
 
 import importlib.util
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from script_runs import read_script, run_stored
+from script_runs import find, make_entry, read_script, run_stored
 
-from sweeper.analysis.derive import derive
-from sweeper.core.protocol import Outcome
-from sweeper.core.record import Record
-from sweeper.core.trial import Trial
-from sweeper.loading.entries import Entry
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.scripts import ScriptAnswer, conclude
-
-
-def make_entry(trial: Trial, outcome: Outcome) -> Entry:
-    processes = (outcome.process,) if outcome.process else ()
-    record = Record(trial.id, "s", trial.label, outcome.status, trial=trial, processes=processes)
-    record = replace(record, diagnostics=outcome.diagnostics)
-    return Entry(record, derive(record), Path("t"), trial.variant)
-
-
-def find(trial: Trial, outcome: Outcome) -> str:
-    """What the report says of the script, and the message of a failure."""
-    return "; ".join([*ScriptAnswer(make_entry(trial, outcome)).findings, outcome.message or ""])
 
 
 @pytest.mark.slow
@@ -55,6 +37,7 @@ TRAPS = {
     "slow_loader": ("ok", "the loop waits for its loader (no workers) for"),
     "changing_shapes": ("ok", "shapes of inputs: pad to"),
     "graph_break": ("ok", "graph breaks at graph_break.py:17"),
+    "eager_evaluation": ("ok", "evaluation ran eager: it calls nothing that is compiled"),
     "own_compile": ("ok", 'torch.compile Net at own_compile.py:22 with {"dynamic": false}'),
     "trainer": ("ok", "shapes of inputs"),
     "with_accelerate": ("ok", "2 batches per step"),

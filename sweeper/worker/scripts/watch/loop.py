@@ -56,6 +56,7 @@ class Loop:
         self.num_saved = 0  # calls of `torch.save`
         # steps before which other loaders gave batches, or modules were called without gradients
         self.num_evaluations = self._others = 0
+        self.evaluation_s = 0.0  # of these steps
         self.count_calls: Callable[[], Calls] = Calls
         self._untrained = UnusualCalls()
         self.num_skipped = 0  # optimizer steps that a gradient scaler left out
@@ -71,6 +72,7 @@ class Loop:
         self._last: Optimizer | None = None  # whose step ends a step of the loop
         self._num_before = 0  # steps that ended before that was known
         self.last_step = time.monotonic()
+        self._resumed = self.last_step  # after the last step of the loop
         self._begin: float | None = None  # of the watch: the first step
         self._since_last = 0  # steps of others
         self._running: list[FrameType] = []  # of steps that have begun, from the outermost
@@ -156,6 +158,8 @@ class Loop:
             loader.num_epochs,
             calls.trained,
             calls.programs,
+            calls.untrained,
+            self.evaluation_s,
             time.perf_counter(),
         )
 
@@ -260,12 +264,15 @@ class Loop:
             raise EndOfScript
         self.loader.end_step(counts=True)
         evaluates = self._untrained.note(self.count_calls().untrained)
-        self.num_evaluations += evaluates or self.loader.others > self._others
+        if evaluates or self.loader.others > self._others:
+            self.num_evaluations += 1
+            self.evaluation_s += self.last_step - self._resumed
         self._others = self.loader.others
         self.interruptions.note(self.num_evaluations + self.num_saved)
         self.epochs.note(self.loader.num_epochs)
         try:
             next(self._phases)
+            self._resumed = time.monotonic()
             return
         except StopIteration:
             error = None
@@ -298,6 +305,8 @@ class Counts(NamedTuple):
     epochs: int = 0  # times that the training loader began anew
     calls: int = 0  # of modules, with gradients
     programs: int = 0  # that were compiled
+    untrained: int = 0  # calls of modules without gradients
+    evaluation_s: float = 0.0  # of the steps before which the script evaluated
     seconds: float = 0.0
 
     @property

@@ -2,10 +2,12 @@
 
 import sys
 import weakref
+from collections.abc import Iterator
 from traceback import walk_stack
 from types import FrameType
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from sweeper.worker.models.dropout import has_dropout
 from sweeper.worker.source_lines import is_users, name_place
@@ -67,6 +69,30 @@ class ModuleWatch:
 
     def _leave(self, *_: object) -> None:
         self._depth = max(self._depth - 1, 0)
+
+
+def find_parts(module: torch.nn.Module, wrapper: str) -> list[torch.nn.Module]:
+    """Find what to compile of a module that the script calls. Inside a wrapper these are the module
+    in it, and the outermost blocks that `fully_shard` has made; else it is the module itself.
+    """
+    if wrapper == "outside":
+        return [module]
+    if isinstance(module, DistributedDataParallel):
+        return [module.module]
+    return (is_sharded(module) and list(_find_blocks(module))) or [module]
+
+
+def _find_blocks(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    for child in module.children():
+        if is_sharded(child):
+            yield child
+        else:
+            yield from _find_blocks(child)
+
+
+def is_sharded(module: torch.nn.Module) -> bool:
+    """Whether `fully_shard` has given it another class."""
+    return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
 
 
 def is_called_to_train(module: torch.nn.Module) -> bool:
