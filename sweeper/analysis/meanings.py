@@ -126,6 +126,12 @@ CAUSES: Mapping[str, Meaning] = {
         todo="Remove what the reason names, such as a tensor on the CPU or an input that is "
         "changed in place.",
     ),
+    "cache_bypass": Meaning(
+        "a compile cache could not hold a graph, so every process does its work again",
+        "`autograd_cache` and `compile_cache` of a process count hits, misses and bypasses.",
+        "Move what the reason names out of the compiled code: enter autocast around the call of "
+        "the compiled model, not in its forward.",
+    ),
 }
 
 

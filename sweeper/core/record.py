@@ -361,6 +361,10 @@ class Process:
     compile_parts_s: Mapping[str, Seconds] = field(default_factory=dict)
     # graphs that Inductor's cache had (`hits`), lacked (`misses`) or could not hold (`bypassed`)
     compile_cache: Mapping[str, Count] = field(default_factory=dict)
+    # the same of AOTAutograd's cache, whose entries hold forward and backward
+    autograd_cache: Mapping[str, Count] = field(default_factory=dict)
+    # why a cache could not hold a graph, in torch's words, and how often it said so
+    cache_bypasses: Mapping[str, Count] = field(default_factory=dict)
     # wall seconds of the first compiled steps, each synchronised
     first_steps_s: tuple[Duration, ...] = ()
     # seconds from the start of the process to the end of its first compiled step, without the eager

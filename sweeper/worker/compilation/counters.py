@@ -19,11 +19,10 @@ from sweeper.core.backends import CONTROLS
 from sweeper.core.record import NO_REASON, Diagnostics, GraphBreak
 from sweeper.core.serialization import Json
 
-from .artifacts import code_fingerprint, count_kernels
+from .artifacts import REASON_LENGTH, bypass_log, code_fingerprint, count_kernels
 from .backends import FallbackLog, find_compiler
 from .wrapped_backend import WrappedBackend
 
-REASON_LENGTH = 300
 NO_GRAPH = {  # by scope, why there is none; else a model that Dynamo could not read
     "optimizer": "no graph of the optimizer's step reached the backend: everything ran eager. "
     "Dynamo leaves a fused optimizer alone (optimizer.impl=fused, or adam with a gradient scaler); "
@@ -61,6 +60,7 @@ class CompileCounters:
         else:
             torch._dynamo.reset()
         counters.clear()
+        bypass_log.begin()
         graph_break_reasons.clear()
         compilation_time_metrics.clear()
         callback_handler.register_start_callback(self._start_compilation)
