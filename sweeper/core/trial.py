@@ -147,6 +147,12 @@ class Compile:
     memory_budget: float | None = None
     # true: Inductor's kernels round to half precision wherever eager does
     precision_casts: bool = False
+    # what later processes of a draw start from, after the first: torch's caches on disk, the
+    # artifacts of torch.compiler.save_cache_artifacts, Dynamo's precompiled code, or a file of
+    # aot_compile
+    start: str = axis(
+        "local_cache", choices=("local_cache", "mega_cache", "caching_precompile", "aot_compile")
+    )
 
     @property
     def has_optimizer(self) -> bool:

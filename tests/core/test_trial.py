@@ -235,6 +235,7 @@ def test_defaults_stay_what_ids_of_stored_records_mean() -> None:
             "dynamic": None, "fullgraph": False, "scope": "model", "options": {},
             "memory_budget": None,
             "precision_casts": False,
+            "start": "local_cache",
         },
         "device": "cuda",
         "python": None,

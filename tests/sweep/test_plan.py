@@ -42,6 +42,8 @@ def test_same_experiment_runs_once_and_that_is_said(trial: Trial) -> None:
         {"compile": Compile(memory_budget=0.5), "backend": "cudagraphs"},
         {"compile": Compile(precision_casts=True), "backend": "aot_eager"},
         {"compile": Compile(precision_casts=True), "backend": "one_of_mine"},
+        {"compile": Compile(start="mega_cache"), "backend": "aot_eager"},
+        {"compile": Compile(start="aot_compile", scope="blocks")},
     ],
 )
 def test_impossible_combination_is_left_out_of_a_grid_and_refused_alone(

@@ -104,8 +104,8 @@ def _find_causes(entry: Entry) -> Iterator[Cause]:
     for reason, times in Counter(entry.record.cudagraph_skips).items():
         yield Cause(entry, "cudagraph_skip", reason, reason, fix, times)
     bypasses = Counter[str]()
-    for process in entry.record.processes:
-        bypasses |= Counter(process.cache_bypasses)
+    for start in result.starts:
+        bypasses |= Counter(start.bypasses)
     for reason, times in bypasses.items():
         yield Cause(entry, "cache_bypass", reason, reason, _fix("cache_bypass"), times)
     if "throttled" in entry.flags:

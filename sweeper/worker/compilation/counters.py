@@ -107,7 +107,8 @@ class CompileCounters:
         """Why the timed steps are not the compiled model, or None."""
         if not self.expects_graphs:
             return None
-        if counters["stats"]["unique_graphs"] == 0:
+        kept = counters["dynamo_cache"]["dynamo_cache_hit"]  # with caching_precompile
+        if counters["stats"]["unique_graphs"] == 0 and not kept:
             why = NO_GRAPH.get(
                 self.scope, "no graph of the model reached the backend: everything ran eager"
             )
