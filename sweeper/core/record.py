@@ -38,6 +38,8 @@ STATUSES = (
     "oom", "timeout", "crashed", "unavailable", "interrupted",
 )  # fmt: skip
 TORCH_NN = "torch.nn."  # begins the names of torch's own classes among a script's modules
+# How a trial ends that `python -m sweeper.bisect` can find the reason of.
+FAULTS = ("accuracy_mismatch", "compile_error", "runtime_error")
 # Left out of the denominator of a pass rate: the compiler is not to blame.
 NOT_JUDGED = ("eager_error", "unavailable", "interrupted")
 # A rerun may change these: a machine, a time limit or a user ended the trial, not its code.
