@@ -26,7 +26,7 @@ PACKAGE = "sweeper"
 # neighbours.
 FLOORS = """
     __init__  __main__
-    compare  dataframes  doctor  explain  sweep  sync
+    bisect  compare  dataframes  doctor  explain  sweep  sync
     report
     loading
     execution  tracking
@@ -44,7 +44,7 @@ REPORT_FLOORS = """
     answers
     columns
 """
-MAX_ENTRIES = 16  # of `ls sweeper/`
+MAX_ENTRIES = 17  # of `ls sweeper/`
 TYPED = ("compare", "report")  # where values have fields and no keys
 HEAVY = ("torch", "torchvision", "timm", "transformers", "mlflow", "pandas", "plotly", "jinja2")
 

@@ -3,7 +3,7 @@ headroom, and the share of waiting from which an arm is host-bound.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -11,7 +11,7 @@ from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import ARMS, Accuracy, PerArm, Process, Record, of_arm
 
 from .metrics import METRICS, Reading, read_loop_step_s
-from .result import NO_ARMS, Result
+from .result import NO_ARMS, Result, Start
 from .stats import (
     NOT_KNOWN,
     Bounded,
@@ -60,11 +60,40 @@ def derive(record: Record) -> Result:
         graph_breaks=graph_breaks,
         recompiles=recompiles,
         readings=readings,
+        starts=tuple(_list_starts(record)),
     )
     if not is_right:
         return result
     result = _add_speedups(result, record, measured)
     return _add_missing(_add_headroom(result), record)
+
+
+def _list_starts(record: Record) -> Iterator[Start]:
+    for cold in (True, False):
+        processes = [process for process in record.processes if process.cold is cold]
+        if processes:
+            first = processes[0]
+            yield Start(
+                cold,
+                median_of(process.time_to_first_step_s for process in processes),
+                median_of(map(_read_steady_s, processes)),
+                median_of(map(_read_step_ms, processes)),
+                first.autograd_cache,
+                first.compile_cache,
+                first.cache_bypasses,
+            )
+
+
+def _read_step_ms(process: Process) -> float | None:
+    step_s = process.steps_s.compiled
+    return None if step_s is None else step_s * 1e3
+
+
+def _read_steady_s(process: Process) -> float | None:
+    """Read the seconds from the start of a process to the end of its first compiled steps."""
+    if process.time_to_first_step_s is None:
+        return None
+    return process.time_to_first_step_s + sum(process.first_steps_s[1:])
 
 
 def find_worst_accuracy(record: Record) -> Accuracy | None:

@@ -17,10 +17,11 @@ from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import ARMS, MAX_BUSY_HOST, HostState, Process, Record
 from sweeper.core.settings import Measure
 
-from .derive import predict_loop_speedup
+from .derive import predict_loop_speedup, read_speedup
 from .margins import find_margin
 from .meanings import Meaning
 from .result import Result
+from .stats import median_of
 
 MAX_SCATTER = {"cuda": 0.05, "cpu": 0.10}  # of the blocks of an arm, as a share of the fastest
 MAX_CLOCK_DIFFERENCE = 0.01
@@ -170,6 +171,24 @@ def _has_several_artifacts(record: Record, _result: Result) -> bool:
         if artifact and first.setdefault(process.draw, artifact) != artifact:
             return True
     return False
+
+
+def _is_slower_from_cache(record: Record, result: Result) -> bool:
+    """Whether the step is slower where its code came from a cache than where it was compiled, by
+    more than one row among many moves.
+    """
+    speedups = []
+    for cold in (True, False):
+        processes = (process for process in record.processes if process.cold is cold)
+        speedups.append(median_of(map(read_speedup, processes)))
+    compiled, cached = speedups
+    if not (compiled and cached):
+        return False
+    margin = find_margin(record.trial.device)
+    allowed = 1 + margin.row
+    if result.host_bound_arms or record.trial.device == "cpu":
+        allowed *= 1 + margin.host
+    return compiled / cached > allowed
 
 
 def _attention_differs(record: Record, _result: Result) -> bool:
@@ -388,6 +407,16 @@ FLAGS: Mapping[str, Flag] = {
         rank=HOUSEKEEPING,
         why="the report shows no interval",
         of_trial=lambda record, _: record.status == "ok" and len(record.processes) == 1,
+    ),
+    "slower_from_cache": Flag(
+        "the step is slower in processes that took its code from a cache",
+        "The speedup of the process that compiled the code is higher than the median of those that "
+        "found it in the cache, by more than 5 % (10 % on a CPU), and where the device waits for "
+        "the host by more than the host moves.",
+        "Compare the code of both (`inspect=true`), and report it to PyTorch.",
+        rank=CONTEXT,
+        why="the speedup is of all processes, and a program that starts often has the slower step",
+        of_trial=_is_slower_from_cache,
     ),
     "smaller_batch": Flag(
         "the trial's own batch ran out of memory, and both arms ran with a smaller one",

@@ -29,8 +29,8 @@ STATUSES: Mapping[str, Meaning] = {
         "the result of the compiled step differs from eager, so there is no speedup",
         "A tensor is beyond its bound, the arms return different tensors, or a value is NaN or "
         "infinite. The message names the tensor that is furthest beyond its bound.",
-        "Look which gradient or output is wrong, and try `backend=aot_eager`: where that is wrong "
-        "too, Inductor is not to blame. Report it to PyTorch with the trial's command.",
+        "`python -m sweeper.bisect SWEEP TRIAL` names the part of the compiler that is wrong, and "
+        "a setting that mends it. Report it to PyTorch.",
     ),
     "not_compiled": Meaning(
         "the compiler gave back no code of its own, so there is nothing to time",
@@ -62,8 +62,8 @@ STATUSES: Mapping[str, Meaning] = {
     "compile_error": Meaning(
         "the first compiled steps raised an error",
         "Also scripting or symbolic tracing that torch refused.",
-        "The end of the log has the compiler's error. Try `backend=aot_eager` to see whether "
-        "Inductor is to blame.",
+        "The end of the log has the compiler's error. `python -m sweeper.bisect SWEEP TRIAL` names "
+        "the part of the compiler that raised it.",
     ),
     "runtime_error": Meaning(
         "a later step raised an error, or three rounds were void",
@@ -125,6 +125,12 @@ CAUSES: Mapping[str, Meaning] = {
         "the mode records CUDA graphs, and a graph could not be recorded",
         todo="Remove what the reason names, such as a tensor on the CPU or an input that is "
         "changed in place.",
+    ),
+    "cache_bypass": Meaning(
+        "a compile cache could not hold a graph, so every process does its work again",
+        "`autograd_cache` and `compile_cache` of a process count hits, misses and bypasses.",
+        "Move what the reason names out of the compiled code: enter autocast around the call of "
+        "the compiled model, not in its forward.",
     ),
 }
 

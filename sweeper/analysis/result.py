@@ -13,6 +13,22 @@ NO_ARMS = PerArm()
 
 
 @dataclass(frozen=True)
+class Start:
+    """How those processes of a trial started that had an empty cache, or a filled one: medians, and
+    the counts of caches in the first of them.
+    """
+
+    cold: bool
+    first_step_s: float | None  # from the start of a process to the end of its first compiled step
+    steady_s: float | None  # to the end of its first compiled steps, which end when they are steady
+    step_ms: float | None  # of the compiled step, later
+    # `hits`, `misses` and `bypassed`
+    autograd_cache: Mapping[str, int]
+    compile_cache: Mapping[str, int]
+    bypasses: Mapping[str, int]  # torch's reasons, and how often it gave each
+
+
+@dataclass(frozen=True)
 class Result:
     """The figures of a record. Missing figures are None.
 
@@ -50,6 +66,7 @@ class Result:
     seen_of_script: ScriptRun | None = None  # by the first process
     # metrics with `of_process`; missing ones are left out
     readings: Mapping[str, float] = field(default_factory=dict)
+    starts: tuple[Start, ...] = ()  # with an empty cache, and with a filled one
 
     @cached_property
     def figures(self) -> Mapping[str, MetricValue]:

@@ -43,6 +43,7 @@ WHY = {  # where that is not the reason
     "rung": "scripts have no ladder",
     "inspect": "scripts have no inspection yet",
     "compile.scope": "of a script, its modules are compiled whole",
+    "compile.start": "a script starts from torch's caches on disk",
 }
 LAUNCHERS = (
     "torch.distributed.run",
@@ -55,6 +56,7 @@ PLAIN = Config()
 LEFT_TO_USER = ("device", "mode.", "backend.", "compile.", "worker.", "model.library")
 DECIDED_KEYS = (
     "compile.scope",
+    "compile.start",
     "inspect",
     "precision.auto",
     *(f"vary.{item.name}" for item in fields(VaryConf)),

@@ -40,6 +40,8 @@ STATUSES = (
 TORCH_NN = "torch.nn."  # begins the names of torch's own classes among a script's modules
 WRAPPER = "DistributedDataParallel"
 IN_WRAPPER = f" in {WRAPPER}"  # ends the names of modules that are wrapped in it
+# How a trial ends that `python -m sweeper.bisect` can find the reason of.
+FAULTS = ("accuracy_mismatch", "compile_error", "runtime_error")
 # Left out of the denominator of a pass rate: the compiler is not to blame.
 NOT_JUDGED = ("eager_error", "unavailable", "interrupted")
 # A rerun may change these: a machine, a time limit or a user ended the trial, not its code.
@@ -369,6 +371,10 @@ class Process:
     compile_parts_s: Mapping[str, Seconds] = field(default_factory=dict)
     # graphs that Inductor's cache had (`hits`), lacked (`misses`) or could not hold (`bypassed`)
     compile_cache: Mapping[str, Count] = field(default_factory=dict)
+    # the same of AOTAutograd's cache, whose entries hold forward and backward
+    autograd_cache: Mapping[str, Count] = field(default_factory=dict)
+    # why a cache could not hold a graph, in torch's words, and how often it said so
+    cache_bypasses: Mapping[str, Count] = field(default_factory=dict)
     # wall seconds of the first compiled steps, each synchronised
     first_steps_s: tuple[Duration, ...] = ()
     # seconds from the start of the process to the end of its first compiled step, without the eager

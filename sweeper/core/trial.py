@@ -150,6 +150,12 @@ class Compile:
     # of a script that wraps its module for several processes. inside: the module in
     # DistributedDataParallel is compiled, and each block of fully_shard; outside: the wrapper
     wrapper: str = axis("inside", choices=("inside", "outside"))
+    # what later processes of a draw start from, after the first: torch's caches on disk, the
+    # artifacts of torch.compiler.save_cache_artifacts, Dynamo's precompiled code, or a file of
+    # aot_compile
+    start: str = axis(
+        "local_cache", choices=("local_cache", "mega_cache", "caching_precompile", "aot_compile")
+    )
 
     @property
     def has_optimizer(self) -> bool:

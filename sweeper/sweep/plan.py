@@ -132,6 +132,10 @@ def explain_incompatible(trial: Trial) -> str | None:
             f"{backend} takes no compile.precision_casts, a switch of Inductor: use "
             "backend=inductor"
         )
+    if asked.start != "local_cache" and trial.backend not in (None, "inductor"):
+        return f"{backend} takes no compile.start, which is about Inductor's code: use inductor"
+    if asked.start == "aot_compile" and asked.scope != "model":
+        return f"compile.start=aot_compile cannot go with {scope}: it compiles a whole model"
     if trial.backend == GRAPHED and (reason := explain_no_graph(trial)):
         return reason
     if trial.backend in WITHOUT_DYNAMO and trial.workload in CACHED:

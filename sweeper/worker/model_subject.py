@@ -15,6 +15,7 @@ from .accuracy.mismatch import require_right
 from .compilation import compiler
 from .compilation.counters import CompileCounters
 from .compilation.lease_breaks import LeaseBreaks
+from .compilation.start import keep_start
 from .failures import EagerError, Failure, MismatchError, NotCompiledError, try_reading
 from .measurement import memory, step
 from .measurement.bench import Arm, ModelBench, Steps, freeze_objects
@@ -145,6 +146,7 @@ class ModelSubject(Judged, Subject):
 
     def check_first_steps(self) -> None:
         self.counters.reset_run_counts()
+        keep_start(self.trial.compile.start)
         self._require_finite(self.compiled, MismatchError, ", eager does not")
 
     def require_compiled(self) -> None:

@@ -238,6 +238,18 @@ def test_several_artifacts_in_one_draw() -> None:
     )
 
 
+@pytest.mark.parametrize(("cached", "slower"), [(1.8, True), (1.95, False), (2.4, False)])
+def test_a_step_from_a_cache_is_compared_with_the_one_that_was_compiled(
+    cached: float, slower: bool
+) -> None:
+    processes = [
+        replace(quiet(index), rounds=make_process(speedup).rounds)
+        for index, speedup in enumerate((2.0, cached, cached))
+    ]
+    assert [process.cold for process in processes] == [True, False, False]
+    assert ("slower_from_cache" in flags(*processes)) is slower
+
+
 def test_facts_of_the_compiler() -> None:
     assert flags(diagnostics=Diagnostics(graphs_run_eager=1)) == {"partly_eager"}
     assert flags(diagnostics=Diagnostics(cudagraph_skips=("mutated inputs",))) == {

@@ -236,6 +236,7 @@ def test_defaults_stay_what_ids_of_stored_records_mean() -> None:
             "memory_budget": None,
             "precision_casts": False,
             "wrapper": "inside",
+            "start": "local_cache",
         },
         "device": "cuda",
         "python": None,

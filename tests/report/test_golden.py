@@ -17,6 +17,7 @@ import pytest
 from sweeper.core.record import STATUSES
 from sweeper.core.trial import Trial
 from sweeper.report.tables.registry import TABLES
+from sweeper.report.tables.starts import StartsTable
 
 JOB = "recommendations-for-a-job"
 OF_JOBS = {("recommendations", column) for column in ("max_memory_gib", "total_compiled_s")}
@@ -39,6 +40,12 @@ NEVER_FILLED = {
         ),
         "the stored ladder has one process a trial",
     ),
+}
+
+
+NO_STARTS = "no stored sweep varies compile.start"
+NEVER_FILLED |= {
+    ("starts", column.name): NO_STARTS for column in StartsTable.columns if column.name
 }
 
 

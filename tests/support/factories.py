@@ -31,6 +31,21 @@ def mlp(batch_size, device):
     return make_mlp().to(device), make_inputs(batch_size, device)
 
 
+def autocast_inside(batch_size, device):
+    """A forward that enters autocast by itself, which AOTAutograd's cache cannot hold."""
+
+    class Casting(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = make_mlp()
+
+        def forward(self, x):
+            with torch.autocast(x.device.type, dtype=torch.bfloat16):
+                return self.inner(x)
+
+    return Casting().to(device), make_inputs(batch_size, device)
+
+
 class Residual(nn.Module):
     def __init__(self):
         super().__init__()

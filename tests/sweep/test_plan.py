@@ -43,6 +43,8 @@ def test_same_experiment_runs_once_and_that_is_said(trial: Trial) -> None:
         {"compile": Compile(wrapper="outside")},
         {"compile": Compile(precision_casts=True), "backend": "aot_eager"},
         {"compile": Compile(precision_casts=True), "backend": "one_of_mine"},
+        {"compile": Compile(start="mega_cache"), "backend": "aot_eager"},
+        {"compile": Compile(start="aot_compile", scope="blocks")},
     ],
 )
 def test_impossible_combination_is_left_out_of_a_grid_and_refused_alone(

@@ -72,10 +72,27 @@ def test_inductor_generates_code_and_counts_one_graph(tmp_path) -> None:
     assert process is not None
     assert process.code_fingerprint is not None
     assert process.compile_cache == {"hits": 0, "misses": 2, "bypassed": 0}  # forward and backward
+    assert process.autograd_cache == {"hits": 0, "misses": 1, "bypassed": 0}
+    assert process.cache_bypasses == {}
     assert {"dynamo", "aot_autograd", "inductor"} <= {
         part for part, took_s in process.compile_parts_s.items() if took_s > 0
     }
     assert list((tmp_path / "inductor").glob("**/*.cpp"))
+
+
+def test_a_graph_that_a_cache_cannot_hold_is_counted_with_torchs_reason(capfd) -> None:
+    outcome, _ = run(custom("autocast_inside", backend="inductor", workload="inference"))
+    assert outcome.status == "ok", outcome.message
+    process = outcome.process
+    assert process is not None
+    assert process.autograd_cache == {"hits": 0, "misses": 0, "bypassed": 1}
+    assert process.compile_cache == {"hits": 0, "misses": 1, "bypassed": 0}
+    [(reason, times)] = process.cache_bypasses.items()
+    assert times == 1
+    assert reason.startswith("Bypassing autograd cache due to: Unsupported call_function target")
+    assert "_enter_autocast" in reason
+    assert "0x" not in reason
+    assert "Bypassing" not in capfd.readouterr().err  # torch shows as much as before
 
 
 PRECISIONS = {

@@ -31,7 +31,7 @@ class Cause:
     """One reason of one trial for time lost."""
 
     entry: Entry
-    name: str  # host_bound, graph_break, recompile, cudagraph_skip or throttled
+    name: str  # host_bound, graph_break, recompile, cudagraph_skip, cache_bypass or throttled
     detail: str  # the compiler's reason and the place in the user's code
     reason: str  # without a place
     fix: str
@@ -103,6 +103,11 @@ def _find_causes(entry: Entry) -> Iterator[Cause]:
         fix = "Nothing: on a GPU this mode records them."
     for reason, times in Counter(entry.record.cudagraph_skips).items():
         yield Cause(entry, "cudagraph_skip", reason, reason, fix, times)
+    bypasses = Counter[str]()
+    for start in result.starts:
+        bypasses |= Counter(start.bypasses)
+    for reason, times in bypasses.items():
+        yield Cause(entry, "cache_bypass", reason, reason, _fix("cache_bypass"), times)
     if "throttled" in entry.flags:
         detail = "clocks were lowered in the rounds (power or heat)"
         yield Cause(entry, "throttled", detail, detail, _fix("throttled"))

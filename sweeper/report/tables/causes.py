@@ -4,7 +4,8 @@ and cause.
 | column | meaning |
 |---|---|
 | `model batch_size workload precision mode backend variant trial_id` | the trial, of any status |
-| `cause` | `host_bound`, `graph_break`, `recompile`, `cudagraph_skip`, `throttled` |
+| `cause` | `host_bound`, `graph_break`, `recompile`, `cudagraph_skip`, `cache_bypass`, \
+`throttled` |
 | `count` | how often it was seen; empty where it is a state and not an event |
 | `lost_ms_per_step` | milliseconds of a compiled step, empty where it cannot be told |
 | `lost_fraction` | the same as a share of the compiled step |

@@ -9,9 +9,11 @@ that has one of those, precisions without a weight and mode=eager.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sweeper.core.libraries import SCRIPT
+from sweeper.core.record import FAULTS
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.findings import Findings
-from sweeper.report.answers.trials import rank_trial
+from sweeper.report.answers.trials import name_sweep, rank_trial
 from sweeper.report.columns.cell import show
 from sweeper.report.columns.column import MARKDOWN, PAGE, TERMINAL, Column
 from sweeper.report.columns.formats import count, join_lines, prefix
@@ -30,6 +32,13 @@ class FailedTrial:
     @property
     def message(self) -> str | None:
         return join_lines(self.entry.record.message or "") or None
+
+
+def _name_bisection(failed: FailedTrial) -> str | None:
+    record = failed.entry.record
+    if record.status not in FAULTS or record.trial.workload == SCRIPT:
+        return None
+    return f"python -m sweeper.bisect {name_sweep(failed.entry)} {record.trial_id}"
 
 
 class FailuresTable(TableSpec[FailedTrial]):
@@ -54,6 +63,7 @@ class FailuresTable(TableSpec[FailedTrial]):
             "message", lambda failed: failed.message, title="message", media=(MARKDOWN, TERMINAL)
         ),
         Column("", lambda failed: failed.entry.record.first_line, title="message", media=(PAGE,)),
+        Column("", _name_bisection, title="to find the reason", media=(MARKDOWN, PAGE)),
         # Rows of the page open to the end of the log, and to all of the message.
         Column("log", lambda failed: failed.entry.log, title="log", media=(MARKDOWN, TERMINAL)),
         Column("in_pass_rate", lambda failed: failed.in_pass_rate, bool),

@@ -9,6 +9,7 @@ from .recommendations import RecommendationsTable
 from .scripts import ScriptsTable
 from .spec import TableSpec
 from .speedups import SpeedupsTable
+from .starts import StartsTable
 from .summary import SummaryTable
 
 # In the order of report.md.
@@ -16,6 +17,7 @@ TABLES: list[TableSpec[Any]] = [
     SummaryTable(),
     ScriptsTable(),
     LadderTable(),
+    StartsTable(),
     RecommendationsTable(),
     SpeedupsTable(),
     CausesTable(),

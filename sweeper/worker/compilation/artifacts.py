@@ -1,5 +1,5 @@
 """What the compiler left behind: fingerprints of code and autotuning, where the time went, what the
-cache gave.
+caches gave.
 
 Two processes with the same fingerprints ran the same kernels; Inductor autotunes kernels while it
 compiles, so two caches may end with different ones.
@@ -7,9 +7,10 @@ compiles, so two caches may end with different ones.
 
 import hashlib
 import json
+import logging
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,20 +27,54 @@ INDUCTOR = "compile_fx_inner"
 
 KERNELS = ("CachingAutotuner.benchmark_all_configs", "CachingAutotuner.coordinate_descent_tuning")
 
-CACHE = {
-    "hits": "fxgraph_cache_hit",
-    "misses": "fxgraph_cache_miss",
-    "bypassed": "fxgraph_cache_bypass",
+# Fields of a `Process`, with the group of torch's counters and how their keys begin.
+CACHES = {
+    "compile_cache": ("inductor", "fxgraph_cache"),
+    "autograd_cache": ("aot_autograd", "autograd_cache"),
 }
+OUTCOMES = {"hits": "hit", "misses": "miss", "bypassed": "bypass"}
+CACHE_LOGS = ("torch._inductor.codecache", "torch._functorch._aot_autograd.autograd_cache")
+REASON_LENGTH = 300
+
+
+class BypassLog(logging.Filter):
+    """Collects why a cache cannot hold a graph, which torch tells its log alone; the log shows as
+    much as before.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reasons = Counter[str]()
+        self._shown: dict[str, int] = {}  # the level from which a log shows its messages
+
+    def begin(self) -> None:
+        """Collect from now on."""
+        self.reasons.clear()
+        for name in CACHE_LOGS:
+            log = logging.getLogger(name)
+            shown = self._shown.setdefault(name, log.getEffectiveLevel())
+            log.setLevel(min(shown, logging.INFO))
+            log.addFilter(self)
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        text = " ".join(record.getMessage().split())
+        if text.startswith("Bypassing "):
+            # an address is another one in each process
+            self.reasons[re.sub(" at 0x[0-9a-f]+", "", text)[:REASON_LENGTH]] += 1
+        return record.levelno >= self._shown[record.name]
+
+
+bypass_log = BypassLog()  # one, as torch's logs and counters are global
 
 
 def read_fingerprints() -> dict[str, Any]:
-    """Read the fingerprints, and what the cache gave so far, as fields of a `Process`."""
-    cache = {name: int(counters["inductor"][key]) for name, key in CACHE.items()}
-    if not any(cache.values()):
-        cache = {}
-    return {
-        "compile_cache": cache,
+    """Read the fingerprints, and what the caches gave so far, as fields of a `Process`."""
+    found: dict[str, Any] = {}
+    for name, (group, prefix) in CACHES.items():
+        counts = {key: int(counters[group][f"{prefix}_{end}"]) for key, end in OUTCOMES.items()}
+        found[name] = counts if any(counts.values()) else {}
+    return found | {
+        "cache_bypasses": dict(bypass_log.reasons),
         "code_fingerprint": code_fingerprint(),
         "autotuning_fingerprint": autotuning_fingerprint(),
     }

@@ -33,6 +33,7 @@ from sweeper.worker.failures import NotCompiledError
 from .counters import CompileCounters
 from .flat_module import FlatModule, Structure
 from .graphed import GraphedModule
+from .start import begin_start, compile_ahead
 
 Function = Callable[..., Any]
 LISTS = (torch.nn.ModuleList, torch.nn.Sequential)
@@ -74,7 +75,12 @@ def compile_function(function: Function, trial: Trial, counters: CompileCounters
     counters.scope = trial.compile.scope
     if trial.compile.memory_budget is not None:
         set_memory_budget(trial.compile.memory_budget)
+    begin_start(trial.compile.start)
     arguments = compile_arguments(trial) | {"backend": counters.wrap_backend(str(trial.backend))}
+    if trial.compile.start == "aot_compile":
+        assert isinstance(function, torch.nn.Module)
+        counters.expects_graphs = False  # a file that was loaded has none
+        return compile_ahead(function, arguments | {"fullgraph": True})
     compile_: Callable[[Function], Function] = functools.partial(torch.compile, **arguments)
     if trial.compile.scope != "blocks":
         return compile_(function)

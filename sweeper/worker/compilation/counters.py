@@ -19,11 +19,10 @@ from sweeper.core.backends import CONTROLS
 from sweeper.core.record import NO_REASON, Diagnostics, GraphBreak
 from sweeper.core.serialization import Json
 
-from .artifacts import code_fingerprint, count_kernels
+from .artifacts import REASON_LENGTH, bypass_log, code_fingerprint, count_kernels
 from .backends import FallbackLog, find_compiler
 from .wrapped_backend import WrappedBackend
 
-REASON_LENGTH = 300
 # files that stand in for Python: a break in them is one of who calls them
 OF_PYTHON = ("contextlib.py", "torch/_dynamo/polyfills/")
 NO_GRAPH = {  # by scope, why there is none; else a model that Dynamo could not read
@@ -63,6 +62,7 @@ class CompileCounters:
         else:
             torch._dynamo.reset()
         counters.clear()
+        bypass_log.begin()
         graph_break_reasons.clear()
         compilation_time_metrics.clear()
         callback_handler.register_start_callback(self._start_compilation)
@@ -109,7 +109,8 @@ class CompileCounters:
         """Why the timed steps are not the compiled model, or None."""
         if not self.expects_graphs:
             return None
-        if counters["stats"]["unique_graphs"] == 0:
+        kept = counters["dynamo_cache"]["dynamo_cache_hit"]  # with caching_precompile
+        if counters["stats"]["unique_graphs"] == 0 and not kept:
             why = NO_GRAPH.get(
                 self.scope, "no graph of the model reached the backend: everything ran eager"
             )

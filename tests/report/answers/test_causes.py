@@ -49,6 +49,20 @@ def test_causes_are_ordered_by_what_they_cost(tmp_path: Path) -> None:
     assert found[1].detail == "print at model.py:3"
 
 
+def test_a_bypassed_cache_is_a_cause_with_the_most_that_a_process_counted(tmp_path: Path) -> None:
+    record = make_record(speedups=(2.0, 2.0))
+    reason = "Bypassing autograd cache due to: autocast"
+    processes = []
+    for process in record.processes:
+        processes.append(replace(process, cache_bypasses={reason: 2 + process.index}))
+    folder = write_sweep(tmp_path, [replace(record, processes=tuple(processes))])
+    found = find_causes(load([folder]).entries)
+    (cause,) = (cause for cause in found if cause.name == "cache_bypass")
+    assert cause.count == 3
+    assert cause.reason == reason
+    assert "enter autocast around" in cause.fix
+
+
 @pytest.mark.parametrize(
     ("device", "reason"),
     [("cpu", f"1 graph, {NO_CUDA_GRAPHS}"), ("cuda", "1 graph, no reason given")],

@@ -21,6 +21,7 @@ from sweeper.report.answers.findings import Findings
 from sweeper.report.build import write_report
 from sweeper.report.columns.cell import Value, guard, plain
 from sweeper.report.columns.column import MARKDOWN, PAGE, TERMINAL, Column, write_csv
+from sweeper.report.tables.failures import FailuresTable
 from sweeper.report.tables.registry import TABLES
 from sweeper.report.tables.spec import TableSpec
 from sweeper.report.tables.speedups import SpeedupsTable
@@ -262,3 +263,20 @@ def test_csv_can_be_read_back(text: str) -> None:
 def test_a_new_column_is_one_declaration() -> None:
     columns = (Column[int]("n", lambda n: n, int), Column[int]("half", lambda n: n / 2, float))
     assert write_csv(columns, [1, 2]) == "n,half\n1,0.5\n2,1.0\n"
+
+
+def test_a_fault_of_the_compiler_has_the_command_that_finds_its_reason(tmp_path: Path) -> None:
+    records = [
+        make_record("wrong", status="accuracy_mismatch"),
+        make_record("large", status="oom"),
+        make_record("own", workload="script", status="runtime_error"),
+    ]
+    folder = write_sweep(tmp_path, records)
+    table = FailuresTable()
+    (column,) = (item for item in table.columns if item.title == "to find the reason")
+    shown = {
+        item.entry.trial.labels.model: column.show(item)
+        for item in table.items(Findings(load([folder]).entries))
+    }
+    command = f"python -m sweeper.bisect {folder.name} {records[0].trial_id}"
+    assert shown == {"wrong": command, "large": "", "own": ""}

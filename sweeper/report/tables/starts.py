@@ -1,0 +1,76 @@
+"""starts.csv: how long a compiled program takes to start, a row per trial and state of its caches.
+It is for sweeps in which `compile.start` varies.
+
+| column | meaning |
+|---|---|
+| `model batch_size workload precision mode backend variant trial_id sweep` | the trial, of any \
+status |
+| `starts_from` | `nothing cached`, or what `compile.start` says |
+| `first_step_s` | seconds from the start of a process to the end of its first compiled step |
+| `steady_s` | seconds to the end of its first compiled steps, which end when they are steady |
+| `step_ms` | wall time of the compiled step in this state |
+| `autograd_cache compile_cache` | hits, misses and bypasses of the caches of AOTAutograd and \
+Inductor |
+| `bypasses` | torch's reasons, joined by ` \\| ` |
+| `status message` | of the trial |
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from sweeper.analysis.result import Start
+from sweeper.loading.entries import Entry
+from sweeper.report.answers.findings import Findings
+from sweeper.report.columns.column import Column
+from sweeper.report.columns.formats import join
+
+from .spec import TableSpec
+from .trials import NAMES, file_columns, trial_columns
+
+
+class StartRow(NamedTuple):
+    """A trial with one of its starts."""
+
+    entry: Entry
+    start: Start
+
+
+def _name_origin(row: StartRow) -> str:
+    return "nothing cached" if row.start.cold else row.entry.trial.compile.start
+
+
+def _counts(name: str, title: str) -> Column[StartRow]:
+    def show(row: StartRow) -> str:
+        return "/".join(map(str, getattr(row.start, name).values()))
+
+    return Column(name, show, title=title, meaning=f"{title} are hits/misses/bypasses of its cache")
+
+
+class StartsTable(TableSpec[StartRow]):
+    name = "starts"
+    title = "How compiled programs start"
+    word = "Starts"
+    place = 72
+    has_every_axis = True
+    columns: Sequence[Column[StartRow]] = (
+        *trial_columns(*NAMES),
+        *file_columns("trial_id"),
+        Column("starts_from", _name_origin, title="starts from", is_name=True),
+        Column("first_step_s", lambda row: row.start.first_step_s, float, title="first step s"),
+        Column("steady_s", lambda row: row.start.steady_s, float, title="steady s"),
+        Column("step_ms", lambda row: row.start.step_ms, float, title="step ms"),
+        _counts("autograd_cache", "AOTAutograd"),
+        _counts("compile_cache", "Inductor"),
+        Column("bypasses", lambda row: join(row.start.bypasses, " | "), title="bypasses"),
+        Column("status", lambda row: row.entry.record.status, title="status"),
+        Column("message", lambda row: row.entry.record.first_line, title="message"),
+    )
+
+    def items(self, findings: Findings) -> Sequence[StartRow]:
+        compiled = [entry for entry in findings.entries if entry.trial.mode != "eager"]
+        if len({entry.trial.compile.start for entry in compiled}) < 2:
+            return ()
+        return [StartRow(entry, start) for entry in compiled for start in entry.result.starts]
+
+    def entry(self, item: StartRow) -> Entry:
+        return item.entry
