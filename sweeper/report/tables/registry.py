@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from .ablation import AblationTable
 from .causes import CausesTable
 from .failures import FailuresTable
 from .ladder import LadderTable
@@ -16,6 +17,7 @@ TABLES: list[TableSpec[Any]] = [
     SummaryTable(),
     ScriptsTable(),
     LadderTable(),
+    AblationTable(),
     RecommendationsTable(),
     SpeedupsTable(),
     CausesTable(),
