@@ -5,9 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.gains import are_alike, differ
 from sweeper.analysis.stats import Estimate, difference
 from sweeper.core.ablation import FEATURES, Feature, change
+from sweeper.core.record import NOT_JUDGED
 from sweeper.core.serialization import drop_defaults, flatten, show_value
 from sweeper.core.trial import Trial
 from sweeper.loading.entries import Entry
@@ -17,8 +19,8 @@ from .candidates import find_candidate
 
 BREAKS, HURTS, PAYS = "breaks", "hurts", "pays"
 NOT_SURE, NO_DIFFERENCE, NO_EFFECT = "not sure", "no difference", "no effect"
-VERDICTS = ("", BREAKS, HURTS, PAYS, NOT_SURE, NO_DIFFERENCE, NO_EFFECT)  # "": of the default
-MAX_SENTENCES = 3  # of a verdict
+DIFFERING = (BREAKS, HURTS, PAYS)
+VERDICTS = ("", *DIFFERING, NOT_SURE, NO_DIFFERENCE, NO_EFFECT)  # "": of the default
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,8 @@ class FeatureAnswer:
     def failure(self) -> str:
         """The side that is not ok, and what became of it."""
         for entry, side in zip(self.sides, ("with it", "without it"), strict=True):
-            if self.feature and not entry.is_ok:
-                return f"{entry.record.status} {side}"
+            if self.feature and find_status(entry) != "ok":
+                return f"{find_status(entry)} {side}"
         return ""
 
     @property
@@ -75,9 +77,9 @@ class FeatureAnswer:
         if self.feature is None:
             return ""
         if self.failure:
-            one_fails = having.is_ok != lacking.is_ok
-            judged = having.record.judges_the_compiler and lacking.record.judges_the_compiler
-            return BREAKS if one_fails and judged else NOT_SURE
+            statuses = {find_status(having), find_status(lacking)}
+            is_known = "ok" in statuses and statuses.isdisjoint(NOT_JUDGED)
+            return BREAKS if is_known else NOT_SURE
         code = having.result.code
         if code and code == lacking.result.code and self.feature.in_code:
             return NO_EFFECT
@@ -91,13 +93,19 @@ class FeatureAnswer:
     @property
     def is_better(self) -> bool:
         """Whether its trial is better than the default, so that the settings are worth having."""
-        mends = self.verdict == BREAKS and self.entry.is_ok
-        return mends or self.verdict == (PAYS if self.usual == "off" else HURTS)
+        if find_status(self.entry) != "ok" or UNVERIFIED in self.entry.flags:
+            return False
+        return self.verdict in (BREAKS, PAYS if self.usual == "off" else HURTS)
 
     def describe(self) -> str:
         """E.g. `mix-order reduction hurts (0.95 [0.94, 0.96])`."""
         assert self.feature
         return f"{self.feature.title} {self.verdict} ({self.failure or estimated(self.speedup)})"
+
+
+def find_status(entry: Entry) -> str:
+    """Find the status of a trial; a smaller batch is none that can be compared."""
+    return "oom" if entry.record.smaller_batch_size else entry.record.status
 
 
 @dataclass(frozen=True)
@@ -114,9 +122,7 @@ class AblationAnswer:
 
     def explain(self) -> str:
         """Say which features make a difference, and what to set."""
-        said = []
-        for verdict in (BREAKS, HURTS, PAYS):
-            said += [one.describe() for one in self.features if one.verdict == verdict]
+        said = [one.describe() for one in self.features if one.verdict in DIFFERING]
         if not said:
             said = [f"none of {count(len(self.features) - 1, 'feature')} is known to differ"]
         unsure = sum(feature.verdict == NOT_SURE for feature in self.features)
@@ -177,7 +183,5 @@ def find_ablations(entries: Sequence[Entry]) -> list[AblationAnswer]:
 
 
 def conclude(answers: Sequence[AblationAnswer]) -> list[str]:
-    """Say what an ablation found, a sentence each; of many only where to read it."""
-    if len(answers) > MAX_SENTENCES:
-        return [f"{count(len(answers), 'ablation')}: report.md has what each of them found"]
+    """Say what each ablation found."""
     return [f"ablation of {one.default.trial.labels.model}: {one.explain()}" for one in answers]

@@ -123,6 +123,15 @@ def test_a_default_that_is_wrong_is_mended_by_leaving_out_what_breaks_it(tmp_pat
     )
 
 
+def test_what_is_not_verified_or_needs_a_smaller_batch_is_not_worth_having(tmp_path: Path) -> None:
+    unverified = replace(make("combo_kernels", 2.5), flags=("accuracy_unverified",))
+    smaller = replace(make("mix_order_reduction", 9.0), smaller_batch_size=16)
+    assert find(tmp_path, make(None), unverified, smaller).explain() == (
+        "mix-order reduction breaks (oom without it); combo kernels pays (1.25 [1.25, 1.25]); "
+        "nothing to set"
+    )
+
+
 def test_a_model_on_which_nothing_differs_says_so(tmp_path: Path) -> None:
     """Twenty times, with steps that scatter by 1 % as draws do."""
     for number in range(20):
