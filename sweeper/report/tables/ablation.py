@@ -17,6 +17,7 @@ Trials are compared as modes are. Of a script the verdict is about its loop.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sweeper.core.ablation import Feature
 from sweeper.loading.entries import Entry
@@ -27,6 +28,8 @@ from sweeper.report.columns.formats import estimated, sentence
 
 from .spec import TableSpec
 from .trials import file_columns, trial_columns
+
+COSTS: list[Column[FeatureAnswer]] = trial_columns("compile_cold_s", "compiled_peak_memory_mib")
 
 
 class AblationTable(TableSpec[FeatureAnswer]):
@@ -52,7 +55,8 @@ class AblationTable(TableSpec[FeatureAnswer]):
             meaning="above 1 a step with the feature is faster",
         ),
         Column("error", lambda one: one.error, float, title="error / eager's", align_right=True),
-        *trial_columns("compile_cold_s", "compiled_peak_memory_mib"),
+        replace(COSTS[0], title="compile s", align_right=True),
+        replace(COSTS[1], title="peak MiB", align_right=True),
         *file_columns("family", "trial_id", "status", "flags"),
     )
 
@@ -63,4 +67,5 @@ class AblationTable(TableSpec[FeatureAnswer]):
         return item.entry
 
     def explain(self, findings: Findings, items: Sequence[FeatureAnswer]) -> str:
-        return " ".join(map(sentence, conclude(findings.ablations)))
+        said = ("the row without a feature is the default", *conclude(findings.ablations))
+        return " ".join(map(sentence, said))
