@@ -56,6 +56,7 @@ def derive(record: Record) -> Result:
         draws=len({process.draw for process in measured}),
         eager_step=_estimate(measured, lambda process: process.steps_s.eager),
         artifacts=len(record.artifacts) or None,
+        code=next(filter(None, (process.code_fingerprint for process in record.processes)), None),
         seen_of_script=next(filter(None, (process.script for process in record.processes)), None),
         graph_breaks=graph_breaks,
         recompiles=recompiles,

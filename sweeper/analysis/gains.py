@@ -132,14 +132,32 @@ def differ(one: TrialGain, other: TrialGain, device: str) -> bool:
     the noise of their processes.
     """
     gains = one.gain, other.gain
-    speedups = math.log(one.gain.value / other.gain.value)
-    steps = speedups - math.log(one.eager_s / other.eager_s)
+    speedups, steps = _find_distances(one, other)
     noise = math.hypot(*(math.log1p(gain.share) for gain in gains if not gain.by_margin))
-    samples_draws = {one.result.interval, other.result.interval} == {"draws"}
-    samples_host = not any(gain.waits for gain in gains)
-    draws, host = find_unsampled(device, samples_draws, samples_host)
+    draws, host = _find_unsampled(one, other, device)
     reach = draws + max(host, noise)
     return speedups * steps > 0 and min(abs(speedups), abs(steps)) > reach
+
+
+def are_alike(one: TrialGain, other: TrialGain, device: str) -> bool:
+    """Whether two trials differ by no more than draws of one program do, at both ends of the
+    interval between them; never where a host may have slowed either of them.
+    """
+    noise = math.hypot(*(math.log1p(gain.share) for gain in (one.gain, other.gain)))
+    _, host = _find_unsampled(one, other, device)
+    distance = min(map(abs, _find_distances(one, other)))
+    return not host and distance + noise <= math.log1p(find_margin(device).row)
+
+
+def _find_distances(one: TrialGain, other: TrialGain) -> tuple[float, float]:
+    """Find the logs by which two speedups and two compiled steps lie apart."""
+    speedups = math.log(one.gain.value / other.gain.value)
+    return speedups, speedups - math.log(one.eager_s / other.eager_s)
+
+
+def _find_unsampled(one: TrialGain, other: TrialGain, device: str) -> tuple[float, float]:
+    samples_draws = {one.result.interval, other.result.interval} == {"draws"}
+    return find_unsampled(device, samples_draws, not (one.gain.waits or other.gain.waits))
 
 
 def beats(one: TrialGain, other: TrialGain, device: str) -> bool:

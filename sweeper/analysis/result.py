@@ -61,6 +61,7 @@ class Result:
     graph_breaks: int | None = None
     recompiles: int | None = None
     artifacts: int | None = None
+    code: str | None = None  # the fingerprint of the code of the first process that has one
     device_time_missing: str | None = None  # why device_speedup is missing
     memory_missing: str | None = None  # why a peak memory is missing
     seen_of_script: ScriptRun | None = None  # by the first process

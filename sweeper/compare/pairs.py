@@ -21,7 +21,7 @@ from sweeper.core.paths import TrialPaths
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
 from sweeper.core.text import printable
-from sweeper.core.trial import AXES, OF_COMPILING, Axis, Trial
+from sweeper.core.trial import AXES, OF_COMPILING, OPEN_SETTINGS, Axis, Trial
 from sweeper.loading.device_names import DeviceKind, read_device
 from sweeper.loading.environment import Facts, read_other_facts, read_version_facts
 from sweeper.loading.sources import FoundRecord, Source
@@ -196,7 +196,8 @@ class Pair:
 COMPARED: dict[str, Axis] = {}
 for part in OF_COMPILING:
     for path, axis in AXES.items():
-        if path.partition(".")[0] == part and path != "compile.options":
+        owner, _, name = path.partition(".")
+        if owner == part and name not in OPEN_SETTINGS:
             COMPARED[axis.name] = axis
 
 

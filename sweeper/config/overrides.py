@@ -32,7 +32,7 @@ ARGUMENTS = re.compile(r"(?P<key>\+{0,2}model\.(?:args|launch))=(?P<value>.*)", 
 QUOTED = re.compile(r"""('[^']*'|"[^"]*")(,('[^']*'|"[^"]*"))*""", re.DOTALL)
 # where any key is allowed
 OPEN_DICTIONARY = re.compile(
-    r"(compile\.options|model\.arguments|measure\.phase_timeouts_s"
+    r"(compile\.(?:options|dynamo|functorch)|model\.arguments|measure\.phase_timeouts_s"
     r"|hydra\.launcher\.(ray\.(init|remote)|additional_parameters))(\.[^=]+=|=\{)"
 )
 

@@ -14,17 +14,18 @@ from typing import Any
 
 from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 
-from sweeper.core import ladder
+from sweeper.core import ablation, ladder
 from sweeper.core.errors import ConfigError, nearest
 from sweeper.core.libraries import LIBRARIES, SCRIPT, has_texts
-from sweeper.core.serialization import flatten, show_value
+from sweeper.core.serialization import drop_defaults, flatten, show_value
 from sweeper.core.settings import Settings, check_settings
 from sweeper.core.trial import (
     AXES,
     BUNDLED_AXES,
     CACHED,
     MAX_SIZE,
-    PRECISION_CASTS,
+    OPEN_SETTINGS,
+    SPELLED_OUT,
     Compile,
     Labels,
     Model,
@@ -161,7 +162,15 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
         )
     if config.rung.name is not None:
         trial = ladder.climb(trial, config.rung.name)
-    return trial
+    return trial if config.feature is None else _read_feature(trial, config.feature)
+
+
+def _read_feature(trial: Trial, name: str) -> Trial:
+    """Leave out or add a feature. Raises ConfigError where one of its settings is given too."""
+    given = flatten(drop_defaults(trial.compile)).keys() & ablation.FEATURES[name].settings.keys()
+    for key in given:
+        raise ConfigError(f"feature={name} sets compile.{key}: leave one of them out")
+    return ablation.change(trial, name)
 
 
 def _read_model_trial(
@@ -212,18 +221,17 @@ def _read_compile(config: Config) -> Compile:
     if config.mode.name == "eager":  # which ignores them
         return Compile()
     asked = Compile(**_read_axes(Compile, config))
-    options = flatten(asked.options)
+    flat: dict[str, Any] = {name: flatten(getattr(asked, name)) for name in OPEN_SETTINGS}
     if asked.memory_budget is not None and not 0 < asked.memory_budget <= 1:
         raise ConfigError(
             f"compile.memory_budget={asked.memory_budget}: it must be above 0 and at most 1, e.g. "
             "0.5"
         )
-    if asked.precision_casts and PRECISION_CASTS in options:
-        raise ConfigError(
-            f"compile.precision_casts and compile.options.{PRECISION_CASTS} are one switch: "
-            "give one"
-        )
-    return replace(asked, options=options)
+    _check_positive("compile.recompile_limit", asked.recompile_limit)
+    for name, (place, key) in SPELLED_OUT.items():
+        if getattr(asked, name) and key in flat[place]:
+            raise ConfigError(f"compile.{name} and compile.{place}.{key} are one switch: give one")
+    return replace(asked, **flat)
 
 
 def _read_vary(config: Config) -> dict[str, list[int]]:

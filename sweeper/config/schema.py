@@ -15,6 +15,7 @@ from typing import Any, get_origin
 from hydra.core.config_store import ConfigStore
 from omegaconf import MISSING
 
+from sweeper.core import ablation
 from sweeper.core.ladder import RUNGS
 from sweeper.core.libraries import LIBRARIES
 from sweeper.core.settings import CLOCKS, RETRIES, Settings
@@ -170,6 +171,9 @@ class Config(Settings):
     vary: VaryConf = field(default_factory=VaryConf)
     decode: DecodeConf = field(default_factory=DecodeConf)
     rung: RungConf = field(default_factory=RungConf)  # null: none; see experiment=ladder
+    # a feature of Inductor that is left out, or added where it is off by default; null: none; see
+    # experiment=ablation
+    feature: str | None = None
     worker: WorkerConf = field(default_factory=WorkerConf)
 
 
@@ -193,6 +197,7 @@ CHOICES: Mapping[str, Collection[str]] = {
     "precision.auto": HALVES,
     "precision.weight": WEIGHTS,
     "rung.name": RUNGS,
+    "feature": ablation.FEATURES,
     **{axis.key: axis.choices for axis in AXES.values() if axis.choices},
 }
 

@@ -128,6 +128,7 @@ class Preflight:
 
     problems: tuple[str, ...]  # what cannot be built
     notes: tuple[str, ...]  # about what the trials will do
+    lacking: tuple[str, ...] = ()  # features of an ablation that this torch cannot leave out or add
 
 
 @dataclass(frozen=True)

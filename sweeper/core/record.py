@@ -526,7 +526,8 @@ class Record:
     status: Annotated[str, STATUSES]  # one of the statuses in docs/flags.md
     flags: tuple[str, ...] = ()  # flags of its processes, see docs/flags.md
     phase: str | None = None  # the phase in which a trial ended that is not ok
-    message: str | None = None  # why a trial ended that is not ok
+    # why a trial ended that is not ok; of one that is ok, why it was not timed
+    message: str | None = None
     log: str | None = None  # path of the worker's log, relative to the trial's folder
     trial: Trial = field(kw_only=True)  # the experiment
     # versions, device, host and variables, see below

@@ -38,7 +38,12 @@ MAX_SIZE = 2**53
 Size = Annotated[int, Between(1, MAX_SIZE)]
 MAX_SHOWN = 8  # lengths of texts
 TEXTS = ("auto", "padded", "packed", "full", "words", "none")
-PRECISION_CASTS = "emulate_precision_casts"  # Inductor's own name for `Compile.precision_casts`
+OPEN_SETTINGS = ("options", "dynamo", "functorch")  # fields of `Compile` with keys of torch
+SPELLED_OUT = {  # fields of `Compile` that are one setting of torch, with its place and name there
+    "precision_casts": ("options", "emulate_precision_casts"),
+    "memory_budget": ("functorch", "activation_memory_budget"),
+    "recompile_limit": ("dynamo", "recompile_limit"),
+}
 # Rungs of the ladder (`sweeper.core.ladder`) that have every one-liner that applies to the model.
 BUNDLED_RUNGS = (GRAPHED, "default", "reduce-overhead", "max-autotune")
 BUNDLED_AXES = ("optimizer_impl", "cudnn_benchmark")
@@ -142,6 +147,12 @@ class Compile:
     scope: str = axis("model", choices=("model", "step", "blocks", "optimizer", "loss"))
     # options of Inductor, e.g. compile.options.epilogue_fusion=false
     options: Mapping[str, Json] = field(default_factory=dict)
+    # settings of torch._dynamo.config, e.g. compile.dynamo.capture_scalar_outputs=true
+    dynamo: Mapping[str, Json] = field(default_factory=dict)
+    # settings of torch._functorch.config, e.g. compile.functorch.donated_buffer=false
+    functorch: Mapping[str, Json] = field(default_factory=dict)
+    # how often a function is compiled, until it runs eager; null: torch's
+    recompile_limit: Size | None = None
     # above 0, up to 1: the share of activations that is saved for backward, the rest is computed
     # again; null: torch's
     memory_budget: float | None = None
@@ -163,6 +174,15 @@ class Compile:
         its own.
         """
         return self.scope in ("step", "optimizer")
+
+    def read_settings(self, place: str) -> dict[str, Json]:
+        """Read the settings of `options`, `dynamo` or `functorch`, with fields that are one."""
+        settings = dict(getattr(self, place))
+        for name, (where, key) in SPELLED_OUT.items():
+            value = getattr(self, name)
+            if where == place and value:
+                settings[key] = value
+        return settings
 
     @property
     def asks_for_cuda_graphs(self) -> bool:
@@ -200,6 +220,8 @@ class Labels:
     overrides: str = ""
     preset: str | None = None  # a file of conf/preset that changed them as well
     rung: str | None = None  # of the ladder, where the trial was made as one: `sweeper.core.ladder`
+    feature: str | None = None  # of an ablation, that it leaves out or adds: `core.ablation`
+    default_id: str | None = None  # of the trial with which an ablation compares it
     total_steps: Size | None = None  # of the training that the user plans with a script
 
 
@@ -287,6 +309,8 @@ class Trial:
             how += f"-{self.backend}"
         if self.labels.rung:
             how = f"rung-{self.labels.rung}"
+        if self.labels.feature:
+            how += f"-feature-{self.labels.feature}"
         text = f"{self.labels.model}-{self.workload}"
         if self.workload == SCRIPT:  # which decides the rest
             text += f"-{how}"
@@ -349,11 +373,11 @@ class Trial:
         if has_all:  # which ones these are differs from model to model
             yield "free one-liners"
         for key, value in drop_defaults(self.compile).items():
-            if key != "options":
+            if key not in OPEN_SETTINGS:
                 yield f"compile.{key}={show_value(value)}"
             else:
                 for name in sorted(value):
-                    yield f"compile.options.{name}={show_value(value[name])}"
+                    yield f"compile.{key}.{name}={show_value(value[name])}"
         for key, sizes in self.vary.items():
             yield f"vary.{key}={','.join(map(str, sizes))}"
         if self.python is not None:

@@ -11,13 +11,17 @@ MIN_STEP_S = 1e-6  # to call a module from Python takes longer
 SLACK_S = 0.1  # the kernel counts the age of a process in ticks
 
 
-def find_impossible(outcome: Outcome, measure: Measure, life_s: float) -> str | None:
+def find_impossible(
+    outcome: Outcome, measure: Measure, life_s: float, timed_code: str | None = None
+) -> str | None:
     """Say which claim of a worker that lived for `life_s`, by the clock of the driver, cannot be
-    true; None where all can.
+    true; None where all can. Code with the fingerprint `timed_code` need not be timed.
     """
     process = outcome.process
     if outcome.status == "ok" and not (process and process.step_s("compiled")):
-        return "it is ok and has no round that counts"
+        code = process.code_fingerprint if process and not process.rounds else None
+        if code is None or code != timed_code:
+            return "it is ok and has no round that counts"
     if process is None:
         return None
     for name, claimed_s in _list_times(process):

@@ -18,10 +18,12 @@ from pathlib import Path
 
 from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import is_resolved
-from sweeper.analysis.gains import can_become_sure, find_gain_so_far
+from sweeper.analysis.gains import are_alike, can_become_sure, find_gain_so_far
+from sweeper.core import ablation
 from sweeper.core.files import make_way, write_text
+from sweeper.core.paths import SweepPaths
 from sweeper.core.protocol import NOT_UNDERSTOOD, Job, Outcome, Phase, ProtocolError
-from sweeper.core.record import Inspection, Process
+from sweeper.core.record import Inspection, Process, Record, RecordError
 from sweeper.core.system.process_group import describe_exit
 
 from . import processes
@@ -57,6 +59,7 @@ class TrialRun(Draft):
     num_processes: int = 0  # that have ended
     idle_s: float = 0.0  # for memory; per worker: for the device, or stopped
     lacking: str | None = None  # why a worker could not be started
+    default: Record | None = None  # of the trial of a feature, what it is compared with
 
     @contextmanager
     def keep_caches(self) -> Iterator[None]:
@@ -83,6 +86,21 @@ class TrialRun(Draft):
             self.paths.clear_caches()
             self.paths.clear_logs()
 
+    def read_default(self) -> None:
+        """Read the record that the trial of a feature is compared with, where there is one."""
+        if default_id := self.trial.labels.default_id:
+            paths = SweepPaths.of(self.settings.sweep).trial(self.trial.label, default_id)
+            with suppress(RecordError):
+                self.default = Record.read(paths.record)
+
+    @property
+    def timed_code(self) -> str | None:
+        """The fingerprint of the code that the default has, where a feature is all in its code."""
+        name, default = self.trial.labels.feature, self.default
+        if not default or default.status != "ok" or not ablation.FEATURES[str(name)].in_code:
+            return None
+        return default.processes[0].code_fingerprint
+
     def write_job(self) -> None:
         """Write the job of a worker; an earlier one may have put anything in its place."""
         job = Job(self.trial.replace_batch_size(self.record.batch_size), self.settings.measure)
@@ -91,16 +109,27 @@ class TrialRun(Draft):
 
     def needs_process(self) -> bool:
         """Whether a further process is wanted: from a minimum on the answer so far decides, or with
-        a target the interval.
+        a target the interval. A feature that makes no difference needs no more.
         """
         measure, record = self.settings.measure, self.record
         if self.num_processes >= measure.process_limit or record.status != "ok":
+            return False
+        if self.num_processes and (record.message or self._makes_no_difference()):
             return False
         if self.num_processes < measure.process_minimum:
             return True
         if measure.target is not None:
             return not is_resolved(self.result, measure.target)
         return can_become_sure(record, self.result, measure)
+
+    def _makes_no_difference(self) -> bool:
+        """Whether the trial of a feature is as fast as the default."""
+        default, measure = self.default, self.settings.measure
+        if default is None or not measure.goes_on_until_sure:
+            return False
+        one = find_gain_so_far(default, derive(default), measure)
+        other = find_gain_so_far(self.record, self.result, measure)
+        return bool(one and other and are_alike(one, other, self.trial.device))
 
     def wait_for_turn(self) -> Steps[bool]:
         """Have others take their turn; whether this trial gets another process."""
@@ -126,11 +155,16 @@ class TrialRun(Draft):
             arguments += ["--checked", judged.artifact]
         if done and done[0].steps_per_block:
             arguments += ["--steps-per-block", str(done[0].steps_per_block)]
+        if self.timed_code:
+            arguments += ["--timed", self.timed_code]
         return WorkerCall(arguments, index, self.paths.cache(draw), self.paths.log(index), draw)
 
     def take(self, outcome: Outcome) -> None:
         """Add the outcome of a process; the last one decides the status."""
-        record, log = self.record, None
+        record, log, message = self.record, None, outcome.message
+        if outcome.status == "ok" and outcome.process and not outcome.process.rounds:
+            assert self.default
+            message = f"its code is that of {self.default.trial_id}, so it was not timed"
         if outcome.status != "ok":
             log = self.paths.log(self.num_processes).name
         if process := outcome.process:
@@ -144,7 +178,7 @@ class TrialRun(Draft):
         self.add(
             status=outcome.status,
             phase=outcome.phase,
-            message=outcome.message,
+            message=message,
             log=log,
             environment=record.environment or outcome.environment,
             diagnostics=record.diagnostics or outcome.diagnostics,
@@ -171,6 +205,7 @@ def run_trial(run: TrialRun) -> Steps[None]:
     begin_s = time.monotonic()
     trial, settings, peak_memory = run.trial, run.settings, run.slot.peak_memory
     run.add(attempts=read_attempts(run.paths.record))
+    run.read_default()
     smaller, needed_bytes = None, peak_memory.look_up(trial, trial.batch_size)
     with processes.expose_package(trial.python) as run.variables, run.keep_caches():
         while True:
@@ -272,7 +307,9 @@ def run_worker(run: TrialRun, call: WorkerCall) -> Outcome:
         with stdin, slot.lease.register(process.pid, send_to_worker, call.index) as tenant, process:
             outcome = _listen(run, call, process, receive, tenant)
             life_s = time.monotonic() - begin_s
-    if call.draw is not None and (lie := find_impossible(outcome, run.settings.measure, life_s)):
+    if call.draw is None:
+        return outcome
+    if lie := find_impossible(outcome, run.settings.measure, life_s, run.timed_code):
         return Outcome("crashed", outcome.phase, f"the worker's answer cannot be true: {lie}")
     return outcome
 

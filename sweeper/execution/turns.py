@@ -3,8 +3,9 @@
 A trial that wants another process waits for its turn. Trials that differ in mode or backend alone
 are a race: no second process begins before each of them has shown what it gains in a first one. One
 that another beats then waits until those are done that none beats, and ends if it is beaten still.
-Trials go in their order, race by race; where the time of the sweep is limited, those with the
-fewest processes go first.
+Trials of features wait until the trial that they are compared with has ended. Trials go in their
+order, race by race; where the time of the sweep is limited, those with the fewest processes go
+first.
 """
 
 import math
@@ -109,7 +110,8 @@ class Turns:
         self._left = [one for one in self._left if one.runs or one.processes]
 
     def _is_ready(self, entrant: Entrant) -> bool:
-        if entrant.runs:
+        default_id = entrant.trial.labels.default_id
+        if entrant.runs or any(one.trial.id == default_id for one in self._left):
             return False
         if not entrant.processes or self._stop.is_set() or self.time_is_over:
             return True
@@ -132,11 +134,12 @@ class Turns:
 
 def name_races(trials: Sequence[Trial], measure: Measure) -> list[str]:
     """The race of each trial: a key that those share of which an answer takes one. What compiles
-    nothing is alone, and so is each where the number of processes is given.
+    nothing is alone, so is each trial of an ablation, and each where the number of processes is
+    given.
     """
     races = []
     for trial in trials:
-        is_alone = trial.mode == "eager" or trial.backend in CONTROLS
+        is_alone = trial.mode == "eager" or trial.backend in CONTROLS or trial.labels.feature
         if is_alone or not measure.goes_on_until_sure:
             races.append(trial.id)
         else:

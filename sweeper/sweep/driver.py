@@ -38,7 +38,7 @@ from sweeper.tracking.tracker import Tracker
 from . import manifest
 from .estimate import describe_estimate, describe_script_runs, read_history
 from .plan import Plan, describe_plan, make_plan
-from .preflight import require_runnable
+from .preflight import Found, require_runnable
 from .progress import Progress
 from .resume import (
     describe_others,
@@ -130,20 +130,21 @@ class _Sweep:
             launcher.prepare()
         # before the check, which is work too
         disturbances = read_disturbances(placement.devices) if plan.trials else []
-        self.require_runnable(plan, placement)
+        found = self.require_runnable(plan, placement)
         with _translate_shortages():
             self.paths.require_no_links()
         with hold_lock(self.paths.lock, f"sweep={settings.sweep}", settings.scheduler.locks):
             with _translate_shortages():
                 plan, unreadable = self.make_plan()  # another driver may have ended meanwhile
                 move_unreadable(unreadable)
+                plan = plan.without(found.lacks)
                 keep_total_steps(self.paths, plan.finished)
                 if min(placement.concurrency, len(plan.trials)) > 1:
                     history = read_history(placement, settings.measure)
                     plan = replace(plan, trials=history.longest_first(plan.trials))
             return self.run(plan, placement, disturbances)
 
-    def require_runnable(self, plan: Plan, placement: Placement) -> None:
+    def require_runnable(self, plan: Plan, placement: Placement) -> Found:
         """Ask the libraries, and print what they say of the trials. Raises ConfigError for what
         cannot be built.
         """
@@ -153,8 +154,10 @@ class _Sweep:
             device = placement.devices[0]
         else:  # jobs may run on other machines, so the check must not ask for a GPU of this one
             trials = [replace(trial, device="cpu") for trial in trials]
-        for note in require_runnable(trials, device, self.settings.inspect):
+        found = require_runnable(trials, device, self.settings.inspect)
+        for note in found.notes:
             print_plain(note, self.console)
+        return found
 
     def make_plan(self) -> tuple[Plan, Mapping[Path, str]]:
         """Make the plan, and say by path why a record that it counts as none cannot be read.
@@ -185,12 +188,17 @@ class _Sweep:
             processes += f" in {measure.draws} draws"
         if placement.shares and len({*name_races(plan.trials, measure)}) < len(plan.trials):
             processes += " (one where another mode is faster)"
+        has_features = any(trial.labels.feature for trial in plan.trials)
+        if has_features and measure.goes_on_until_sure:
+            processes += " (one where a feature makes no difference)"
         trials = count(len(plan.trials), "trial")
         lines = [f"sweep {settings.sweep}: {trials} to run on {placement.name}, {processes} each"]
         if settings.inspect:
             lines[0] += ", and one that shows what the compiler does"
         if settings.sweep_time_s is not None:
             lines[0] += f", for {duration(settings.sweep_time_s)} at most"
+        if has_features and not settings.dry_run:
+            lines.append(describe_estimate(plan, placement, measure))
         lines += describe_script_runs(plan.trials, measure)
         if any(trial.mode == "reduce-overhead" and trial.device == "cpu" for trial in plan.trials):
             lines.append(

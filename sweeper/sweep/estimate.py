@@ -51,8 +51,13 @@ class History:
             self._expected[key] = ProcessTimes(median(whole_s), median(device_s))
 
     def expect(self, trial: Trial) -> ProcessTimes | None:
-        """Return what a process will take; None when no similar trial is known."""
-        return self._expected.get(trial.id, self._expected.get(_make_likeness(trial)))
+        """Return what a process will take; None when no similar trial is known. A feature changes
+        little of that.
+        """
+        for key in (trial.id, _make_likeness(trial), trial.labels.default_id):
+            if found := self._expected.get(key):
+                return found
+        return None
 
     def longest_first(self, trials: Sequence[Trial]) -> tuple[Trial, ...]:
         """Sort trials for several devices: a long one that begins last would keep the others
@@ -120,6 +125,8 @@ def describe_estimate(plan: Plan, placement: Placement, measure: Measure) -> str
     if not known:
         if any(trial.workload == SCRIPT for trial in plan.trials):
             return "no estimate yet: the first run of a script tells"
+        if any(trial.labels.feature for trial in plan.trials):
+            return "no estimate yet: each feature takes about as long as the first trial"
         return "no estimate yet"
     num_devices = len(placement.devices)
     concurrency = placement.concurrency // num_devices

@@ -4,9 +4,10 @@ Nothing here touches files or processes.
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
+from sweeper.core import ablation
 from sweeper.core.backends import GRAPHED, WITHOUT_DYNAMO, WITHOUT_MEMORY_BUDGET, WITHOUT_MODE
 from sweeper.core.errors import ConfigError
 from sweeper.core.ladder import explain_no_graph, explain_not_for
@@ -30,6 +31,10 @@ class Plan:
 
     trials: tuple[Trial, ...]
     left_out: tuple[LeftOut, ...] = ()
+
+    def without(self, lacks: Callable[[Trial], bool]) -> "Plan":
+        """The plan without trials of which has been said that they cannot run."""
+        return replace(self, trials=tuple(trial for trial in self.trials if not lacks(trial)))
 
     @property
     def finished(self) -> list[Trial]:
@@ -91,6 +96,8 @@ def _check_weights(trials: Sequence[Trial]) -> None:
 def explain_incompatible(trial: Trial) -> str | None:
     """Say why this combination of axes makes no sense; None if it does."""
     if trial.labels.rung and (reason := explain_not_for(trial, trial.labels.rung)):
+        return reason
+    if reason := ablation.explain_not_for(trial):
         return reason
     library = LIBRARIES[trial.model.library]
     if trial.workload in CACHED and not library.has_decoders:

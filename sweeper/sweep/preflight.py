@@ -7,11 +7,12 @@ exists, torch sees the device.
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from subprocess import TimeoutExpired
+from typing import NamedTuple
 
 from sweeper.core.errors import ConfigError, explain_unreadable
 from sweeper.core.files import read_json, read_text
@@ -41,13 +42,26 @@ class _NoAnswerError(Exception):
         self.at = at
 
 
-def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> list[str]:
-    """Return notes about what the trials will do, e.g. the loss of a factory's model.
+class Found(NamedTuple):
+    """What the processes said: notes about what the trials will do, e.g. the loss of a factory's
+    model, and the features of an ablation that the torch of an interpreter lacks.
+    """
+
+    notes: Sequence[str]
+    lacking: Collection[tuple[str | None, str]]
+
+    def lacks(self, trial: Trial) -> bool:
+        return (trial.python, trial.labels.feature) in self.lacking
+
+
+def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> Found:
+    """Ask what the trials will do.
 
     Raises ConfigError that lists what cannot be built here, or says why the process gave no answer.
     """
     problems = []
     notes: list[str] = []
+    lacking: set[tuple[str | None, str]] = set()
     for python in dict.fromkeys(trial.python for trial in trials):
         own = [trial for trial in trials if trial.python == python]
         prefix = f"worker.python={python}: " if python else ""
@@ -64,11 +78,12 @@ def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> 
             ) from error
         problems += [prefix + problem for problem in found.problems]
         notes += found.notes
+        lacking.update((python, name) for name in found.lacking)
     if problems:
         left = len(problems) - MAX_PROBLEMS
         more = [f"and {left} more"] if left > 0 else []
         raise ConfigError("\n".join(problems[:MAX_PROBLEMS] + more))
-    return list(dict.fromkeys(notes))
+    return Found(list(dict.fromkeys(notes)), lacking)
 
 
 def _ask_until_answered(trials: Sequence[Trial], python: str | None, device: Device) -> Preflight:

@@ -59,12 +59,16 @@ def main() -> None:
         return None if wants == NOTHING else grants.get()
 
     job = Job.loads(arguments.trial.read_text())
+    if numerics := job.trial.compile.options.get("numerics"):
+        # torch 2.14 derives other settings of it when it is imported
+        os.environ["TORCHINDUCTOR_NUMERICS"] = str(numerics)
     slot = ProcessSlot(
         arguments.index,
         arguments.draw,
         arguments.cold,
         arguments.checked,
         arguments.steps_per_block,
+        arguments.timed,
     )
     lease = Lease(ask) if has_driver else Lease()
     outcome = run(job, slot, say, lease, _choose_task(arguments, job))
@@ -134,7 +138,8 @@ def _parse() -> argparse.Namespace:
     add(
         "--timed",
         metavar="FINGERPRINT",
-        help="of the code that was timed, to say if this is the same",
+        help="of code that was timed: an inspection says if this is the same, a measurement ends "
+        "where it is",
     )
     add(
         "--check",

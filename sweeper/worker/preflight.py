@@ -4,30 +4,41 @@ on the rest.
 Only the libraries that the trials need are imported.
 """
 
+import importlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from sweeper.core import ablation
 from sweeper.core.errors import nearest
 from sweeper.core.libraries import LIBRARIES
 from sweeper.core.protocol import AT, Preflight
-from sweeper.core.serialization import to_json
-from sweeper.core.trial import Trial
+from sweeper.core.serialization import Json, show_value, to_json
+from sweeper.core.trial import OPEN_SETTINGS, Trial
 
 from .models import Examined, builder
 
-ALL_OPTIONS = "python -c 'import torch; print(*torch._inductor.list_options(), sep=\"\\n\")'"
+CONFIGS = {  # torch's modules with the settings of each part of `OPEN_SETTINGS`
+    "options": "torch._inductor.config",
+    "dynamo": "torch._dynamo.config",
+    "functorch": "torch._functorch.config",
+}
+ALL_SETTINGS = "python -c 'import {0}; print(*{0}.get_config_copy(), sep=\"\\n\")'"
 
 
 def check(question: Path, answer: Path) -> None:
     """Read trials, and write the problems, and the notes where there is no problem."""
     trials = [Trial.from_json(data) for data in json.loads(question.read_text())]
+    lacking = _find_lacking(trials)
+    trials = [trial for trial in trials if trial.labels.feature not in lacking]
     problems, notes = (
         tuple(dict.fromkeys(lines)) for lines in _examine(trials, question.with_name(AT))
     )
-    found = Preflight(problems, () if problems else notes)
+    notes = (*lacking.values(), *notes)
+    found = Preflight(problems, () if problems else notes, tuple(lacking))
     answer.write_text(json.dumps(to_json(found)))
 
 
@@ -41,7 +52,7 @@ def _examine(trials: list[Trial], at: Path) -> tuple[list[str], list[str]]:
             f"torch {torch.__version__} cannot use the GPU: install torch's CUDA build, or take "
             "device=cpu"
         ], []
-    problems, notes = list(_option_problems(trials)), []
+    problems, notes = list(_setting_problems(trials)), []
     by_model = {
         (trial.model.key, trial.batch_size, trial.workload, trial.text): trial for trial in trials
     }
@@ -54,24 +65,57 @@ def _examine(trials: list[Trial], at: Path) -> tuple[list[str], list[str]]:
     return problems, notes
 
 
-def _option_problems(trials: Iterable[Trial]) -> Iterator[str]:
-    """List Inductor options that do not exist, and values that they cannot have."""
-    with_options = [trial for trial in trials if trial.compile.options]
-    if not with_options:  # importing the compiler takes as long as importing torch
-        return
-    from sweeper.worker.compilation.compiler import compile_arguments
+def _find_lacking(trials: Iterable[Trial]) -> dict[str, str]:
+    """Find the features of an ablation that the installed torch has no settings for, or has as they
+    would make it, with a note about each.
+    """
+    lacking = {}
+    for name in filter(None, (trial.labels.feature for trial in trials)):
+        if problem := _explain_lacking(ablation.FEATURES[name].settings):
+            lacking[name] = f"feature={name} is left out: {problem}"
+    return lacking
 
-    known = set(torch._inductor.list_options())
-    for trial in with_options:
-        if unknown := sorted(trial.compile.options.keys() - known):
-            hint = f"{nearest(unknown[0], known)}\nall options: {ALL_OPTIONS}"
-            yield f"compile.options.{unknown[0]}: no such Inductor option; {hint}"
-        else:
-            try:
-                # compiles nothing before it is called
-                torch.compile(lambda: None, **compile_arguments(trial))
-            except (RuntimeError, TypeError, ValueError) as error:
-                yield f"compile.options: {error}"
+
+def _explain_lacking(settings: Mapping[str, Json]) -> str | None:
+    """Say why settings change nothing of the installed torch; None where they may."""
+    is_usual = True
+    for key, value in settings.items():
+        place, _, setting = key.partition(".")
+        if place not in CONFIGS:
+            return None
+        if problem := _explain_setting(place, setting, value):
+            return f"compile.{key}{problem.partition(';')[0]}"
+        is_usual &= _import_config(place).get_config_copy()[setting] == value
+    return f"torch {torch.__version__} has it so by default" if is_usual else None
+
+
+def _setting_problems(trials: Iterable[Trial]) -> Iterator[str]:
+    """List settings of the compiler that do not exist, and values that they cannot have."""
+    for trial in trials:
+        for place in OPEN_SETTINGS:
+            for key, value in trial.compile.read_settings(place).items():
+                if problem := _explain_setting(place, key, value):
+                    yield f"compile.{place}.{key}{problem}"
+
+
+def _explain_setting(place: str, key: str, value: Json) -> str | None:
+    """Say why the installed torch cannot have a setting; None where it can."""
+    config = _import_config(place)
+    known = config.get_config_copy()
+    if key not in known:
+        return (
+            f": torch {torch.__version__} has no such setting; {nearest(key, known)}\n"
+            f"all settings: {ALL_SETTINGS.format(CONFIGS[place])}"
+        )
+    kind = config.get_type(key)
+    if type(kind) is type and not isinstance(value, kind):
+        return f"={show_value(value)}: it must be a {kind.__name__}, torch has {known[key]!r}"
+    return None
+
+
+def _import_config(place: str) -> Any:
+    """Import the module with the settings: with the compiler it takes as long as torch."""
+    return importlib.import_module(CONFIGS[place])
 
 
 def _examine_model(trial: Trial) -> Examined:

@@ -33,6 +33,7 @@ class ProcessSlot:
     # the artifact that passed the check; a process that compiles it again skips the check
     checked: str | None = None
     steps_per_block: int | None = None
+    timed: str | None = None  # the fingerprint of code that need not be timed again
 
     @property
     def is_repeated(self) -> bool:

@@ -36,6 +36,8 @@ def test_two_unnamed_sweeps_have_two_names() -> None:
     "key",
     [
         "compile.options.triton.cudagraphs",
+        "compile.dynamo.capture_scalar_outputs",
+        "compile.functorch.donated_buffer",
         "model.arguments.hidden_size",
         "hydra.launcher.ray.init.num_cpus",
         "hydra.launcher.additional_parameters.nice",

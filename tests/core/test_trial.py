@@ -221,7 +221,7 @@ def test_defaults_stay_what_ids_of_stored_records_mean() -> None:
         "labels": {
             "model": "x", "precision": "fp32", "family": "other", "suite": None, "weight": None,
             "overrides": "",
-            "preset": None, "rung": None, "total_steps": None,
+            "preset": None, "rung": None, "feature": None, "default_id": None, "total_steps": None,
         },
         "workload": "train",
         "precision": {
@@ -232,7 +232,8 @@ def test_defaults_stay_what_ids_of_stored_records_mean() -> None:
         "backend": "inductor",
         "optimizer": "adam",
         "compile": {
-            "dynamic": None, "fullgraph": False, "scope": "model", "options": {},
+            "dynamic": None, "fullgraph": False, "scope": "model", "options": {}, "dynamo": {},
+            "functorch": {}, "recompile_limit": None,
             "memory_budget": None,
             "precision_casts": False,
             "wrapper": "inside",

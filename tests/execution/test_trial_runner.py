@@ -19,6 +19,8 @@ from types import SimpleNamespace
 import pytest
 from processes import assert_gone
 
+from sweeper.analysis.derive import derive
+from sweeper.core.ablation import change
 from sweeper.core.files import write_text
 from sweeper.core.protocol import DEVICE, NOTHING, Job
 from sweeper.core.record import SCHEMA_VERSION, Attempt, Inspection, Record
@@ -879,3 +881,53 @@ def test_worker_that_cannot_be_started_leaves_no_pipe_open(
 def test_eager_trials_are_not_inspected(run, trial: Trial) -> None:
     assert run(INSPECTS + FOUND, inspect=True, of=replace(trial, mode="eager")).inspection is None
     assert run(INSPECTS + FOUND, inspect=True).inspection
+
+
+CODED = """
+made = replace(process(), accuracy=Accuracy("float64", True), code_fingerprint=CODE)
+if a.timed == CODE:
+    made = replace(made, rounds=())
+say(Outcome("ok", process=made))
+"""
+
+
+def write_default(trial: Trial, record: Record) -> None:
+    write_text(folder(trial) / "record.json", record.dumps())
+
+
+def test_code_of_the_default_is_not_timed_again(run, trial: Trial) -> None:
+    write_default(trial, run("CODE = 'same'" + CODED))
+    feature = change(trial, "epilogue_fusion")
+    record = run("CODE = 'same'" + CODED, of=feature, processes=None)
+    assert (record.status, record.message) == (
+        "ok",
+        f"its code is that of {trial.id}, so it was not timed",
+    )
+    assert [process.rounds for process in record.processes] == [()]
+    assert derive(record).speedup is None
+    other = run("CODE = 'other'" + CODED, of=feature)
+    assert (other.message, len(other.processes[0].rounds)) == (None, 1)
+
+
+def test_no_worker_ends_untimed_unless_its_code_was_timed(run, trial: Trial) -> None:
+    """Nor where a feature may do more than change the code."""
+    untimed = "made = replace(process(), rounds=(), code_fingerprint='same')\n" + (
+        "say(Outcome('ok', process=made))"
+    )
+    feature = change(trial, "epilogue_fusion")
+    lie = "the worker's answer cannot be true: it is ok and has no round that counts"
+    assert run(untimed, of=feature).message == lie
+    write_default(trial, run("CODE = 'same'" + CODED))
+    assert run(untimed, of=change(trial, "cuda_graphs")).message == lie
+
+
+@pytest.mark.parametrize(("speedup", "processes"), [("2.0", 1), ("2.5", 2)])
+def test_a_feature_that_makes_no_difference_gets_one_process(
+    run, trial: Trial, monkeypatch: pytest.MonkeyPatch, speedup: str, processes: int
+) -> None:
+    on_gpu = replace(trial, device="cuda")
+    monkeypatch.setenv("SPEEDUPS", "2")
+    write_default(on_gpu, run("CODE = 'one'" + CODED, of=on_gpu, processes=3))
+    monkeypatch.setenv("SPEEDUPS", speedup)
+    record = run("CODE = 'two'" + CODED, of=change(on_gpu, "combo_kernels"), processes=None)
+    assert len(record.processes) == processes

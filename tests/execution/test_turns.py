@@ -12,6 +12,7 @@ from records import make_process, make_record, make_trial
 
 from sweeper.analysis.derive import derive
 from sweeper.analysis.gains import find_gain_so_far
+from sweeper.core.ablation import change
 from sweeper.core.record import Accuracy
 from sweeper.core.settings import Measure, Settings
 from sweeper.core.system.gpus import Device, Gpu
@@ -123,3 +124,33 @@ def test_interrupted_trials_end_whether_they_run_or_wait() -> None:
     events.close()
     assert [type(event) for event in seen] == [Started] * 3
     assert len(races.order) == 5, "two that waited are asked once more, and told to end"
+
+
+def test_features_wait_until_the_trial_that_they_are_compared_with_has_ended() -> None:
+    """On two trials in flight, and with the default last in the plan."""
+    default = make_trial("a")
+    trials = [change(default, "combo_kernels"), change(default, "dynamic"), default]
+    ended: list[str] = []
+    slot = replace(SLOT, concurrency=2)
+
+    def run_trial(
+        trial: Trial, _slot: DeviceSlot, _on_phase: OnPhase, _stop: threading.Event
+    ) -> Steps[Finished]:
+        assert trial is default or default.id in ended
+        record = make_record(trial=trial)
+        if trial is default:
+            time.sleep(0.05)
+            yield None
+        ended.append(trial.id)
+        return Finished(record, derive(record))
+
+    list(run_all(trials, [slot], run_trial, Settings("s"), time.monotonic()))
+    assert ended[0] == default.id
+    assert len(ended) == 3
+
+
+def test_features_begin_where_the_default_is_not_in_the_plan() -> None:
+    races = Races(Settings("s"))
+    trial = change(make_trial("a"), "combo_kernels")
+    list(run_all([trial], [SLOT], races.run_trial, Settings("s"), time.monotonic()))
+    assert races.order == ["a default"] * PROCESSES

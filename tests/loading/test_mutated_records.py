@@ -18,6 +18,7 @@ from sweeper.core.settings import Settings
 from sweeper.core.system.exit_codes import OK
 from sweeper.report.__main__ import main as report
 from sweeper.sweep.driver import run_sweep
+from sweeper.sweep.preflight import Found
 from sweeper.sync import main as sync
 
 COUNT = 3000
@@ -81,7 +82,7 @@ def test_no_command_ends_for_the_others(
     assert count_lines(output.err) >= refused
     assert "good" in output.out
 
-    monkeypatch.setattr("sweeper.sweep.driver.require_runnable", lambda *_: [])
+    monkeypatch.setattr("sweeper.sweep.driver.require_runnable", lambda *_: Found((), ()))
     trials = [record.trial for record in GOOD]
     assert run_sweep(trials, Settings("night", device="cpu", dry_run=True)) == OK
     assert "0 trials to run" in capsys.readouterr().out

@@ -16,6 +16,7 @@ import pytest
 
 from sweeper.core.record import STATUSES
 from sweeper.core.trial import Trial
+from sweeper.report.tables.ablation import AblationTable
 from sweeper.report.tables.registry import TABLES
 from sweeper.report.tables.starts import StartsTable
 
@@ -40,6 +41,11 @@ NEVER_FILLED = {
         ),
         "the stored ladder has one process a trial",
     ),
+    **{
+        ("ablation", column.name): "no sweep with an ablation is stored"
+        for column in AblationTable.columns
+        if column.name
+    },
 }
 
 

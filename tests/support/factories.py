@@ -718,3 +718,11 @@ def with_whole_numbers(batch_size, device):
             return self.layer(x) * self.steps.sum()
 
     return Counted().to(device), make_inputs(batch_size, device)
+
+
+def sine(batch_size, device):
+    class Sine(torch.nn.Module):
+        def forward(self, x):
+            return torch.sin(x)
+
+    return Sine().to(device), (torch.rand(batch_size, 2**14, device=device),)

@@ -34,6 +34,7 @@ from sweeper.execution.scheduler import Event, Finished, PhaseBegan, Started
 from sweeper.report import build
 from sweeper.sweep import progress as progress_module
 from sweeper.sweep.driver import run_sweep
+from sweeper.sweep.preflight import Found
 from sweeper.sweep.progress import Progress
 from sweeper.tracking import known_stores
 
@@ -316,7 +317,7 @@ def test_a_plan_says_once_that_a_cpu_has_no_cuda_graphs(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("sweeper.sweep.driver.require_runnable", lambda *_: [])
+    monkeypatch.setattr("sweeper.sweep.driver.require_runnable", lambda *_: Found((), ()))
     grid = [replace(trial, mode=mode, device=device, batch_size=size) for size in (1, 2)]
     assert run_sweep(grid, replace(SETTINGS, dry_run=True)) == OK
     line = (

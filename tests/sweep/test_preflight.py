@@ -15,6 +15,7 @@ import torch
 from checkout import SEARCH_PATH, place_in_factories
 
 from sweeper.config.error_messages import explain
+from sweeper.core.ablation import change
 from sweeper.core.errors import ConfigError
 from sweeper.core.protocol import Preflight
 from sweeper.core.system.gpus import Device
@@ -123,18 +124,32 @@ def test_model_that_cannot_decode(
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("asked", "says"),
     [
-        ({"epilogue_fussion": True}, "nearest: epilogue_fusion"),
-        ({"max_autotune": "abc"}, "max_autotune"),
+        (Compile(options={"epilogue_fussion": True}), "options.epilogue_fussion: torch"),
+        (Compile(options={"epilogue_fussion": True}), "nearest: epilogue_fusion"),
+        (Compile(options={"max_autotune": "abc"}), "options.max_autotune=abc: it must be a bool"),
+        (Compile(dynamo={"recompile_limt": 9}), "nearest: recompile_limit"),
+        (Compile(dynamo={"capture_scalar_outputs": 1}), "=1: it must be a bool, torch has False"),
+        (Compile(functorch={"donated_bufer": False}), "import torch._functorch.config"),
     ],
 )
-def test_compile_option_that_cannot_be(
-    tmp_path: Path, options: dict[str, object], says: str
-) -> None:
-    (found,) = problems(tmp_path, trial_of(RESNET18, compile=Compile(options=options)))
-    assert found.startswith("compile.options")
+def test_setting_of_the_compiler_that_cannot_be(tmp_path: Path, asked: Compile, says: str) -> None:
+    (found,) = problems(tmp_path, trial_of(RESNET18, compile=asked))
+    assert found.startswith("compile.")
     assert says in found
+
+
+def test_settings_that_torch_has_are_no_problem(tmp_path: Path) -> None:
+    asked = Compile(
+        options={"triton.cudagraphs": True, "cpp.simdlen": 1},
+        dynamo={"capture_scalar_outputs": True},
+        functorch={"donated_buffer": False},
+        memory_budget=0.5,
+        recompile_limit=3,
+        precision_casts=True,
+    )
+    assert problems(tmp_path, trial_of(RESNET18, compile=asked)) == []
 
 
 def test_what_can_be_built_has_no_problem(tmp_path: Path) -> None:
@@ -228,3 +243,21 @@ def test_inspection_without_tlparse_says_what_to_install(
     trial = replace(trial_of(RESNET18), python=f"{tmp_path}/bin/python")
     with pytest.raises(ConfigError, match=f"type: {tmp_path}/bin/python -m pip install tlparse"):
         require_runnable([trial], Device("cpu"), inspect=True)
+
+
+def test_features_that_torch_lacks_or_has_as_they_would_make_it_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch._inductor.config
+
+    plain = trial_of(RESNET18)
+    asked = [change(plain, name) for name in ("strict_numerics", "combo_kernels", "dynamic")]
+    monkeypatch.setattr(torch._inductor.config, "combo_kernels", True)
+    found = ask(tmp_path, *asked)
+    assert (found["problems"], found["lacking"]) == ([], ["strict_numerics", "combo_kernels"])
+    missing, same = found["notes"]
+    assert missing.startswith(
+        "feature=strict_numerics is left out: compile.options.numerics: torch"
+    )
+    assert missing.endswith("has no such setting")
+    assert same.endswith("has it so by default")

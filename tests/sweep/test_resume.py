@@ -30,6 +30,7 @@ from sweeper.execution.execute import Launcher
 from sweeper.execution.placement import Placement
 from sweeper.execution.scheduler import Event, Finished, Started
 from sweeper.sweep.driver import run_sweep
+from sweeper.sweep.preflight import Found
 from sweeper.sweep.resume import describe_others
 
 LIMITS = {
@@ -61,7 +62,7 @@ def resume(
     trials: list[Trial], measure: Measure, monkeypatch: pytest.MonkeyPatch, **changes: object
 ) -> list[str]:
     """The ids of the trials that ran, in a sweep whose workers are not started."""
-    monkeypatch.setattr("sweeper.sweep.driver.require_runnable", lambda *_: [])
+    monkeypatch.setattr("sweeper.sweep.driver.require_runnable", lambda *_: Found((), ()))
     ran = []
 
     def run(planned, _settings, _placement) -> Generator[Event, None, None]:
@@ -362,7 +363,7 @@ def test_a_record_that_cannot_be_read_for_want_of_file_handles_stays(
 def test_a_report_that_cannot_be_written_is_said_and_is_not_ok(
     trials: list[Trial], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("sweeper.sweep.driver.require_runnable", lambda *_: [])
+    monkeypatch.setattr("sweeper.sweep.driver.require_runnable", lambda *_: Found((), ()))
     record = store(trials[0])
     (Path("runs/night") / "report").write_text("no folder")
 

@@ -152,12 +152,12 @@ def choose_all(entries: Iterable[Entry], limits: Limits = NO_LIMITS) -> list[Ans
     the models.
 
     Of two records of one mode and backend one that is ok counts, then the later one. mode=eager has
-    no say.
+    no say, and neither has a trial that leaves out or adds a feature.
     """
     groups: dict[Hashable, dict[tuple[str, str | None], Entry]] = defaultdict(dict)
     for entry in entries:
         trial = entry.trial
-        if trial.mode == "eager":
+        if trial.mode == "eager" or trial.labels.feature:
             continue
         axes = trial.model.key, trial.batch_size, trial.workload, entry.variant
         group = groups[*axes, trial.labels.precision, trial.precision]

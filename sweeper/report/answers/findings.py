@@ -11,6 +11,7 @@ from sweeper.core.libraries import SCRIPT
 from sweeper.loading.entries import Entry
 from sweeper.loading.ladder import find_ladders
 
+from .ablations import AblationAnswer, find_ablations
 from .causes import Cause, find_causes
 from .decision import NO_LIMITS, Answer, Limits, choose_all
 from .groups import Group, group_by_suite, make_groups
@@ -68,6 +69,10 @@ class Findings:
     @cached_property
     def ladders(self) -> list[LadderAnswer]:
         return answer_ladders(find_ladders(self.entries))
+
+    @cached_property
+    def ablations(self) -> list[AblationAnswer]:
+        return find_ablations(self.entries)
 
     @property
     def rungs(self) -> list[Rung]:

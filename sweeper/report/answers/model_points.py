@@ -1,7 +1,8 @@
 """Model points: what summary.csv takes its means over, a model at a batch size with its trials in
 the weighted precisions.
 
-Trials with mode=eager, or in a precision without a weight, are in no model point.
+Trials with mode=eager, of a feature of an ablation, or in a precision without a weight, are in no
+model point.
 """
 
 from collections import Counter, defaultdict
@@ -160,7 +161,9 @@ def collect(entries: Iterable[Entry]) -> ModelPoints:
 
 def has_weight(entry: Entry) -> bool:
     """Whether a trial can be in a mean."""
-    return entry.trial.mode != "eager" and bool(entry.trial.labels.weight)
+    trial = entry.trial
+    is_left_out = trial.mode == "eager" or trial.labels.feature
+    return bool(trial.labels.weight) and not is_left_out
 
 
 def _choose_precisions(

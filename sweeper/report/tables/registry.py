@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from .ablation import AblationTable
 from .causes import CausesTable
 from .failures import FailuresTable
 from .ladder import LadderTable
@@ -18,6 +19,7 @@ TABLES: list[TableSpec[Any]] = [
     ScriptsTable(),
     LadderTable(),
     StartsTable(),
+    AblationTable(),
     RecommendationsTable(),
     SpeedupsTable(),
     CausesTable(),

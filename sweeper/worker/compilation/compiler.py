@@ -19,20 +19,23 @@ import subprocess
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import torch
 import torch._functorch.config
-from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
+from torch._dynamo.callback import CallbackArgs, callback_handler
 from torch.optim import Optimizer
 
 from sweeper.core.backends import GRAPHED, HOLD_WEIGHTS, WITHOUT_DYNAMO
-from sweeper.core.trial import PRECISION_CASTS, Trial
+from sweeper.core.serialization import Json
+from sweeper.core.trial import Trial
 from sweeper.worker.failures import NotCompiledError
 
 from .counters import CompileCounters
 from .flat_module import FlatModule, Structure
 from .graphed import GraphedModule
+from .lease_breaks import COMPILES
 from .start import begin_start, compile_ahead
 
 Function = Callable[..., Any]
@@ -49,10 +52,7 @@ def compile_arguments(trial: Trial) -> dict[str, Any]:
         "dynamic": chosen.dynamic,
         "fullgraph": chosen.fullgraph,
     }
-    options = dict(chosen.options)
-    if chosen.precision_casts:
-        options[PRECISION_CASTS] = True
-    if options:
+    if options := chosen.read_settings("options"):
         arguments["options"] = {**torch._inductor.list_mode_options(trial.mode), **options}
     elif trial.mode != "default":
         arguments["mode"] = trial.mode
@@ -73,8 +73,10 @@ def compile_function(function: Function, trial: Trial, counters: CompileCounters
             return GraphedModule(function)
         return LegacyModule(function, trial.backend)
     counters.scope = trial.compile.scope
-    if trial.compile.memory_budget is not None:
-        set_memory_budget(trial.compile.memory_budget)
+    # Dynamo reads some before a compilation begins
+    for key, value in trial.compile.read_settings("dynamo").items():
+        setattr(torch._dynamo.config, key, value)
+    set_while_compiling(trial.compile.read_settings("functorch"))
     begin_start(trial.compile.start)
     arguments = compile_arguments(trial) | {"backend": counters.wrap_backend(str(trial.backend))}
     if trial.compile.start == "aot_compile":
@@ -107,47 +109,63 @@ def compile_update(optimizer: Optimizer | None, trial: Trial, counters: CompileC
     setattr(optimizer, "step", compile_function(update, trial, counters))  # noqa: B010  # of this one alone
 
 
-def set_memory_budget(budget: float) -> None:
-    """Have AOTAutograd save this share of activations in what is compiled from now on;
-    `torch._dynamo.reset` ends this.
+def set_while_compiling(settings: Mapping[str, Json]) -> None:
+    """Have AOTAutograd work with these settings of torch/_functorch/config.py in what is compiled
+    from now on; `torch._dynamo.reset` ends this.
 
-    Outside of compilations torch keeps its setting. See `activation_memory_budget` in
-    torch/_functorch/config.py.
+    Outside of compilations torch keeps its own, since eager may compile as well.
     """
     config: Any = torch._functorch.config
-    before = []
+    changed = ExitStack()
 
     def start(call: CallbackArgs) -> None:
-        if call.callback_trigger is CallbackTrigger.DYNAMO:
-            before.append(config.activation_memory_budget)
-            config.activation_memory_budget = budget
+        if settings and call.callback_trigger in COMPILES:
+            changed.enter_context(config.patch(settings))
 
     def end(_: CallbackArgs) -> None:
-        while before:
-            config.activation_memory_budget = before.pop()
+        changed.close()
 
     callback_handler.register_start_callback(start)
     callback_handler.register_end_callback(end)
 
 
 def find_repeated(module: torch.nn.Module) -> list[torch.nn.Module]:
-    """The outermost modules of which one list or sequence has several, by class; layers without
+    """The outermost modules of classes that the model's library lists as blocks, where it has
+    several of one; else those of which one list or sequence has several, by class. Layers without
     parts are left out.
 
-    Of a ResNet these are the residual blocks of each stage, of a transformer its layers.
+    Of a ResNet these are the residual blocks of each stage, of a transformer its layers. Libraries
+    with such lists are diffusers and transformers.
     """
+    listed = list_blocks(module)
 
     def walk(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
         children = [child for child in module.children() if list(child.children())]
         counts = Counter(map(type, children))
         for child in children:
             is_repeated = isinstance(module, LISTS) and counts[type(child)] > 1
+            if listed:
+                is_repeated = type(child).__name__ in listed
             if is_repeated and not isinstance(child, LISTS):
                 yield child
             else:
                 yield from walk(child)
 
     return list(dict.fromkeys(walk(module)))
+
+
+def list_blocks(module: torch.nn.Module) -> set[str]:
+    """List the names of the classes that a model has several of, and its library calls its blocks:
+    those that are compiled one by one, or else those that one device holds whole.
+    """
+    counts = Counter(type(part).__name__ for part in module.modules())
+    for attribute in ("_repeated_blocks", "_no_split_modules"):
+        found: set[str] = set()
+        for part in module.modules():
+            found.update(getattr(part, attribute, None) or ())
+        if found := {name for name in found if counts[name] > 1}:
+            return found
+    return set()
 
 
 def compile_blocks(module: torch.nn.Module, compile_: Callable[[Function], Function]) -> Function:

@@ -27,6 +27,41 @@ def test_blocks_of_a_resnet_and_of_transformers() -> None:
     assert find_repeated(plain) == []
 
 
+def test_the_lists_of_a_library_go_before_a_guess() -> None:
+    import torch
+
+    from sweeper.worker.compilation.compiler import find_repeated
+
+    class Part(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.ReLU()
+
+    class Other(Part):
+        pass
+
+    class Layer(Part):
+        pass
+
+    class Model(torch.nn.Module):
+        def __init__(self, **lists: list[str] | None) -> None:
+            super().__init__()
+            # no list holds the parts that the library names
+            self.one, self.two, self.alone = Part(), Part(), Other()
+            self.stack = torch.nn.ModuleList([Layer(), Layer()])
+            vars(self).update(lists)
+
+    def name(**lists: list[str] | None) -> list[str]:
+        blocks = find_repeated(torch.nn.Sequential(Model(**lists)))
+        return [type(block).__name__ for block in blocks]
+
+    guessed = ["Layer"] * 2
+    assert name() == guessed
+    assert name(_repeated_blocks=["Part"], _no_split_modules=["Layer"]) == ["Part"] * 2
+    assert name(_repeated_blocks=None, _no_split_modules=["Part", "Other"]) == ["Part"] * 2
+    assert name(_no_split_modules=["Other", "Gone"]) == guessed, "one Other is not repeated"
+
+
 def test_module_is_compiled_only_through_what_was_made() -> None:
     import torch
     from factories import tower

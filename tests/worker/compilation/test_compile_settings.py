@@ -70,3 +70,41 @@ def test_precision_casts_join_the_options_of_the_mode() -> None:
     options = compile_arguments(trial)["options"]
     assert (options["emulate_precision_casts"], options["max_autotune"]) == (True, True)
     assert "options" not in compile_arguments(custom("x", backend="inductor"))
+
+
+def test_settings_of_dynamo_and_of_functorch_reach_the_compiler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A loop over numbers is compiled for each of them, up to the limit; functorch's setting holds
+    while torch compiles, and not after it.
+    """
+    import torch
+    import torch._functorch.config as functorch
+    from torch._dynamo.backends.common import aot_autograd
+
+    from sweeper.worker.compilation import compiler
+    from sweeper.worker.compilation.counters import CompileCounters
+
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+    monkeypatch.setattr(torch._dynamo.config, "error_on_nested_fx_trace", True)
+    seen = []
+
+    def note(graph: torch.fx.GraphModule, _inputs: object) -> torch.fx.GraphModule:
+        seen.append((functorch.donated_buffer, torch._dynamo.config.error_on_nested_fx_trace))
+        return graph
+
+    torch._dynamo.register_backend(aot_autograd(fw_compiler=note), name="notes_settings")
+    asked = Compile(
+        recompile_limit=2,
+        dynamo={"error_on_nested_fx_trace": False},
+        functorch={"donated_buffer": not functorch.donated_buffer},
+    )
+    before = functorch.donated_buffer
+    counters = CompileCounters()
+    counters.begin()
+    trial = custom("x", backend="notes_settings", compile=asked)
+    call = compiler.compile_function(lambda x, text: x + len(text), trial, counters)
+    for number in range(4):
+        call(torch.ones(1), "a" * number)
+    assert seen == [(not before, False)] * 2
+    assert functorch.donated_buffer == before

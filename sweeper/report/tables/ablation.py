@@ -1,0 +1,71 @@
+"""ablation.csv: what each feature of the compiler does to a model. A row per trial of an ablation,
+after a row of the one that the others are compared with.
+
+| column | meaning |
+|---|---|
+| `model family batch_size workload precision sweep` | what all of an ablation have in common |
+| `feature` | what is left out, or added where it is off by default; empty: nothing |
+| `by_default` | whether it is `on` or `off` in torch |
+| `verdict` | `pays`: steps with it are faster; `hurts`: they are slower; `breaks`: one of the two \
+trials fails or is wrong; `no difference`: as fast as draws of one program; `no effect`: the same \
+generated code, which is not timed; `not sure`: the interval reaches several of these |
+| `step_without_over_with` | step time without the feature over that with it, with `_low _high` |
+| `error` | error of the compiled step over that of eager, both against the reference |
+| `compile_cold_s compiled_peak_memory_mib trial_id status flags` | of its trial |
+
+Trials are compared as modes are. Of a script the verdict is about its loop.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sweeper.core.ablation import Feature
+from sweeper.loading.entries import Entry
+from sweeper.report.answers.ablations import FeatureAnswer, conclude
+from sweeper.report.answers.findings import Findings
+from sweeper.report.columns.column import Column, estimate_columns, lift
+from sweeper.report.columns.formats import estimated, sentence
+
+from .spec import TableSpec
+from .trials import file_columns, trial_columns
+
+COSTS: list[Column[FeatureAnswer]] = trial_columns("compile_cold_s", "compiled_peak_memory_mib")
+
+
+class AblationTable(TableSpec[FeatureAnswer]):
+    name = "ablation"
+    title = "Which features of the compiler pay"
+    word = "Ablation"
+    place = 75
+    columns: Sequence[Column[FeatureAnswer]] = (
+        *trial_columns("model", "workload", "batch_size", "sweep", "precision"),
+        lift(
+            Column[Feature](
+                "feature", lambda feature: feature.title, title="feature", is_name=True
+            ),
+            lambda one: one.feature,
+        ),
+        Column("by_default", lambda one: one.usual, title="by default"),
+        Column("verdict", lambda one: one.verdict, title="verdict", is_filter=True),
+        *estimate_columns(
+            "step_without_over_with",
+            lambda one: one.speedup,
+            title="step without / with",
+            text=lambda one: one.failure or estimated(one.speedup),
+            meaning="above 1 a step with the feature is faster",
+        ),
+        Column("error", lambda one: one.error, float, title="error / eager's", align_right=True),
+        replace(COSTS[0], title="compile s", align_right=True),
+        replace(COSTS[1], title="peak MiB", align_right=True),
+        *file_columns("family", "trial_id", "status", "flags"),
+    )
+
+    def items(self, findings: Findings) -> Sequence[FeatureAnswer]:
+        return [one for answer in findings.ablations for one in answer.features]
+
+    def entry(self, item: FeatureAnswer) -> Entry:
+        return item.entry
+
+    def explain(self, findings: Findings, items: Sequence[FeatureAnswer]) -> str:
+        said = ("the row without a feature is the default", *conclude(findings.ablations))
+        return " ".join(map(sentence, said))

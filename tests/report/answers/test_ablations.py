@@ -1,0 +1,183 @@
+"""What ablations say of features, worked out by hand from records made by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from records import make_process, make_record, make_trial, write_sweep
+
+from sweeper.core.ablation import change
+from sweeper.core.record import Accuracy, Record
+from sweeper.core.trial import Compile, Trial
+from sweeper.loading.sources import SweepFolder
+from sweeper.report.answers.ablations import AblationAnswer
+from sweeper.report.build import make_report, write_report
+from sweeper.report.text.report import Report
+
+PLAIN = make_trial(weight="amp")
+CHECKED = Accuracy("float64", True, compiled_error=3e-3, eager_error=2e-3, bound=1e-2)
+
+
+def make(
+    feature: str | None,
+    speedup: float = 2.0,
+    status: str = "ok",
+    plain: Trial = PLAIN,
+    code: str = "",
+    processes: int = 3,
+) -> Record:
+    """A trial whose processes agree within 0.1 %."""
+    trial = change(plain, feature) if feature else plain
+    record = make_record(trial=trial, status=status)
+    if status != "ok":
+        return record
+    made = []
+    for index in range(processes):
+        process = make_process(speedup * (1 + index / 1000), index=index)
+        made.append(replace(process, accuracy=CHECKED, code_fingerprint=code or str(feature)))
+    return replace(record, processes=tuple(made))
+
+
+def report_on(folder: Path, *records: Record) -> Report:
+    return make_report([SweepFolder(write_sweep(folder, records))])
+
+
+def find(folder: Path, *records: Record) -> AblationAnswer:
+    (answer,) = report_on(folder, *records).findings.ablations
+    return answer
+
+
+def read_verdicts(answer: AblationAnswer) -> Mapping[str, str]:
+    return {one.feature.title: one.verdict for one in answer.features if one.feature}
+
+
+def test_each_verdict(tmp_path: Path) -> None:
+    answer = find(
+        tmp_path,
+        make(None),
+        make("epilogue_fusion", 1.5),  # slower without it
+        make("mix_order_reduction", 2.4),  # faster without it
+        make("combo_kernels", 2.5),  # faster with it
+        make("autotuned_gemm", 1.6),  # slower with it
+        make("lowerings", status="compile_error"),
+        make("layout_optimization", 2.01),
+        make("pattern_matcher", 2.0, code="None"),
+        make("dynamic", status="interrupted"),
+        make("cuda_graphs", 3.0, code="None"),  # the same code, in graphs
+    )
+    assert read_verdicts(answer) == {
+        "lowerings": "breaks",
+        "mix-order reduction": "hurts",
+        "max-autotune of GEMM": "hurts",
+        "epilogue fusion": "pays",
+        "combo kernels": "pays",
+        "CUDA graphs": "pays",
+        "dynamic shapes": "not sure",
+        "layout optimization": "no difference",
+        "pattern matcher": "no effect",
+    }
+    assert answer.features[0].feature is None
+
+
+def test_a_ratio_is_of_the_step_without_the_feature_over_the_step_with_it(tmp_path: Path) -> None:
+    answer = find(tmp_path, make(None), make("epilogue_fusion", 1.6), make("combo_kernels", 2.5))
+    ratios = {one.usual: one.speedup.ratio for one in answer.features if one.speedup}
+    assert ratios == {"on": pytest.approx(1.25), "off": pytest.approx(1.25)}
+    assert [one.error for one in answer.features] == [pytest.approx(1.5)] * 3
+
+
+def test_what_is_better_is_set_and_several_were_not_measured_together(tmp_path: Path) -> None:
+    records = [make(None), make("mix_order_reduction", 2.4), make("memory_budget", 2.5)]
+    told = find(tmp_path, *records).explain()
+    assert told.startswith(
+        "mix-order reduction hurts (0.83 [0.83, 0.84]); memory budget of 0.5 pays"
+    )
+    assert (
+        "set torch._functorch.config.activation_memory_budget = 0.5; torch.compile(model, "
+        "options={'triton.mix_order_reduction': False}); what they give together was not measured: "
+        "run the command again with feature=null "
+        "compile.options.triton.mix_order_reduction=false compile.memory_budget=0.5"
+    ) in told
+
+
+def test_one_that_is_better_needs_no_other_run(tmp_path: Path) -> None:
+    plain = replace(PLAIN, mode="max-autotune", compile=Compile(options={"max_fusion_size": 8}))
+    answer = find(tmp_path, make(None, plain=plain), make("dynamic", 2.5, plain=plain))
+    assert answer.explain().endswith(
+        "set torch.compile(model, dynamic=True, "
+        "options=torch._inductor.list_mode_options('max-autotune') | {'max_fusion_size': 8})"
+    )
+
+
+def test_a_default_that_is_wrong_is_mended_by_leaving_out_what_breaks_it(tmp_path: Path) -> None:
+    default = make(None, status="accuracy_mismatch")
+    answer = find(tmp_path, default, make("mix_order_reduction"), make("lowerings", status="oom"))
+    assert answer.explain() == (
+        "mix-order reduction breaks (accuracy_mismatch with it); not sure of 1; set "
+        "torch.compile(model, options={'triton.mix_order_reduction': False})"
+    )
+
+
+def test_what_is_not_verified_or_needs_a_smaller_batch_is_not_worth_having(tmp_path: Path) -> None:
+    unverified = replace(make("combo_kernels", 2.5), flags=("accuracy_unverified",))
+    smaller = replace(make("mix_order_reduction", 9.0), smaller_batch_size=16)
+    assert find(tmp_path, make(None), unverified, smaller).explain() == (
+        "mix-order reduction breaks (oom without it); combo kernels pays (1.25 [1.25, 1.25]); "
+        "nothing to set"
+    )
+
+
+def test_a_model_on_which_nothing_differs_says_so(tmp_path: Path) -> None:
+    """Twenty times, with steps that scatter by 1 % as draws do."""
+    for number in range(20):
+        records = [make(None)]
+        for place, feature in enumerate(("epilogue_fusion", "combo_kernels", "dynamic")):
+            records.append(make(feature, 2.0 * (1 + ((number * 7 + place * 3) % 5 - 2) / 200)))
+        told = find(tmp_path / str(number), *records).explain()
+        assert told == "none of 3 features is known to differ; nothing to set"
+
+
+def test_one_process_tells_less(tmp_path: Path) -> None:
+    gpu = find(tmp_path / "gpu", make(None), make("combo_kernels", 2.6, processes=1))
+    assert read_verdicts(gpu) == {"combo kernels": "pays"}
+    plain = replace(PLAIN, device="cpu")
+    cpu = find(
+        tmp_path / "cpu",
+        make(None, plain=plain, processes=1),
+        make("combo_kernels", 2.6, plain=plain, processes=1),
+        make("lowerings", 0.5, plain=plain, processes=1),
+    )
+    assert read_verdicts(cpu) == {"lowerings": "pays", "combo kernels": "not sure"}
+
+
+def test_without_the_default_there_is_no_ablation(tmp_path: Path) -> None:
+    assert report_on(tmp_path, make("combo_kernels")).findings.ablations == []
+
+
+def test_features_are_no_modes_to_choose_and_in_no_mean(tmp_path: Path) -> None:
+    report = report_on(tmp_path, make(None), make("combo_kernels", 9.0))
+    (answer,) = report.findings.answers
+    assert answer.gain == pytest.approx(2.0, rel=0.01)
+    assert len(report.findings.model_points.points) == 1
+    assert report.verdict.sentences[0].startswith("Ablation of resnet50: combo kernels pays")
+
+
+def test_ablation_csv(tmp_path: Path) -> None:
+    records: Sequence[Record] = [make(None), make("epilogue_fusion", 1.0), make("combo_kernels")]
+    write_report([write_sweep(tmp_path, records)], tmp_path / "out")
+    rows = list(csv.DictReader(io.StringIO((tmp_path / "out/ablation.csv").read_text())))
+    assert float(rows[1]["step_without_over_with"]) == pytest.approx(2.0)
+    keys = ("feature", "by_default", "verdict", "compile_cold_s", "trial_id")
+    assert [tuple(row[key] for key in keys) for row in rows] == [
+        ("", "", "", "3.0", records[0].trial_id),
+        ("epilogue fusion", "on", "pays", "3.0", records[1].trial_id),
+        ("combo kernels", "off", "no difference", "3.0", records[2].trial_id),
+    ]
+    text = (tmp_path / "out/report.md").read_text()
+    assert "Which features of the compiler pay" in text
+    assert "Ablation of resnet50: epilogue fusion pays" in text
