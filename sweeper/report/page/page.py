@@ -23,10 +23,10 @@ from sweeper.loading import parallel
 from sweeper.report.answers.findings import Findings
 from sweeper.report.published import References, find_references
 from sweeper.report.tables.registry import TABLES
+from sweeper.report.tables.summary import SummaryTable
 from sweeper.report.text.report import Report
 
 from . import cost_figures, ladder_figure, speedup_figures
-from .cards import make_cards
 from .legend import make_legend
 from .listings import Listing, make_listing
 from .plotly_parts import Figure, list_shades
@@ -79,14 +79,12 @@ def _render(
     script = _read("page.js")
     assert "</script" not in plotly.lower()
     findings = report.findings
-    cards, rest = make_cards(findings, published)
     page = template.render(
         policy=_policy(plotly, script),
         css=_read("page.css"),
         report=report,
         published=published,
-        cards=cards,
-        rest=rest,
+        means=list(SummaryTable().headlines(findings.groups)),
         legend=make_legend(findings),
         shades=list_shades(findings.entries),
         tables=tables,
