@@ -60,11 +60,6 @@ class ConfigKey:
     has_keys: bool = False  # whether it stands for the keys below it
 
 
-def list_keys() -> list[str]:
-    """List every key that can be overridden, dotted, e.g. `compile.scope`."""
-    return [key.name for key in _read_keys(Config, "")]
-
-
 def read_keys() -> dict[str, ConfigKey]:
     """Read every key of the schema, by its dotted name; keys that only name a group's option are
     left out.

@@ -1,8 +1,7 @@
 """Figures of what compiling costs and saves besides step time: compile time, total time, memory."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 
 from sweeper.core.grouping import group_by
 from sweeper.loading.entries import Entry
@@ -32,7 +31,6 @@ from .plotly_parts import (
     points,
     ratio_axis,
     reference_line,
-    seconds_axis,
     zero_axis,
 )
 from .speedup_figures import describe_trial, select_measured, speedup
@@ -47,8 +45,8 @@ NO_COMPILE_TIME = "no trial with a speedup has a compile time with an empty cach
 def draw_compile_time(entries: Sequence[Entry]) -> Figure:
     """Draw cold compile time against speedup."""
     shown, thinned = _select_known(entries, _read_compile_cold_s)
-    axis = partial(seconds_axis, "compile time, empty cache")
-    drawings = _scatter(shown, _read_compile_cold_s, axis, _describe_compile_time)
+    xaxis = {"title": {"text": "compile time, empty cache"}, "type": "log", "ticksuffix": " s"}
+    drawings = _scatter(shown, _read_compile_cold_s, xaxis, _describe_compile_time)
     caption = "Extra wall seconds of the first compiled steps with an empty cache."
     if any("compile_contended" in entry.flags for entry in shown):
         caption += " ≤: other work kept the processor busy, so the compile time alone is shorter."
@@ -68,11 +66,10 @@ def _describe_compile_time(entry: Entry) -> str:
 def draw_memory(entries: Sequence[Entry]) -> Figure:
     """Draw the ratio of peak memory against speedup."""
     shown, thinned = _select_known(entries, peak_ratio)
-    axis = partial(ratio_axis, "eager / compiled peak memory")
     drawings = _scatter(
         shown,
         peak_ratio,
-        axis,
+        ratio_axis("eager / compiled peak memory", map(peak_ratio, shown)),
         lambda entry: f"memory {show_memory_change(entry)}",
         reference_line("x"),
     )
@@ -98,7 +95,7 @@ def _select_known(
 def _scatter(
     entries: Sequence[Entry],
     read: Callable[[Entry], float | None],
-    axis: Callable[[Iterable[float]], Part],
+    xaxis: Part,
     describe: Callable[[Entry], str],
     *lines: Part,
 ) -> list[Drawing]:
@@ -119,7 +116,6 @@ def _scatter(
         hover = [describe_trial(entry, describe(entry)) for entry in found]
         xs, ys = list(map(read, found)), list(map(speedup, found))
         traces.append(points(", ".join(kind), xs, ys, marker, text=hover))
-    xaxis = axis(filter(None, map(read, entries)))
     yaxis = ratio_axis("speedup", map(speedup, entries))
     return [Drawing("all", traces, 420, lay_out(xaxis, yaxis, reference_line("y"), *lines))]
 
@@ -130,7 +126,7 @@ def draw_total_time(entries: Sequence[Entry]) -> Figure:
     """
     measured = select_measured(entries)
     complete = [entry for entry in measured if entry.result.compile_cold_s is not None]
-    complete.sort(key=_rank_break_even)
+    complete.sort(key=lambda entry: entry.result.break_even_steps.value or math.inf)
     caption = (
         "Compile time plus step times, the compiled arm with an empty and, where measured, a "
         "filled cache."
@@ -140,11 +136,6 @@ def draw_total_time(entries: Sequence[Entry]) -> Figure:
     names, shown = name_entries(complete)[:MAX_TRIALS], complete[:MAX_TRIALS]
     drawings = list(map(_draw_total_time, names, shown))
     return Figure("total-time", "Total time against steps", caption, drawings, NO_COMPILE_TIME)
-
-
-def _rank_break_even(entry: Entry) -> float:
-    steps = entry.result.break_even_steps.value
-    return math.inf if steps is None else steps
 
 
 def _draw_total_time(name: str, entry: Entry) -> Drawing:

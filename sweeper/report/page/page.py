@@ -32,14 +32,6 @@ from .listings import Listing, make_listing
 from .plotly_parts import Figure, list_shades
 
 DIGITS = 6  # of a number in a figure
-# The contents bar: a word for each section beside the tables, and its place among them.
-SECTIONS = {
-    "again": (0, "Worth another run"),
-    "figures": (30, "Figures"),
-    "legend": (60, "Flags"),
-    "settings": (98, "Settings"),
-    "notes": (99, "Notes"),
-}
 TITLE_HEIGHT_PX = 110  # pixels of its title and caption, about
 
 Column = list[tuple[int, Figure]]  # figures with their places in the order of all
@@ -88,8 +80,6 @@ def _render(
         legend=make_legend(findings),
         shades=list_shades(findings.entries),
         tables=tables,
-        sections=SECTIONS,
-        contents=_list_contents(tables, report),
         columns=_arrange(figure for figure in figures if figure.drawings),
         figures=figures,
         notes=list(map(printable, report.notes)),
@@ -103,18 +93,6 @@ def _render(
         "page-script": script,
     }
     return "".join(large.get(piece, piece) for piece in re.split(r"<!--([a-z-]+)-->", page))
-
-
-def _list_contents(tables: Iterable[Listing], report: Report) -> list[tuple[str, tuple[int, str]]]:
-    """Make the entries of the contents bar: the id of a section, its place, and a word for it."""
-    sections = dict(SECTIONS)
-    if not report.verdict.again:
-        sections.pop("again")
-    if not report.notes:
-        sections.pop("notes")
-    for item in tables:
-        sections[item.id] = item.place, item.word
-    return sorted(sections.items(), key=lambda section: section[1][0])
 
 
 def _make_tables(findings: Findings, out: Path) -> tuple[list[Listing], str]:

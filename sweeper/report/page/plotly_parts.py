@@ -10,7 +10,7 @@ markup.
 
 import html
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import sub
 from typing import Any, TypeVar
@@ -236,37 +236,17 @@ def ratio_axis(title: str, values: Iterable[float | None]) -> Part:
         if low <= at <= high and all(abs(at - other) >= gap for other in chosen):
             chosen.append(at)
     ticks = [round(10**at, 4) for at in sorted(chosen)]
-    return log_axis(title, ticks, "{:g}".format, range=[low, high])
+    return log_axis(title, ticks, range=[low, high])
 
 
-def seconds_axis(title: str, values: Iterable[float]) -> Part:
-    """Describe a logarithmic axis with ticks at 1, 2 and 5, in milliseconds below one second, for
-    positive seconds.
-    """
-    logs = list(map(math.log10, values))
-    low, high = min(logs) - 0.08, max(logs) + 0.08
-    factors = (1, 2, 5) if high - low < 2.5 else (1,)
-    ticks = []
-    for power in range(-7, 6):
-        for factor in factors:
-            tick = factor * 10.0**power
-            if low <= math.log10(tick) <= high:
-                ticks.append(tick)
-    return log_axis(title, ticks, _show_seconds, range=[low, high])
-
-
-def _show_seconds(seconds: float) -> str:
-    return f"{seconds:,g} s" if seconds >= 1 else f"{1e3 * seconds:g} ms"
-
-
-def log_axis(title: str, ticks: Sequence[float], show: Callable[[float], str], **more: Any) -> Part:
+def log_axis(title: str, ticks: Sequence[float], **more: Any) -> Part:
     """Describe a logarithmic axis with a text at each tick; `more` are settings of plotly.js."""
     return {
         "title": {"text": title},
         "type": "log",
         **more,
         "tickvals": ticks,
-        "ticktext": list(map(show, ticks)),
+        "ticktext": list(map("{:g}".format, ticks)),
     }
 
 

@@ -298,7 +298,7 @@ def _batch_lines(series: Mapping[str, Sequence[Entry]]) -> Drawing:
         traces.append(trace)
         drawn += ordered
     ticks = sorted(set(map(_batch_size, drawn)))
-    xaxis = log_axis("batch size", ticks, "{:g}".format)
+    xaxis = log_axis("batch size", ticks)
     layout = lay_out(xaxis, _speedup_axis(drawn), reference_line("y"))
     return Drawing(name_first(list(series)), traces, 420, layout)
 
