@@ -14,7 +14,6 @@ from sweeper.analysis.flags import find_disturbances
 from sweeper.analysis.result import Result
 from sweeper.analysis.stats import Estimate, t_quantile
 from sweeper.core.record import ARMS, Accuracy, Record, RecordError
-from sweeper.core.system.garbage import pause_garbage_collection
 from sweeper.core.text import printable
 from sweeper.core.trial import Trial, name_variants
 
@@ -99,7 +98,6 @@ def load(sweeps: Sequence[Path]) -> Loaded:
     return load_from(list(map(SweepFolder, sweeps)))
 
 
-@pause_garbage_collection()  # records and pages have no cycles, and it takes 14 % of the CPU time
 def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
     """Read every trial of the sources, large folders in up to `cores` processes, and a repeated
     sweep only once.

@@ -9,7 +9,6 @@ from pathlib import Path
 from rich.console import Console
 
 from sweeper.core.files import write_text
-from sweeper.core.system.garbage import pause_garbage_collection
 from sweeper.loading import parallel
 from sweeper.loading.cross_trial import add_cross_trial_findings
 from sweeper.loading.entries import Entry, load_from
@@ -41,7 +40,6 @@ def write_report(sweeps: Sequence[Path], out: Path, limits: Limits = NO_LIMITS) 
     return replace(report, paths=begin_files(report, out)())
 
 
-@pause_garbage_collection()
 def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: int = 1) -> Report:
     """Make the report on all trials in `sources`, recommending within `limits`. With several
     `cores` it forks.
@@ -83,7 +81,6 @@ def begin_files(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple
     )
     make_page = page.begin_page(report, out, cores)
 
-    @pause_garbage_collection()
     def write() -> tuple[Path, ...]:
         document = markdown.document(report)
         texts = {**make_tables(), "report.md": document, "report.html": make_page()}
@@ -106,7 +103,6 @@ def locate_inspections(entries: Sequence[Entry]) -> list[str]:
     return [f"what the compiler did: {shorten_names(summaries, max_names=MAX_INSPECTIONS)}"]
 
 
-@pause_garbage_collection()
 def print_report(report: Report, console: Console) -> None:
     """Print facts, tables and notes."""
     terminal.widen(console, MIN_WIDTH)
@@ -117,7 +113,6 @@ def print_report(report: Report, console: Console) -> None:
         print_plain(f"note: {note}", console)
 
 
-@pause_garbage_collection()
 def print_verdict(report: Report, console: Console) -> None:
     """Print what no answer should hide, the best mode of each model, and at the end the verdict in
     a few lines.

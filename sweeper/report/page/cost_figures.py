@@ -1,123 +1,33 @@
-"""Figures of what compiling costs and saves besides step time: compile time, total time, memory."""
+"""The figure of total time: what compiling costs before it saves."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
-from sweeper.core.grouping import group_by
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.candidates import find_candidate
 from sweeper.report.answers.speedups import (
     mark_upper_bound,
-    peak_ratio,
     show_break_even,
-    show_compile_time,
-    show_memory_change,
 )
 from sweeper.report.answers.trials import show_axis
-from sweeper.report.columns.formats import prefix
 
 from .plotly_parts import (
-    SYMBOLS,
     Drawing,
     Figure,
-    Part,
     Trace,
     choose_colour,
     compiled_colour,
     lay_out,
-    list_kinds,
     name_entries,
-    pick,
     points,
-    ratio_axis,
-    reference_line,
     zero_axis,
 )
-from .speedup_figures import describe_trial, select_measured, speedup
+from .speedup_figures import select_measured
 
-MAX_POINTS = 3000  # of a scatter
 MAX_TRIALS = 100  # to choose from in the figure of total time
 STEPS_IF_NEVER = 10_000  # shown where compiling does not pay
 BEYOND_BREAK_EVEN = 2.5  # how far the axis goes
 NO_COMPILE_TIME = "no trial with a speedup has a compile time with an empty cache"
-
-
-def draw_compile_time(entries: Sequence[Entry]) -> Figure:
-    """Draw cold compile time against speedup."""
-    shown, thinned = _select_known(entries, _read_compile_cold_s)
-    xaxis = {"title": {"text": "compile time, empty cache"}, "type": "log", "ticksuffix": " s"}
-    drawings = _scatter(shown, _read_compile_cold_s, xaxis, _describe_compile_time)
-    caption = "Extra wall seconds of the first compiled steps with an empty cache."
-    if any("compile_contended" in entry.flags for entry in shown):
-        caption += " ≤: other work kept the processor busy, so the compile time alone is shorter."
-    title = "Compile time against speedup"
-    return Figure("compile-time", title, caption + thinned, drawings, NO_COMPILE_TIME)
-
-
-def _read_compile_cold_s(entry: Entry) -> float | None:
-    return entry.result.compile_cold_s
-
-
-def _describe_compile_time(entry: Entry) -> str:
-    break_even = prefix(", break-even steps: ", show_break_even(entry))
-    return f"compile {show_compile_time(entry)} s{break_even}"
-
-
-def draw_memory(entries: Sequence[Entry]) -> Figure:
-    """Draw the ratio of peak memory against speedup."""
-    shown, thinned = _select_known(entries, peak_ratio)
-    drawings = _scatter(
-        shown,
-        peak_ratio,
-        ratio_axis("eager / compiled peak memory", map(peak_ratio, shown)),
-        lambda entry: f"memory {show_memory_change(entry)}",
-        reference_line("x"),
-    )
-    caption = "Right of 1 compiling saves device memory, above 1 it saves time."
-    missing = "no trial with a speedup has the peak memory of both arms"
-    return Figure("memory", "Memory against speedup", caption + thinned, drawings, missing)
-
-
-def _select_known(
-    entries: Sequence[Entry], read: Callable[[Entry], float | None]
-) -> tuple[Sequence[Entry], str]:
-    """Select the trials with a speedup of which a positive number is read, evenly spaced ones of
-    many; the text says how many were kept.
-    """
-    known = [entry for entry in select_measured(entries) if (read(entry) or 0.0) > 0]
-    every = math.ceil(len(known) / MAX_POINTS)
-    if every <= 1:
-        return known, ""
-    kept = f" Shows one of every {every} of {len(known)} trials, in the order of their speedups."
-    return known[::every], kept
-
-
-def _scatter(
-    entries: Sequence[Entry],
-    read: Callable[[Entry], float | None],
-    xaxis: Part,
-    describe: Callable[[Entry], str],
-    *lines: Part,
-) -> list[Drawing]:
-    """Draw speedups upwards over what is read, with a symbol per precision; no trials give no
-    drawing.
-    """
-    if not entries:
-        return []
-    groups = group_by(list_kinds(entries), entries)
-    precisions = sorted({kind[0] for kind in groups})
-    traces = []
-    for kind, found in sorted(groups.items()):
-        marker = {
-            "color": compiled_colour(found[0]),
-            "symbol": pick(SYMBOLS, precisions.index(kind[0])),
-            "opacity": 0.8,
-        }
-        hover = [describe_trial(entry, describe(entry)) for entry in found]
-        xs, ys = list(map(read, found)), list(map(speedup, found))
-        traces.append(points(", ".join(kind), xs, ys, marker, text=hover))
-    yaxis = ratio_axis("speedup", map(speedup, entries))
-    return [Drawing("all", traces, 420, lay_out(xaxis, yaxis, reference_line("y"), *lines))]
 
 
 def draw_total_time(entries: Sequence[Entry]) -> Figure:

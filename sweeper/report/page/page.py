@@ -17,7 +17,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.system.garbage import pause_garbage_collection
 from sweeper.core.text import printable
 from sweeper.loading import parallel
 from sweeper.report.answers.findings import Findings
@@ -37,7 +36,6 @@ TITLE_HEIGHT_PX = 110  # pixels of its title and caption, about
 Column = list[tuple[int, Figure]]  # figures with their places in the order of all
 
 
-@pause_garbage_collection()
 def begin_page(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
     """Begin to make the page, and return a function that returns the page.
 
@@ -117,9 +115,7 @@ def _make_figures(findings: Findings, published: References) -> tuple[list[Figur
         ladder_figure.draw_ladders(findings.ladders),
         speedup_figures.draw_backends(entries),
         speedup_figures.draw_batch_sizes(entries),
-        cost_figures.draw_compile_time(entries),
         cost_figures.draw_total_time(entries),
-        cost_figures.draw_memory(entries),
     ]
     sketches = []
     data = []

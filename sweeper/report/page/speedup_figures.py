@@ -91,7 +91,7 @@ def _find_gain(entry: Entry) -> Gain:
     return one.gain
 
 
-def describe_trial(entry: Entry, *more: str) -> str:
+def describe_trial(entry: Entry) -> str:
     """Describe the trial of a point, for a reader who hovers over the point."""
     name = name_trial(entry, ("backend", "variant"))
     flags = ", ".join(leave_out_housekeeping(entry.flags))
@@ -100,7 +100,6 @@ def describe_trial(entry: Entry, *more: str) -> str:
         f"speedup {show_speedup(entry)}",
         prefix("device speedup ", show_device_speedup(entry)),
         shorten(prefix("flags: ", flags), 90),
-        *more,
     )
 
 

@@ -16,7 +16,7 @@ from records import make_process, make_record
 from sweeper.core.record import PerArm
 from sweeper.report.answers.findings import Findings
 from sweeper.report.page import cost_figures, speedup_figures
-from sweeper.report.page.plotly_parts import label, ratio_axis, seconds_axis
+from sweeper.report.page.plotly_parts import label, ratio_axis
 from sweeper.report.published import find_references
 
 PAIR = (make_record(speedups=(2.0, 2.1)), make_record(precision="fp32", speedups=(1.4, 1.5)))
@@ -196,32 +196,9 @@ def test_a_trial_that_never_pays_has_no_crossing(tmp_path: Path) -> None:
     assert figure.drawings[0].name.endswith("never")
 
 
-def test_compile_time_and_memory_stand_against_speedup(tmp_path: Path) -> None:
-    process = replace(make_process(2.0), memory_bytes=PerArm(3e9, 2e9))
-    entries = loaded(tmp_path, [replace(make_record(), processes=(process,))])
-    (compiling,) = drawn(cost_figures.draw_compile_time(entries))
-    assert (compiling["x"], compiling["y"]) == ([3.0], [pytest.approx(2.0)])
-    (memory,) = drawn(cost_figures.draw_memory(entries))
-    assert memory["x"] == [pytest.approx(1.5)]
-    assert not cost_figures.draw_memory(loaded(tmp_path / "other", PAIR)).drawings
-
-
 def test_axis_of_ratios_shows_one_and_takes_nothing_that_has_no_log() -> None:
     axis = ratio_axis("speedup", [2.0, None, 0.0])
     low, high = axis["range"]
     assert low < 0 < math.log10(2.0) < high
     assert 1.0 in axis["tickvals"]
     assert ratio_axis("speedup", [])["range"] == [-0.01, 0.01]
-
-
-def test_axis_of_seconds_names_milliseconds() -> None:
-    assert seconds_axis("time", [0.01, 2.0])["ticktext"] == [
-        "10 ms",
-        "20 ms",
-        "50 ms",
-        "100 ms",
-        "200 ms",
-        "500 ms",
-        "1 s",
-        "2 s",
-    ]

@@ -34,8 +34,7 @@ from sweeper.report.text.verdict import Verdict
 
 HOSTILE = "<img src=x onerror=alert(1)></script><!--"
 FIGURES = (
-    "forest", "families", "ladder", "backends", "batch-sizes", "compile-time", "total-time",
-    "memory",
+    "forest", "families", "ladder", "backends", "batch-sizes", "total-time",
 )  # fmt: skip
 PAIR = (make_record(speedups=(2.0, 2.1)), make_record(precision="fp32", speedups=(1.4, 1.5)))
 

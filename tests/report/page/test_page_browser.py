@@ -26,8 +26,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.xdist_group("pages")]
 
 HOSTILE = "<img src=x onerror=alert(1)></script>"
 FIGURES = {
-    "forest", "families", "ladder", "backends", "batch-sizes", "compile-time", "total-time",
-    "memory",
+    "forest", "families", "ladder", "backends", "batch-sizes", "total-time",
 }  # fmt: skip
 WIDE, NARROW = 1400, 390
 
