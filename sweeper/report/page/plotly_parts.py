@@ -19,7 +19,7 @@ from sweeper.analysis.stats import Estimate
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.trials import NAMING_AXES, find_varying, rank_mode, show_axes, show_axis
-from sweeper.report.columns.formats import ratio, shorten
+from sweeper.report.columns.formats import join, ratio, shorten
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -117,23 +117,10 @@ def pick(styles: Sequence[str], index: int) -> str:
 
 def name_entries(entries: Sequence[Entry], without: str = "") -> list[str]:
     """Name each trial by its model and the axes in which trials differ, except `without`, e.g.
-    `resnet50 amp default b32`; the batch size counts if a model has several.
+    `resnet50 amp default 32`.
     """
-    sizes = {show_axes(entry, ("model", "batch_size")) for entry in entries}
-    models = {model for model, _ in sizes}
-    left_out = {without}
-    if len(sizes) == len(models):
-        left_out.add("batch_size")
-    axes = find_varying(entries, NAMING_AXES)
-    names = []
-    for entry in entries:
-        parts = [show_axis(entry, "model")]
-        for axis in axes:
-            value = show_axis(entry, axis)
-            if value and axis not in left_out:
-                parts.append(f"b{value}" if axis == "batch_size" else value)
-        names.append(" ".join(parts))
-    return names
+    axes = [axis for axis in find_varying(entries, NAMING_AXES) if axis != without]
+    return [join(show_axes(entry, ("model", *axes)), " ") for entry in entries]
 
 
 def points(name: str, xs: Numbers, ys: Numbers, marker: Part, **more: Any) -> Trace:

@@ -519,7 +519,7 @@ def test_failures_stand_near_the_top_with_the_end_of_their_logs(tmp_path: Path) 
     tables = data_of(text)["tables"]
     (row,) = tables["failures"]["rows"]
     end = dict(row["details"])["end of the log"].splitlines()
-    assert end[-3:] == ["line 1999", "  <b>no  kernel</b>", "last \ufffd"]
+    assert end[-3:] == ["line 1999", "  <b>no\ufffd kernel</b>", "last \ufffd"]
     assert len(end) == listings.MAX_LOG_LINES
     assert dict(row["details"])["message"] == "first\nsecond"
     assert "<b>no" not in without_plotly(text)
