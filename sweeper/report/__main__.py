@@ -68,7 +68,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Load records, print and write their tables, and return the exit code."""
     parsed = parse(arguments)
     from sweeper.core.paths import RUNS, SweepPaths
-    from sweeper.loading import parallel
     from sweeper.loading.sources import find_sources
     from sweeper.report.answers.decision import Limits
     from sweeper.report.text.terminal import Terminal, print_plain
@@ -80,7 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         limits = Limits(parsed.steps, parsed.max_memory_gib)
         sources = find_sources(parsed.sweeps, parsed.tracking_uri)
-        report = build.make_report(sources, limits, parallel.count_cores())
+        report = build.make_report(sources, limits)
     except (ConfigError, TrackingError) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
@@ -95,7 +94,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return BAD_INPUT
-    write = build.begin_files(report, out, parallel.count_cores())
     for problem in report.problems:  # before the verdict, which is to be seen at once
         print(problem, file=sys.stderr)
     try:
@@ -104,10 +102,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             build.print_verdict(report, console)
     except SystemExit:  # rich's, when nobody reads on (`| head`): the files shall be there
-        write()
+        build.write_files(report, out)
         raise
     try:
-        report = replace(report, paths=write())
+        report = replace(report, paths=build.write_files(report, out))
     except OSError as error:
         print(
             f"{f'--out {parsed.out}' if parsed.out else out}: {error.strerror or error}",
