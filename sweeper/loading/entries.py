@@ -1,5 +1,5 @@
-"""`load` reads sweeps and makes an entry of each record. A record that cannot be read becomes a
-line for people.
+"""`load_from` reads sweeps and makes an entry of each record. A record that cannot be read becomes
+a line for people.
 """
 
 from collections import defaultdict
@@ -17,7 +17,7 @@ from sweeper.core.text import printable
 from sweeper.core.trial import Trial, name_variants
 
 from .device_names import name_origins
-from .sources import Source, SweepFolder
+from .sources import Source
 
 T = TypeVar("T")
 
@@ -89,11 +89,6 @@ class Loaded(NamedTuple):
 
     entries: tuple[Entry, ...]
     problems: tuple[str, ...]
-
-
-def load(sweeps: Sequence[Path]) -> Loaded:
-    """Read every trial in the folders of the sweeps."""
-    return load_from(list(map(SweepFolder, sweeps)))
 
 
 def load_from(sources: Sequence[Source]) -> Loaded:

@@ -1,9 +1,8 @@
-"""Reports on sweeps: `write_report` writes them to files, `print_verdict` prints the answers,
-`print_report` all.
+"""Reports on sweeps: `make_report` makes them, `write_files` writes their files, `print_verdict`
+prints the answers, `print_report` all.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -12,7 +11,7 @@ from sweeper.core.files import write_text
 from sweeper.loading.cross_trial import add_cross_trial_findings
 from sweeper.loading.entries import Entry, load_from
 from sweeper.loading.invocations import read_manifest
-from sweeper.loading.sources import Source, SweepFolder
+from sweeper.loading.sources import Source
 from sweeper.report.answers.consistency import find_mixtures
 from sweeper.report.answers.decision import NO_LIMITS, Limits
 from sweeper.report.answers.findings import Findings
@@ -29,14 +28,6 @@ from .text import markdown, terminal
 
 MAX_INSPECTIONS = 10  # named in a note
 MIN_WIDTH = 100  # columns of a console that is no terminal
-
-
-def write_report(sweeps: Sequence[Path], out: Path, limits: Limits = NO_LIMITS) -> Report:
-    """Write the tables of all trials in the folders `sweeps` to the folder `out`; `limits` are for
-    the recommendations.
-    """
-    report = make_report(list(map(SweepFolder, sweeps)), limits)
-    return replace(report, paths=write_files(report, out))
 
 
 def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS) -> Report:
@@ -114,9 +105,8 @@ def suggest_next(report: Report, out: Path, sweep: str | None) -> list[str]:
     can run here.
     """
     browser = ""
-    for path in report.paths:
-        if path.suffix == ".html":
-            browser = f"; for a browser: {path}"
+    if report.paths:
+        browser = f"; for a browser: {out / 'report.html'}"
     lines = [f"tables: {out}{browser}"]
     again = sum(entry.record.may_end_differently for entry in report.findings.entries)
     if again and sweep:

@@ -9,7 +9,6 @@ forbids every request. Try it: `python -m sweeper.report my-sweep`
 import base64
 import hashlib
 import math
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib import resources
@@ -49,7 +48,7 @@ def make_page(report: Report, out: Path) -> str:
     plotly: str = get_plotlyjs()
     script = _read("page.js")
     assert "</script" not in plotly.lower()
-    page = template.render(
+    return template.render(
         policy=_policy(plotly, script),
         css=_read("page.css"),
         report=report,
@@ -62,15 +61,11 @@ def make_page(report: Report, out: Path) -> str:
         figures=figures,
         notes=list(map(printable, report.notes)),
         problems=list(map(printable, report.problems)),
+        figure_data=figure_data,
+        table_data=table_data,
+        plotly=plotly,
+        script=script,
     )
-    # Large texts replace comments after rendering, since jinja2 would hold several copies of them.
-    large = {
-        "figure-data": figure_data,
-        "table-data": table_data,
-        "plotly": plotly,
-        "page-script": script,
-    }
-    return "".join(large.get(piece, piece) for piece in re.split(r"<!--([a-z-]+)-->", page))
 
 
 def _make_tables(findings: Findings, out: Path) -> tuple[list[Listing], str]:

@@ -17,6 +17,7 @@ import yaml
 from checkout import ROOT
 from pages import loaded, write_page
 from records import make_process, make_record, make_script, make_trial, write_sweep
+from reports import write_report
 
 from sweeper.analysis.flags import FLAGS
 from sweeper.core.record import Accuracy, Attempt, Diagnostics, GraphBreak, PerArm, Record, Round
@@ -25,7 +26,6 @@ from sweeper.report import published
 from sweeper.report.answers import causes
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.provenance import Provenance
-from sweeper.report.build import write_report
 from sweeper.report.columns.formats import sentence
 from sweeper.report.page import listings, page
 from sweeper.report.page.legend import make_legend

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from browser import CHROMIUM, DRIVER, FLAGS, LIMIT_S
 from records import make_process, make_record, write_sweep
+from reports import write_report
 
 from sweeper.analysis.flags import FLAGS as MEANINGS
 from sweeper.core.record import PerArm, Record
-from sweeper.report.build import write_report
 from sweeper.report.columns.formats import sentence
 
 if TYPE_CHECKING:

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 from records import GIB, make_process, make_record, make_trial, write_sweep
+from reports import load
 
 from sweeper.core.record import PerArm, Record
 from sweeper.loading.cross_trial import add_cross_trial_findings
-from sweeper.loading.entries import load
 from sweeper.report.__main__ import main
 from sweeper.report.answers.decision import NO_LIMITS, Limits
 from sweeper.report.answers.findings import Findings
