@@ -250,7 +250,7 @@ def test_published_figures_name_every_setting_that_was_another(tmp_path: Path) -
 
 def test_beside_the_preset_published_figures_differ_by_machine_alone(tmp_path: Path) -> None:
     text = write_page(tmp_path, weighted_pair(preset=True))
-    assert "1.52 (A100, 2022)" in text
+    assert r"all\u003cbr\u003e1.52\u003cbr\u003e(A100, 2022)" in text
     assert (
         "The figures of 2022 were measured with the settings of this sweep, on another machine "
         "(GPU NVIDIA A100, here "
