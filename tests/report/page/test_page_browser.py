@@ -189,7 +189,7 @@ def test_squares_of_the_legend_look_like_their_bars_and_unlike_each_other(
         const texts = [...figure.querySelectorAll('.legendtext')].map((item) => item.textContent);
         return [squares, bars, texts];
     """
-    squares, bars, (*names, _published) = browser.execute_script(script)
+    squares, bars, names = browser.execute_script(script)
     assert squares == bars
     assert len(set(squares)) == len(squares) == len(names) > 2
     assert {
