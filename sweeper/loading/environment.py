@@ -100,6 +100,22 @@ def show_fact(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value, default=str)
 
 
+@dataclass(frozen=True)
+class NumberFormat:
+    """The number format of a step as it came out."""
+
+    autocast: str | None  # None: no autocast
+    grad_scaler: bool
+
+
+def read_number_format(record: Record) -> NumberFormat | None:
+    """Read the number format of a step; None where the record does not say."""
+    if "autocast" not in record.settings:
+        return None
+    autocast = _read_text(record.settings, "autocast")
+    return NumberFormat(autocast, bool(record.settings.get("grad_scaler")))
+
+
 def read_text_form(record: Record) -> str | None:
     """Read the form of the texts that the model got; None for a model without texts."""
     found = record.settings.get("text")

@@ -59,9 +59,9 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS) -> Report
 
 def write_files(report: Report, out: Path) -> tuple[Path, ...]:
     """Write the files of a report to `out`; return their paths."""
-    texts = {f"{spec.name}.csv": spec.csv(report.findings) for spec in TABLES}
-    texts["report.md"] = markdown.document(report)
-    texts["report.html"] = page.make_page(report, out)
+    tables = {f"{spec.name}.csv": spec.csv(report.findings) for spec in TABLES}
+    document = markdown.document(report)
+    texts = {**tables, "report.md": document, "report.html": page.make_page(report, out)}
     for name, text in texts.items():
         write_text(out / name, text)
     return tuple(out / name for name in texts)

@@ -14,6 +14,7 @@ from sweeper.loading.entries import Entry
 from sweeper.loading.environment import (
     Environment,
     read_environment,
+    read_number_format,
 )
 from sweeper.loading.invocations import Manifest
 from sweeper.report.columns.formats import join, shorten, shorten_names
@@ -118,13 +119,13 @@ def name_amp_format(entries: Iterable[Entry]) -> str:
 
 def _name_format(entry: Entry) -> str | None:
     """Name the number format of a step as it came out, and its option where that is not `amp`."""
-    settings, label = entry.record.settings, entry.trial.labels.precision
-    if "autocast" not in settings:
+    found, label = read_number_format(entry.record), entry.trial.labels.precision
+    if found is None:
         return None
     numbers = f"{entry.trial.precision.parameters} parameters, no autocast,"
-    if settings["autocast"]:
-        numbers = f"{settings['autocast']} autocast"
-    scaler = "with" if settings.get("grad_scaler") else "without"
+    if found.autocast:
+        numbers = f"{found.autocast} autocast"
+    scaler = "with" if found.grad_scaler else "without"
     option = "" if label == "amp" else f" (precision={label})"
     return f"{numbers} {scaler} gradient scaler{option}"
 
