@@ -15,7 +15,7 @@ from pathlib import Path
 from string import Template
 
 from sweeper.core.errors import ConfigError
-from sweeper.core.files import make_way, write_text
+from sweeper.core.files import make_way, read_last_lines, write_text
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.paths import SweepPaths
 from sweeper.core.protocol import Job, Outcome, decode
@@ -160,7 +160,7 @@ class Probes:
 
 def _read_outcome(log: Path) -> Outcome:
     """Read the last line of a log; a probe that was ended has no outcome there."""
-    for line in processes.read_last_lines(log, 1):
+    for line in read_last_lines(log.parent, log.name, 1):
         if line.startswith("{"):
             message = decode(line.encode())
             if isinstance(message, Outcome):

@@ -12,12 +12,12 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from records import make_record, write_sweep
+from reports import write_report
 
 import sweeper
 from sweeper import causes, load_records, recommendations, speedups, summary
 from sweeper.core.errors import ConfigError
 from sweeper.core.record import Diagnostics, GraphBreak, Record
-from sweeper.report.build import write_report
 from sweeper.report.columns.cell import guard
 
 ROOT = Path(__file__).parents[1]

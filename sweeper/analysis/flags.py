@@ -19,7 +19,7 @@ from sweeper.core.settings import Measure
 
 from .derive import predict_loop_speedup, read_speedup
 from .margins import find_margin
-from .meanings import Meaning
+from .meanings import TEXTS, Meaning
 from .result import Result
 from .stats import median_of
 
@@ -44,31 +44,23 @@ RANKS: Mapping[str, str] = {  # of flags
 
 @dataclass(frozen=True, kw_only=True)
 class Flag(Meaning):
-    """A flag: its texts, and the rule by which any process or the trial gets it.
-
-    A flag without a rule is set elsewhere: `unresolved` by `find_flags`, `eager_moved` by
-    `sweeper.loading.cross_trial`.
+    """The texts of a flag. `OF_PROCESS` and `OF_TRIAL` have its rule; one without a rule is set
+    elsewhere: `unresolved` by `find_flags`, `eager_moved` by `sweeper.loading.cross_trial`.
     """
 
     rank: str
     why: str  # it belongs to its rank
     cause: str = ""  # of a disturbance, in the words of an answer; "": of another kind
-    # of a disturbance: the share by which it may move the speedup of a process
-    moves: Callable[[Process], float] = lambda _process: math.inf
-    # a rule applies where it returns something true
-    of_process: Callable[[Record, Process], object] = lambda _record, _process: False
-    of_trial: Callable[[Record, Result], object] = lambda _record, _result: False
 
 
 def find_flags(record: Record, result: Result, measure: Measure) -> tuple[str, ...]:
     """Return every flag of a record, in alphabetical order."""
-    found = []
-    for name, flag in FLAGS.items():
-        of_processes = (flag.of_process(record, process) for process in record.processes)
-        if flag.of_trial(record, result) or any(of_processes):
-            found.append(name)
+    found = {name for name, rule in OF_TRIAL.items() if rule(record, result)}
+    for name, of_process in OF_PROCESS.items():
+        if any(of_process(record, process) for process in record.processes):
+            found.add(name)
     if record.status == "ok" and measure.target and not is_resolved(result, measure.target):
-        found.append("unresolved")
+        found.add("unresolved")
     return tuple(sorted(found))
 
 
@@ -78,9 +70,8 @@ def find_disturbances(record: Record) -> dict[str, float]:
     """
     found = {}
     for name in record.flags:
-        flag = FLAGS.get(name)
-        if flag and flag.cause:
-            found[name] = max(map(flag.moves, record.processes), default=math.inf)
+        if moves := MOVES.get(name):
+            found[name] = max(map(moves, record.processes), default=math.inf)
     return found
 
 
@@ -229,264 +220,52 @@ def _is_loop_unexplained(record: Record, result: Result) -> bool:
     return abs(math.log(predicted) - measured.log) > reach
 
 
-FLAGS: Mapping[str, Flag] = {
-    UNVERIFIED: Flag(
-        "no verdict on the result was possible, so the trial is in no mean",
-        "`accuracy.unverified` of the record says why. Or this attempt passed the check, but an "
-        "earlier attempt with the same code failed it, and `attempts` says how; code without "
-        "fingerprints (any backend but Inductor) counts as the same.",
-        "Read the reason in the opened row. Measure a mended model under another `sweep=`.",
-        rank=DOUBT,
-        why="what was timed may compute something else",
-        of_process=lambda _, process: (
-            process.rounds and (process.accuracy is None or process.accuracy.passed is None)
-        ),
-        of_trial=_was_wrong_before,
+FLAGS: Mapping[str, Flag] = {name: Flag(**texts) for name, texts in TEXTS["flag"].items()}
+# The rules by which any process, or the trial, gets a flag: where they return something true.
+OF_PROCESS: Mapping[str, Callable[[Record, Process], object]] = {
+    UNVERIFIED: lambda _, process: (
+        process.rounds and (process.accuracy is None or process.accuracy.passed is None)
     ),
-    "attention_differs": Flag(
-        "the arms ran attention kernels of different kinds",
-        "The kinds are cuDNN, flash, memory-efficient, and none of these; `diagnostics.settings` "
-        "names them.",
-        "Where the model takes it, `model.attention=flash_attention_2` gives both arms one kernel.",
-        rank=CONTEXT,
-        why="the speedup is what people get, and a part of it is the choice of a kernel that eager "
-        "could have made as well",
-        of_trial=_attention_differs,
+    "clock_mismatch": lambda _, process: _clock_difference(process) > MAX_CLOCK_DIFFERENCE,
+    "compile_contended": _is_compile_contended,
+    "eager_nondeterministic": lambda _, process: (
+        process.accuracy and process.accuracy.nondeterministic
     ),
-    "clock_mismatch": Flag(
-        "one arm ran at another clock",
-        "The median SM clocks of the arms are more than 1 % apart.",
-        "Measure again on a GPU that is cool and idle, or lock its clocks.",
-        rank=DOUBT,
-        why="the arm with the higher clock looks faster than it is",
-        of_process=lambda _, process: _clock_difference(process) > MAX_CLOCK_DIFFERENCE,
-        cause="clocks that differ",
-        moves=_clock_difference,
+    "gpu_unobserved": _is_gpu_unobserved,
+    "host_busy": _is_host_busy,
+    "random_in_step": _is_random_in_step,
+    "recompiled": lambda _, process: any(item.void == "recompiled" for item in process.rounds),
+    "shared_gpu": lambda _, process: process.gpu and process.gpu.other_processes,
+    "throttled": lambda _, process: process.gpu and process.gpu.slowdowns,
+    "unequal_settings": lambda _, process: process.changed_settings,
+    "trains_differently": _trains_differently,
+    "unsteady": _is_unsteady,
+}
+OF_TRIAL: Mapping[str, Callable[[Record, Result], object]] = {
+    UNVERIFIED: _was_wrong_before,
+    "attention_differs": _attention_differs,
+    "cudagraphs_skipped": lambda record, _: record.cudagraph_skips,
+    FAILED_BEFORE: lambda record, _: record.attempts,
+    "host_bound": lambda _, result: result.host_bound_arms is not None,
+    "little_headroom": lambda _, result: (
+        result.host_bound_arms is None and (result.host_share.largest or 0.0) > MAX_HOST_SHARE
     ),
-    "compile_contended": Flag(
-        "others kept the processor busy while the trial compiled, so its compile time is shown "
-        "with ≤",
-        "Other processes, including trials that compile beside this one, kept more than 10 % of "
-        "the trial's cores busy while it compiled.",
-        "`scheduler.prepare=1` gives exact compile times.",
-        rank=HOUSEKEEPING,
-        why="it concerns compile time, which is printed with ≤",
-        of_process=_is_compile_contended,
-    ),
-    "cudagraphs_skipped": Flag(
-        "a graph was not recorded as a CUDA graph",
-        "`diagnostics.cudagraph_skips` and the opened row have the reasons.",
-        "Remove what the reason names, such as a tensor on the CPU or an input that is changed in "
-        "place. With `device=cpu` there is nothing to do.",
-        rank=CONTEXT,
-        why="it says what the compiler did, and the speedup is that of the program it made",
-        of_trial=lambda record, _: record.cudagraph_skips,
-    ),
-    "eager_moved": Flag(
-        "trials of this sweep that time the same eager step found different times",
-        "Eager step times of one model, precision and batch differ by more than 1 % (10 % on a "
-        "CPU).",
-        "Compare modes by their speedups, each over the eager arm of its own trial, as the "
-        "recommendations do.",
-        rank=CONTEXT,
-        why="each mode is compared with the eager step of its own trial",
-    ),
-    "eager_nondeterministic": Flag(
-        "eager differs from itself by more than the tolerance, run twice from one state with one "
-        "seed",
-        rank=CONTEXT,
-        why="it concerns the verdict on the result; where none was possible, `accuracy_unverified`"
-        " says so",
-        of_process=lambda _, process: process.accuracy and process.accuracy.nondeterministic,
-    ),
-    FAILED_BEFORE: Flag(
-        "an earlier attempt in this sweep failed",
-        "`attempts` of the record and the opened row say how.",
-        "Count on another failure, and look at what the earlier attempts said.",
-        rank=CONTEXT,
-        why="the speedup is the last attempt's, and no earlier attempt has a part in it",
-        of_trial=lambda record, _: record.attempts,
-    ),
-    "gpu_unobserved": Flag(
-        "the driver did not say whether the GPU was shared, or whether its clocks were lowered",
-        "NVML gave no processes or no reasons for lowered clocks.",
-        "Measure where NVML answers, or make sure that nothing else runs on the GPU.",
-        rank=CONTEXT,
-        why="that nobody could look is no sign that something disturbed the measurement",
-        of_process=_is_gpu_unobserved,
-    ),
-    "host_bound": Flag(
-        "the device waits for the host, so the wall-clock speedup depends on the host",
-        "The column `host_bound_arms` says in which arm. The column `device` has the speedup by "
-        "the clock of the GPU, which the host cannot disturb.",
-        "`mode=reduce-overhead` launches the kernels all at once, and a larger batch gives the "
-        "device more to do. Several processes (`measure.processes`) show how much the speedup "
-        "moves.",
-        rank=CONTEXT,
-        why="the wall-clock speedup is this host's (one sweep gave 4.04 and 3.55 on one H200), and "
-        "the device speedup stands beside it",
-        of_trial=lambda _, result: result.host_bound_arms is not None,
-    ),
-    "host_busy": Flag(
-        "other processes used the host while the trial was measured",
-        "They kept more than 10 % of the trial's cores busy in the rounds or in a script's loops, "
-        "or the cgroup's quota took more than 1 % of the cores.",
-        "Measure again on an idle machine; `python -m sweeper.doctor` says how noisy it is.",
-        rank=DOUBT,
-        cause="neighbours on the host",
-        moves=_share_taken_by_others,
-        why="other processes may have slowed down one arm more than the other",
-        of_process=_is_host_busy,
-    ),
-    "little_headroom": Flag(
-        "a slightly slower host makes the trial host-bound",
-        "No arm is host-bound, but the host needs more than 0.8 of an arm's device step time for a"
-        " step.",
-        "Look at `speedup_host_2x_slower` before you count on the speedup elsewhere.",
-        rank=CONTEXT,
-        why="the speedup is right on this host, and a slightly slower one changes it",
-        of_trial=lambda _, result: (
-            result.host_bound_arms is None and (result.host_share.largest or 0.0) > MAX_HOST_SHARE
-        ),
-    ),
-    "no_kernels": Flag(
-        "Inductor wrote no kernel of its own",
-        "Every operation calls ATen or a library, as `mode=lite` does by design. "
-        "`diagnostics.kernels` counts the kernels.",
-        rank=CONTEXT,
-        why="ATen's own kernels run in both arms, and the speedup is what Dynamo and the wrapper "
-        "code save",
-        of_trial=lambda record, _: record.diagnostics and record.diagnostics.kernels == 0,
-    ),
-    "partly_eager": Flag(
-        "the backend ran some of its graphs without compiling them",
-        "`diagnostics.graphs_run_eager` counts them.",
-        "`inspect=true` shows the graphs.",
-        rank=CONTEXT,
-        why="it says what the backend did, and the speedup is that of the program it made",
-        of_trial=lambda record, _: record.diagnostics and record.diagnostics.graphs_run_eager,
-    ),
-    "random_in_step": Flag(
-        "the step draws random numbers, although dropout is off",
-        "Another seed changes what a step gives.",
-        rank=CONTEXT,
-        why="it says what the step is: dropout, or something like it, is on in both arms",
-        of_process=_is_random_in_step,
-    ),
-    "recompiled": Flag(
-        "the compiler compiled again while the trial was measured",
-        "At least one round was void because of a recompilation.",
-        "`TORCH_LOGS=recompiles` or `inspect=true` says why. Sizes that change call for "
-        "`compile.dynamic=true`.",
-        rank=DOUBT,
-        cause="recompilation",
-        moves=lambda _: MAX_RECOMPILED,
-        why="rounds are void, and the next compilation may come at any step",
-        of_process=lambda _, process: any(item.void == "recompiled" for item in process.rounds),
-    ),
-    "several_artifacts": Flag(
-        "processes that share a compile cache ran different code",
-        "The cache did not return the code that was stored in it.",
-        "Compare the step times of the processes in `record.json`.",
-        rank=CONTEXT,
-        why="each process timed the program that it ran, and the interval shows how far the "
-        "processes lie apart",
-        of_trial=_has_several_artifacts,
-    ),
-    "shared_gpu": Flag(
-        "another process held the GPU before or during the measurement",
-        todo="Measure again on a GPU of its own.",
-        rank=DOUBT,
-        cause="neighbours on the GPU",
-        why="other processes may have slowed down one arm more than the other",
-        of_process=lambda _, process: process.gpu and process.gpu.other_processes,
-    ),
-    "single_process": Flag(
-        "one process, so there is no interval",
-        todo="`measure=trusted` gives an interval.",
-        rank=HOUSEKEEPING,
-        why="the report shows no interval",
-        of_trial=lambda record, _: record.status == "ok" and len(record.processes) == 1,
-    ),
-    "slower_from_cache": Flag(
-        "the step is slower in processes that took its code from a cache",
-        "The speedup of the process that compiled the code is higher than the median of those that "
-        "found it in the cache, by more than 5 % (10 % on a CPU), and where the device waits for "
-        "the host by more than the host moves.",
-        "Compare the code of both (`inspect=true`), and report it to PyTorch.",
-        rank=CONTEXT,
-        why="the speedup is of all processes, and a program that starts often has the slower step",
-        of_trial=_is_slower_from_cache,
-    ),
-    "smaller_batch": Flag(
-        "the trial's own batch ran out of memory, and both arms ran with a smaller one",
-        "The column `batch_size` has the batch that ran.",
-        rank=CONTEXT,
-        why="the speedup is right for the batch size in the table",
-        of_trial=lambda record, _: record.smaller_batch_size is not None,
-    ),
-    "throttled": Flag(
-        "the GPU lowered its clocks while the trial was measured",
-        "NVML gave a reason in the rounds: power cap, thermal, hardware, power brake.",
-        "Improve the cooling, raise the power limit, or lock the clocks at a value that the GPU "
-        "can hold.",
-        rank=DOUBT,
-        cause="throttling",
-        moves=lambda process: max(_clock_difference(process), MAX_CLOCK_DIFFERENCE),
-        why="the arm that needs more power loses more",
-        of_process=lambda _, process: process.gpu and process.gpu.slowdowns,
-    ),
-    "unequal_settings": Flag(
-        "a global switch of torch changed during the measurement",
-        "`changed_settings` of the process names the switch.",
-        "Set the switch when the model is built, not in its forward.",
-        rank=DOUBT,
-        cause="changed settings",
-        why="the arms may have run under different switches",
-        of_process=lambda _, process: process.changed_settings,
-    ),
-    "trains_differently": Flag(
-        "compiled steps of the script differ from eager's by more than rounding explains",
-        "With `model.trajectory`. Each step was run in both arms from the same state, and the "
-        "finding under the table of scripts names the tensor. `docs/decisions/same-training.md` "
-        "has the error rates.",
-        "Run it again with another seed, if the script takes one. If it stays, call `.compile()` "
-        "on one part of the model in the script, to find the part that differs.",
-        rank=DOUBT,
-        why="what was timed may not train as eager does",
-        of_process=_trains_differently,
-    ),
-    "unexplained": Flag(
-        "the loop of a script gains more or less than its step and its loader explain",
-        "If only the step became faster, and each arm waited for its loader as measured, the loop "
-        "would have another speedup. The difference is more than 5 % (10 % on a CPU), and the "
-        "interval of the loop does not hold it. A loop with several shapes of inputs, or one that "
-        "compiles again, does not get this flag.",
-        "Look for what the script runs beside its step. Workers of a loader that keep all cores "
-        "busy slow down the host of the step, and most where compiling made the step short: try "
-        "fewer workers.",
-        rank=CONTEXT,
-        why="the loop's speedup is what the script gets, and the step's is what it could get",
-        of_trial=_is_loop_unexplained,
-    ),
-    "unresolved": Flag(
-        "the interval is wider than asked for",
-        "`measure.target` was set and not reached. The verdict UNRESOLVED of `compare` says that a "
-        "row's records cannot tell.",
-        "Allow more processes or draws.",
-        rank=HOUSEKEEPING,
-        why="the report shows the interval",
-    ),
-    "unsteady": Flag(
-        "step times scatter, or an arm had not warmed up",
-        "The warm-up of an arm did not become flat within `measure.warmup_s`, or its slowest block"
-        " took over 5 % (10 % on a CPU) longer than its fastest.",
-        "Look at the blocks in the opened row, and measure again on an idle machine or with a "
-        "longer `measure.warmup_s`.",
-        rank=CONTEXT,
-        why="the arms take turns in each round, so times that drift do so in both",
-        of_process=_is_unsteady,
-    ),
+    "no_kernels": lambda record, _: record.diagnostics and record.diagnostics.kernels == 0,
+    "partly_eager": lambda record, _: record.diagnostics and record.diagnostics.graphs_run_eager,
+    "several_artifacts": _has_several_artifacts,
+    "single_process": lambda record, _: record.status == "ok" and len(record.processes) == 1,
+    "slower_from_cache": _is_slower_from_cache,
+    "smaller_batch": lambda record, _: record.smaller_batch_size is not None,
+    "unexplained": _is_loop_unexplained,
+}
+# What disturbs: the share by which it may move the speedup of a process.
+MOVES: Mapping[str, Callable[[Process], float]] = {
+    "clock_mismatch": _clock_difference,
+    "host_busy": _share_taken_by_others,
+    "recompiled": lambda _: MAX_RECOMPILED,
+    "shared_gpu": lambda _: math.inf,
+    "throttled": lambda process: max(_clock_difference(process), MAX_CLOCK_DIFFERENCE),
+    "unequal_settings": lambda _: math.inf,
 }
 
 # The flags that say that the speedup may be off.

@@ -6,14 +6,12 @@ Everything works on logs of ratios, where a speedup of 2 and a slowdown of 1/2 a
 
 import math
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import chain
 from statistics import fmean, geometric_mean, median, variance
-from typing import NamedTuple, TypeVar
-
-T = TypeVar("T")
+from typing import NamedTuple
 
 CONFIDENCE = 0.95
 # the weighting of the PyTorch 2.0 announcement, https://pytorch.org/get-started/pytorch-2.x/
@@ -21,7 +19,6 @@ AMP_SHARE = 0.75
 FP32_SHARE = 0.25
 # of the median variance: stands in for a variance of 0, which has no log (as in limma)
 MIN_VARIANCE = 1e-5
-MIN_TO_MODERATE = 8  # with fewer estimates, their variances say little of each other
 
 
 class Interval(NamedTuple):
@@ -320,21 +317,6 @@ def moderate_variances(estimates: Sequence[Estimate]) -> list[Estimate]:
             new = (own + (1 - share) * prior.variance) / estimate.count
             found = replace(estimate, variance=new, degrees=min(total, max_degrees))
         moderated.append(found)
-    return moderated
-
-
-def moderate_groups(found: Iterable[tuple[T, Hashable, Estimate]]) -> dict[T, Estimate]:
-    """Moderate the estimates of things whose variances have one cause, the second of each tuple.
-
-    Things of a cause with fewer than `MIN_TO_MODERATE` estimates are left out.
-    """
-    groups: dict[Hashable, dict[T, Estimate]] = defaultdict(dict)
-    for item, cause, estimate in found:
-        groups[cause][item] = estimate
-    moderated: dict[T, Estimate] = {}
-    for estimates in groups.values():
-        if len(estimates) >= MIN_TO_MODERATE:
-            moderated |= zip(estimates, moderate_variances(list(estimates.values())), strict=True)
     return moderated
 
 

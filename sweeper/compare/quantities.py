@@ -47,10 +47,6 @@ class Quantity:
         return more
 
 
-def _cold_compile_s(process: Process) -> float | None:
-    return process.compile_s if process.cold else None
-
-
 EAGER = Quantity(
     "eager_step_s",
     lambda process: process.step_s("eager"),
@@ -77,7 +73,7 @@ SPEEDUP = Quantity(
 )
 COMPILE = Quantity(
     "compile_cold_s",
-    _cold_compile_s,
+    lambda process: process.compile_s if process.cold else None,
     SLOWER_FASTER,
     floor=1.0,  # s, paid once in the life of a program
     # One trial in two sweeps on H200s compiled up to 1.38 times as long, and needed memory within

@@ -38,6 +38,7 @@ SIGNIFICANCE = 1 - CONFIDENCE
 WITHOUT_AUTOTUNING = ("eager", "aot_eager", "cudagraphs")
 NOT_RUN = ("unavailable", "interrupted")
 MIN_PROCESSES_TO_MODERATE = 3  # of a side
+MIN_TO_MODERATE = 8  # with fewer estimates, their variances say little of each other
 
 # in the order of the tables
 VERDICTS = ("SLOWER", "BROKE", "FASTER", "FIXED", "UNRESOLVED", "NEW", "GONE", "SAME")
@@ -331,16 +332,19 @@ def _moderate(quantity: Quantity, changes: Sequence[Change]) -> list[Change]:
     simulated sweeps. Neither are variances of two processes: where models differ in noise,
     moderating would flag half of the sweeps.
     """
-    over_processes = []
+    similar: dict[bool, dict[int, Estimate]] = {False: {}, True: {}}  # by whether host-bound
     for place, change in enumerate(changes):
         if change.reason or change.unit != "processes" or change.estimate is None:
             continue
         if count_fewest(change.sides, quantity) >= MIN_PROCESSES_TO_MODERATE:
             is_bound = any(side.host_bound_arms for side in change.sides)
-            over_processes.append((place, is_bound, change.estimate))
+            similar[is_bound][place] = change.estimate
     moderated = list(changes)
-    for place, estimate in stats.moderate_groups(over_processes).items():
-        moderated[place] = replace(moderated[place], estimate=estimate)
+    for found in similar.values():
+        if len(found) >= MIN_TO_MODERATE:
+            estimates = stats.moderate_variances(list(found.values()))
+            for place, estimate in zip(found, estimates, strict=True):
+                moderated[place] = replace(changes[place], estimate=estimate)
     return moderated
 
 

@@ -13,7 +13,7 @@ from yaml import YAMLError
 
 from sweeper.core.errors import ConfigError, nearest
 
-from .reference import list_keys, list_options, read_keys
+from .reference import list_options, read_keys
 from .schema import conf_folder
 
 LIST_OPTIONS = "all options and keys: python -m sweeper --help"
@@ -70,7 +70,7 @@ def explain(error: Exception) -> str:
         if match := re.match(beginning, text):
             return match.expand(advice)
     if match := re.match(r"Could not override '([^']+)'", text):
-        return f"{match[1]}: no such key; {nearest(match[1], list_keys())}\n{LIST_OPTIONS}"
+        return f"{match[1]}: no such key; {nearest(match[1], read_keys())}\n{LIST_OPTIONS}"
     if match := re.match(r"(In '[^']+'): .*\n(Key '.+' not in .*\n.*full_key: [\s\S]*)", text):
         return _explain_value(match[2], f" ({match[1]})")
     if text.startswith("LexerNoViableAlt"):
@@ -114,7 +114,7 @@ def _explain_value(text: str, where: str = "") -> str:
     """OmegaConf's complaint about one value, led by the key that it is about. `where` names the
     file of an option that has it.
     """
-    key = ""
+    key, known = "", read_keys()
     if found := re.search(r"\n\s*full_key:(.*)", text):
         key = found[1].strip()
     complaint = text.partition("\n")[0]
@@ -125,9 +125,9 @@ def _explain_value(text: str, where: str = "") -> str:
                 "hydra hydra/launcher=slurm, those of Ray: docs/ray.md"
             )
         group = key.rpartition(".")[0]
-        beside = [other for other in list_keys() if other.rpartition(".")[0] == group]
-        return f"{key}: no such key{where}; {nearest(key, beside or list_keys())}\n{LIST_OPTIONS}"
-    known, name = read_keys(), re.sub(r"\[\d+\]$", "", key)
+        beside = [other for other in known if other.rpartition(".")[0] == group]
+        return f"{key}: no such key{where}; {nearest(key, beside or known)}\n{LIST_OPTIONS}"
+    name = re.sub(r"\[\d+\]$", "", key)
     about = known.get(name) or known.get(name.rpartition(".")[0])
     if about and (match := WRONG_TYPE.match(text.partition("\n    full_key")[0])):
         verb = "it has" if about.has_keys else "give"

@@ -34,7 +34,7 @@ from sweeper.core.trial import (
     Trial,
 )
 
-from .reference import list_keys
+from .reference import read_keys
 from .schema import CHOICES, Config
 from .scripts import ONLY_OF_SCRIPT, read_script
 
@@ -71,7 +71,7 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> GridPo
     make no sense.
     """
     if unknown := next(_list_unknown(cfg, Config()), None):
-        raise ConfigError(f"{unknown}: there is no such key; {nearest(unknown, list_keys())}")
+        raise ConfigError(f"{unknown}: there is no such key; {nearest(unknown, read_keys())}")
     try:
         config: Any = OmegaConf.to_object(cfg)
     except MissingMandatoryValue as error:

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 from sweeper.core.system.leftovers import make_prefix
 
 from .serialization import parse_json
+from .text import clean_text
 
 MAX_JSON_BYTES = 100 * 2**20  # large records have 100 kB
 MAX_FILE_BYTES = 1 << 30  # of a log, or of another file that is shown or sent
@@ -82,6 +83,20 @@ def read_text(path: Path, max_bytes: int) -> str:
     """Read a regular file. Raises OSError as `open_inside` does, and UnicodeDecodeError."""
     with open_inside(path.parent, path.name, max_bytes) as file:
         return file.read().decode()
+
+
+def read_last_lines(folder: Path, name: str, count: int, max_bytes: int = 2**16) -> list[str]:
+    """Read the last lines of a log that are not empty, fit for a terminal; none where there is no
+    such file under `folder`.
+    """
+    try:
+        with open_inside(folder, name, MAX_FILE_BYTES) as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - max_bytes))
+            text = clean_text(file.read().decode(errors="replace"))
+    except OSError:
+        return []
+    lines = [line.expandtabs(4).rstrip() for line in text.splitlines()]
+    return list(filter(None, lines))[-count:]
 
 
 def read_json(path: Path) -> Any:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 
+from sweeper.core.files import read_last_lines
 from sweeper.core.protocol import Package, Software
 from sweeper.core.serialization import from_json
 from sweeper.core.system.gpus import Device
@@ -39,7 +40,7 @@ def ask_software(device: Device, timeout_s: float) -> Software:
             return from_json(Software, json.loads(answer.read_text(errors="replace")))
         except ValueError:
             how = f"the probe {describe_exit(code)}"
-            return _blame_torch(": ".join([how, *processes.read_last_lines(log, 1)]))
+            return _blame_torch(": ".join([how, *read_last_lines(folder, log.name, 1)]))
 
 
 def _blame_torch(problem: str) -> Software:

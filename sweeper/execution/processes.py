@@ -15,18 +15,15 @@ from pathlib import Path
 from subprocess import DEVNULL, TimeoutExpired
 from typing import Any
 
-from sweeper.core.files import MAX_FILE_BYTES, open_inside
 from sweeper.core.system import shortages
 from sweeper.core.system.leftovers import make_temporary, remove
 from sweeper.core.system.orphans import WholeGroup, start_session
 from sweeper.core.system.process_group import adopt_orphans
-from sweeper.core.text import clean_text
 
 from .reaper import MARK
 
 # of everything that this process starts; see `reaper`
 OWN_MARK = f"{os.getpid()}-{secrets.token_hex(8)}"
-MAX_TAIL_BYTES = 2**16  # of a log, to show its last lines
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -98,14 +95,3 @@ def wait_for_end(process: WholeGroup, limit_s: float) -> int | None:
 def describe_failed_start(error: OSError) -> str:
     """Say why a process could not be started, and what to do, as the beginning of a sentence."""
     return f"no process can be started: {error.strerror}; {shortages.hint(error)}"
-
-
-def read_last_lines(log: Path, count: int) -> list[str]:
-    """The last lines of a log that are not empty; none where it is no file any more."""
-    try:
-        with open_inside(log.parent, log.name, MAX_FILE_BYTES) as file:
-            file.seek(max(0, os.fstat(file.fileno()).st_size - MAX_TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
-    except OSError:
-        return []
-    return [clean_text(line).rstrip() for line in lines if line.strip()][-count:]

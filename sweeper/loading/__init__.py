@@ -1,1 +1,1 @@
-"""Reads sweeps from folders or from MLflow: `entries.load` makes an entry of each trial."""
+"""Reads sweeps from folders or from MLflow: `entries.load_from` makes an entry of each trial."""

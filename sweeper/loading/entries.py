@@ -1,8 +1,7 @@
-"""`load` reads sweeps and makes an entry of each record. A record that cannot be read becomes a
-line for people.
+"""`load_from` reads sweeps and makes an entry of each record. A record that cannot be read becomes
+a line for people.
 """
 
-import functools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,15 +11,13 @@ from typing import Any, NamedTuple, TypeVar
 from sweeper.analysis.derive import derive, find_worst_accuracy
 from sweeper.analysis.flags import find_disturbances
 from sweeper.analysis.result import Result
-from sweeper.analysis.stats import Estimate, t_quantile
+from sweeper.analysis.stats import Estimate
 from sweeper.core.record import ARMS, Accuracy, Record, RecordError
-from sweeper.core.system.garbage import pause_garbage_collection
 from sweeper.core.text import printable
 from sweeper.core.trial import Trial, name_variants
 
-from . import parallel
 from .device_names import name_origins
-from .sources import Source, SweepFolder
+from .sources import Source
 
 T = TypeVar("T")
 
@@ -94,27 +91,15 @@ class Loaded(NamedTuple):
     problems: tuple[str, ...]
 
 
-def load(sweeps: Sequence[Path]) -> Loaded:
-    """Read every trial in the folders of the sweeps."""
-    return load_from(list(map(SweepFolder, sweeps)))
-
-
-@pause_garbage_collection()  # records and pages have no cycles, and it takes 14 % of the CPU time
-def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
-    """Read every trial of the sources, large folders in up to `cores` processes, and a repeated
-    sweep only once.
-    """
+def load_from(sources: Sequence[Source]) -> Loaded:
+    """Read every trial of the sources, a repeated sweep only once."""
     entries = []
     problems = []
     shared: dict[str, Any] = {}
     for source in {source.folder.resolve(): source for source in sources}.values():
-        first, *others = source.split(cores)
-        if others:  # imports scipy before the processes start, which would import it each
-            t_quantile(1)
-        waits = [parallel.start(functools.partial(_read, part, shared), cores) for part in others]
-        for found, unreadable in (_read(first, shared), *(wait() for wait in waits)):
-            entries += found
-            problems += unreadable
+        found, unreadable = _read(source, shared)
+        entries += found
+        problems += unreadable
     origins = name_origins([(entry.record, entry.sweep) for entry in entries])
     variants = name_variants([entry.trial for entry in entries])
     named = []

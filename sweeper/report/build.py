@@ -1,20 +1,17 @@
-"""Reports on sweeps: `write_report` writes them to files, `print_verdict` prints the answers,
-`print_report` all.
+"""Reports on sweeps: `make_report` makes them, `write_files` writes their files, `print_verdict`
+prints the answers, `print_report` all.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from sweeper.core.files import write_text
-from sweeper.core.system.garbage import pause_garbage_collection
-from sweeper.loading import parallel
 from sweeper.loading.cross_trial import add_cross_trial_findings
 from sweeper.loading.entries import Entry, load_from
 from sweeper.loading.invocations import read_manifest
-from sweeper.loading.sources import Source, SweepFolder
+from sweeper.loading.sources import Source
 from sweeper.report.answers.consistency import find_mixtures
 from sweeper.report.answers.decision import NO_LIMITS, Limits
 from sweeper.report.answers.findings import Findings
@@ -33,20 +30,9 @@ MAX_INSPECTIONS = 10  # named in a note
 MIN_WIDTH = 100  # columns of a console that is no terminal
 
 
-def write_report(sweeps: Sequence[Path], out: Path, limits: Limits = NO_LIMITS) -> Report:
-    """Write the tables of all trials in the folders `sweeps` to the folder `out`; `limits` are for
-    the recommendations.
-    """
-    report = make_report(list(map(SweepFolder, sweeps)), limits)
-    return replace(report, paths=begin_files(report, out)())
-
-
-@pause_garbage_collection()
-def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: int = 1) -> Report:
-    """Make the report on all trials in `sources`, recommending within `limits`. With several
-    `cores` it forks.
-    """
-    loaded = load_from(sources, cores)
+def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS) -> Report:
+    """Make the report on all trials in `sources`, recommending within `limits`."""
+    loaded = load_from(sources)
     findings = Findings(add_cross_trial_findings(loaded.entries), limits)
     manifests = [read_manifest(source) for source in sources]
     notes = [
@@ -71,27 +57,14 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
     )
 
 
-def begin_files(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple[Path, ...]]:
-    """Begin to make the files of a report, and return a function that writes them to `out` and
-    returns their paths.
-    """
-    for group in report.findings.groups:  # before processes fork, each of which needs these
-        for mean in filter(None, (*group.means.values(), group.weighted_new_model)):
-            mean.interval()
-    make_tables = parallel.start(
-        lambda: {f"{spec.name}.csv": spec.csv(report.findings) for spec in TABLES}, cores
-    )
-    make_page = page.begin_page(report, out, cores)
-
-    @pause_garbage_collection()
-    def write() -> tuple[Path, ...]:
-        document = markdown.document(report)
-        texts = {**make_tables(), "report.md": document, "report.html": make_page()}
-        for name, text in texts.items():
-            write_text(out / name, text)
-        return tuple(out / name for name in texts)
-
-    return write
+def write_files(report: Report, out: Path) -> tuple[Path, ...]:
+    """Write the files of a report to `out`; return their paths."""
+    tables = {f"{spec.name}.csv": spec.csv(report.findings) for spec in TABLES}
+    document = markdown.document(report)
+    texts = {**tables, "report.md": document, "report.html": page.make_page(report, out)}
+    for name, text in texts.items():
+        write_text(out / name, text)
+    return tuple(out / name for name in texts)
 
 
 def locate_inspections(entries: Sequence[Entry]) -> list[str]:
@@ -106,7 +79,6 @@ def locate_inspections(entries: Sequence[Entry]) -> list[str]:
     return [f"what the compiler did: {shorten_names(summaries, max_names=MAX_INSPECTIONS)}"]
 
 
-@pause_garbage_collection()
 def print_report(report: Report, console: Console) -> None:
     """Print facts, tables and notes."""
     terminal.widen(console, MIN_WIDTH)
@@ -117,7 +89,6 @@ def print_report(report: Report, console: Console) -> None:
         print_plain(f"note: {note}", console)
 
 
-@pause_garbage_collection()
 def print_verdict(report: Report, console: Console) -> None:
     """Print what no answer should hide, the best mode of each model, and at the end the verdict in
     a few lines.
@@ -134,9 +105,8 @@ def suggest_next(report: Report, out: Path, sweep: str | None) -> list[str]:
     can run here.
     """
     browser = ""
-    for path in report.paths:
-        if path.suffix == ".html":
-            browser = f"; for a browser: {path}"
+    if report.paths:
+        browser = f"; for a browser: {out / 'report.html'}"
     lines = [f"tables: {out}{browser}"]
     again = sum(entry.record.may_end_differently for entry in report.findings.entries)
     if again and sweep:

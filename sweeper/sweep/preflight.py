@@ -15,7 +15,7 @@ from subprocess import TimeoutExpired
 from typing import NamedTuple
 
 from sweeper.core.errors import ConfigError, explain_unreadable
-from sweeper.core.files import read_json, read_text
+from sweeper.core.files import read_json, read_last_lines, read_text
 from sweeper.core.protocol import AT, Preflight
 from sweeper.core.serialization import from_json
 from sweeper.core.system import interrupts
@@ -129,7 +129,7 @@ def _ask(trials: Sequence[Trial], python: str | None, device: Device) -> Preflig
             how = f"{checked} left an answer that cannot be read: {explain_unreadable(error)}"
         if python:
             how += "; it must be a Python of 3.11 to 3.13 with torch"
-        raise _NoAnswerError(at, "\n".join([how, *processes.read_last_lines(log, 4)]))
+        raise _NoAnswerError(at, "\n".join([how, *read_last_lines(folder, log.name, 4)]))
 
 
 def _await_end(process: WholeGroup, folder: Path) -> int | None:

@@ -16,9 +16,11 @@ from sweeper.analysis.flags import (
     FLAGS,
     MAX_CLOCK_DIFFERENCE,
     MAX_RECOMPILED,
+    MOVES,
+    OF_PROCESS,
+    OF_TRIAL,
     RANKS,
     UNVERIFYING,
-    Flag,
     find_disturbances,
     find_flags,
     is_resolved,
@@ -172,16 +174,14 @@ def test_a_trial_that_failed_again_is_not_called_unverified() -> None:
 
 
 def test_every_flag_has_a_rule_and_every_status_and_flag_has_texts() -> None:
-    without_rule = {
-        name
-        for name, flag in FLAGS.items()
-        if flag.of_process is Flag.of_process and flag.of_trial is Flag.of_trial
-    }
-    assert without_rule == {"unresolved", "eager_moved"}
+    with_rule = OF_PROCESS.keys() | OF_TRIAL.keys()
+    assert FLAGS.keys() - with_rule == {"unresolved", "eager_moved"}
+    assert with_rule < FLAGS.keys()
     assert tuple(meanings.STATUSES) == STATUSES
     assert {flag.rank for flag in FLAGS.values()} == RANKS.keys()
     assert {name for name, flag in FLAGS.items() if flag.rank == DOUBT} == DOUBTS
     disturbances = {name for name, flag in FLAGS.items() if flag.cause}
+    assert disturbances == MOVES.keys()
     assert disturbances | UNVERIFYING == DOUBTS
     assert {"accuracy_unverified", "trains_differently"} == UNVERIFYING
     for meaning in (*meanings.STATUSES.values(), *FLAGS.values(), *meanings.CAUSES.values()):
@@ -394,7 +394,7 @@ def test_target_is_half_of_the_intervals_width() -> None:
 def test_a_disturbance_may_move_a_speedup_by_a_share_that_the_process_tells(
     flag: str, changes: dict[str, object], share: float
 ) -> None:
-    assert FLAGS[flag].moves(quiet(**changes)) == pytest.approx(share)
+    assert MOVES[flag](quiet(**changes)) == pytest.approx(share)
 
 
 def test_disturbances_have_the_share_of_the_process_that_they_moved_most() -> None:
@@ -425,4 +425,4 @@ def test_a_flag_that_disturbs_moves_a_speedup_by_something(flag: str) -> None:
         "clock_mismatch": {"gpu": replace(QUIET, clock_mhz=PerArm(1980.0, 1950.0))},
         "host_busy": {"host": HostState(throttled_s=0.01)},
     }
-    assert FLAGS[flag].moves(quiet(**raised.get(flag, {}))) >= 0.01
+    assert MOVES[flag](quiet(**raised.get(flag, {}))) >= 0.01

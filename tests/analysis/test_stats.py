@@ -185,24 +185,6 @@ def test_moderated_variances_are_of_one_value_whatever_the_sample_sizes() -> Non
     assert small.degrees == large.degrees == 8, "no more than both have together"
 
 
-SPREADS = (0.002, 0.004, 0.008, 0.016, 0.003, 0.006, 0.012, 0.001)
-
-
-def test_eight_estimates_of_a_cause_are_moderated_within_it() -> None:
-    calm = [Estimate(0.1, spread**2, 2, 3) for spread in SPREADS]
-    noisy = [Estimate(0.1, (10 * spread) ** 2, 4, 5) for spread in SPREADS]
-    found = [(("calm", i), "device", estimate) for i, estimate in enumerate(calm)]
-    found += [(("noisy", i), "host", estimate) for i, estimate in enumerate(noisy)]
-    moderated = stats.moderate_groups(found)
-    assert [moderated["calm", i] for i in range(8)] == stats.moderate_variances(calm)
-    assert [moderated["noisy", i] for i in range(8)] == stats.moderate_variances(noisy)
-
-
-def test_seven_estimates_of_a_cause_are_too_few() -> None:
-    found = [(i, i == 7, Estimate(0.1, spread**2, 2, 3)) for i, spread in enumerate(SPREADS)]
-    assert stats.moderate_groups(found) == {}
-
-
 @pytest.mark.parametrize(
     "estimates",
     [

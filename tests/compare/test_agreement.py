@@ -9,10 +9,10 @@ import archives
 import pytest
 from comparisons import MODELS, measured
 from records import write_sweep
+from reports import load
 
 from sweeper.compare.pairs import Pair, read_sides
 from sweeper.compare.verdicts import JudgedPair, judge
-from sweeper.loading.entries import load
 from sweeper.loading.sources import SweepFolder
 from sweeper.report.answers.candidates import Candidate, find_candidate
 from sweeper.report.answers.decision import Answer, choose_all

@@ -544,6 +544,24 @@ def test_variances_of_eight_rows_are_pooled_over_processes_and_not_over_draws(
         assert all((found > own + 0.1) == (pooled and count == 8) for found in degrees)
 
 
+def test_a_host_bound_row_is_pooled_with_its_like_alone() -> None:
+    def scattered(size: float, device_s: float) -> Record:
+        wobble = [1 + size * factor for factor in (-1.0, 0.9, 0.3, -0.2, 0.5, -0.4)]
+        record = measured(wobble=wobble)
+        device = PerArm(device_s, device_s)
+        processes = [replace(one, device_step_s=device) for one in record.processes]
+        return replace(record, processes=tuple(processes))
+
+    def count_pooled(device_s: float) -> int:
+        """Of seven calm rows and one whose device computes for so long."""
+        rows = [pair(*[scattered(0.001 * size, 1.0)] * 2) for size in range(1, 8)]
+        changes = judge([*rows, pair(*[scattered(0.008, device_s)] * 2)]).rows
+        estimates = [change(row, COMPILED.name).estimate for row in changes]
+        return sum(found is not None and found.degrees > 10.1 for found in estimates)
+
+    assert (count_pooled(1.0), count_pooled(0.001)) == (8, 0)
+
+
 def test_variances_of_two_processes_are_not_pooled() -> None:
     """One row among nine calm ones scatters by 4 %: their variance says nothing of its own."""
     calm = [

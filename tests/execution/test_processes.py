@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from processes import assert_gone
 
+from sweeper.core.files import read_last_lines
 from sweeper.execution.processes import (
     describe_failed_start,
     expose_package,
     make_cache_variables,
     make_command,
-    read_last_lines,
     start_group,
     wait_for_end,
 )
@@ -35,10 +35,10 @@ def test_children_end_with_the_limit_and_with_the_program(
 ) -> None:
     log = tmp_path / "log"
     process = start_group([sys.executable, "-c", LEAVES_A_CHILD, *arguments], {}, log)
-    while not read_last_lines(log, 1):
+    while not read_last_lines(log.parent, log.name, 1):
         assert process.poll() in (None, 0)
     assert wait_for_end(process, limit_s=60 if arguments else 0) == code
-    assert_gone(int(read_last_lines(log, 1)[0]))
+    assert_gone(int(read_last_lines(log.parent, log.name, 1)[0]))
 
 
 def test_environment_is_added_and_the_output_goes_to_the_log(
@@ -51,8 +51,8 @@ def test_environment_is_added_and_the_output_goes_to_the_log(
     )
     process = start_group([sys.executable, "-c", program], {"MINE": "here"}, tmp_path / "log")
     assert wait_for_end(process, 60) == 1
-    assert sorted(read_last_lines(tmp_path / "log", 4)) == ["here None", "no"]
-    assert read_last_lines(tmp_path / "log", 1) in (["here None"], ["no"])
+    assert sorted(read_last_lines(tmp_path, "log", 4)) == ["here None", "no"]
+    assert read_last_lines(tmp_path, "log", 1) in (["here None"], ["no"])
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_caches_of_a_process_are_in_its_folder(
 
 def test_last_lines_are_those_with_text(tmp_path: Path) -> None:
     (tmp_path / "log").write_bytes(b"one\n\n two  \n\xff\n\n")
-    assert read_last_lines(tmp_path / "log", 2) == [" two", "\ufffd"]
-    assert read_last_lines(tmp_path / "log", 9) == ["one", " two", "\ufffd"]
+    assert read_last_lines(tmp_path, "log", 2) == [" two", "\ufffd"]
+    assert read_last_lines(tmp_path, "log", 9) == ["one", " two", "\ufffd"]
 
 
 def test_program_that_exceeds_its_limit_has_ended_afterwards(tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 from records import make_process, make_record, make_trial, write_sweep
+from reports import load
 
 from sweeper.core.record import Record
 from sweeper.core.trial import Compile, Text, Trial
 from sweeper.loading.cross_trial import add_cross_trial_findings
-from sweeper.loading.entries import Entry, load
+from sweeper.loading.entries import Entry
 
 EAGER_S = 0.02
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 from records import make_record, write_sweep
+from reports import load
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.record import SCHEMA_VERSION, HostState, Record
 from sweeper.core.trial import Labels, Model, Text, Trial, name_variants
-from sweeper.loading.entries import load
 from sweeper.loading.sources import find_sweep
 from sweeper.report.answers.trials import name_sweep
 

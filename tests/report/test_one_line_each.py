@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 import metric_docs
 import pytest
 from records import make_record, write_sweep
+from reports import write_report
 from rich.console import Console
 
 from sweeper import load_records, table
 from sweeper.analysis.metrics import METRICS, Metric
 from sweeper.core.paths import RUNS, SweepPaths
 from sweeper.report.answers.findings import Findings
-from sweeper.report.build import print_report, write_report
+from sweeper.report.build import print_report
 from sweeper.report.columns.column import Column
 from sweeper.report.tables.registry import TABLES
 from sweeper.report.tables.spec import TableSpec

@@ -12,16 +12,15 @@ from pathlib import Path
 import archives
 import pytest
 from records import make_process, make_record, make_script, make_trial, write_sweep
-from reports import report_on
+from reports import load, report_on, write_report
 from rich.cells import cell_len
 from rich.console import Console
 
 from sweeper.core.files import write_text
 from sweeper.core.record import PerArm
-from sweeper.loading.entries import load
 from sweeper.report.answers.decision import Limits
 from sweeper.report.answers.speedups import show_memory_change
-from sweeper.report.build import print_verdict, suggest_next, write_report
+from sweeper.report.build import print_verdict, suggest_next
 from sweeper.report.text.report import Report
 
 WIDTH, LINES_OF_VERDICT, LINES = 100, 12, 40

@@ -17,9 +17,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from reports import write_report
+
 from sweeper.core.files import write_text
 from sweeper.report.answers.decision import Limits
-from sweeper.report.build import write_report
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "docs/results/records"

@@ -14,7 +14,7 @@ from sweeper.report.columns.formats import sentence
 FILE = ROOT / "docs" / "flags.md"
 HEAD = """# Statuses, flags, causes and words
 
-`python -m sweeper.explain WORD` prints the same texts. `flags.py`, `meanings.py` and `words.md`
+`python -m sweeper.explain WORD` prints the same texts. `meanings.toml` and `words.md`
 of `sweeper/analysis/` have them, and `make golden` writes this page of them.
 """
 FLAG_HEAD = """

@@ -184,9 +184,10 @@ def install(folder: Path, fault: Fault | None) -> None:
 
 def _serve(attacked: str, warm: Path, arguments: list[str]) -> None:
     """Prepare the command, and go on with it in a fork for each line of standard input."""
-    from sweeper.report.build import write_report
+    from sweeper.loading.sources import SweepFolder
+    from sweeper.report.build import make_report, write_files
 
-    write_report([warm], warm / "report")
+    write_files(make_report([SweepFolder(warm)]), warm / "report")
     if attacked == "sync":
         _sync(warm, arguments)
     else:

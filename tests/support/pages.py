@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from records import write_sweep
+from reports import load, write_report
 
 from sweeper.core.record import Record
-from sweeper.loading.entries import Entry, load
-from sweeper.report.build import write_report
+from sweeper.loading.entries import Entry
 from sweeper.report.page.plotly_parts import Figure
 
 

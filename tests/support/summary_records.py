@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from records import make_record, write_sweep
+from reports import load
 
 from sweeper.core.record import HostState, PerArm, Record
-from sweeper.loading.entries import load
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.groups import Group
 

@@ -12,6 +12,7 @@ from unittest import mock
 
 import pytest
 from records import make_process, make_record, make_trial, write_sweep
+from reports import write_report
 from rich.console import Console
 from script_records import make_trained
 
@@ -21,7 +22,7 @@ from sweeper.core.record import Record, Round
 from sweeper.core.text import escape_markdown
 from sweeper.core.trial import Compile
 from sweeper.loading.sources import SweepFolder
-from sweeper.report.build import make_report, print_verdict, write_report
+from sweeper.report.build import make_report, print_verdict
 from sweeper.report.text.mlflow_overview import MEANS, overview
 from sweeper.tracking.runs import (
     MAX_FIRST_STEPS,

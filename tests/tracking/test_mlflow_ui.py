@@ -13,11 +13,11 @@ from urllib.parse import quote
 import pytest
 from browser import CHROMIUM, DRIVER, FLAGS, LIMIT_S
 from records import make_record, write_sweep
+from reports import write_report
 from tracking_server import mlflow_server
 
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import SCHEMA_VERSION
-from sweeper.report.build import write_report
 from sweeper.report.text.mlflow_overview import overview
 from sweeper.tracking.tracker import Sent, Tracker
 

@@ -18,6 +18,7 @@ from itertools import chain
 from sweeper.analysis.gains import MIN_GAIN, beats, differ
 from sweeper.analysis.stats import ratio_of
 from sweeper.core.backends import CONTROLS
+from sweeper.core.errors import ConfigError
 from sweeper.core.trial import Trial
 from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import duration, join, prefix, ratio, shorten_names
@@ -43,9 +44,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         if self.steps is not None and not (isinstance(self.steps, int) and self.steps >= 1):
-            raise ValueError(f"steps={self.steps!r}: a whole number of at least 1, e.g. 10000")
+            raise ConfigError(f"steps={self.steps!r}: a whole number of at least 1, e.g. 10000")
         if self.memory_gib is not None and not 0 < self.memory_gib < math.inf:
-            raise ValueError(f"max_memory_gib={self.memory_gib!r}: GiB above 0, e.g. 40")
+            raise ConfigError(f"max_memory_gib={self.memory_gib!r}: GiB above 0, e.g. 40")
 
     def __str__(self) -> str:
         steps = f"{self.steps:,} steps" if self.steps else ""

@@ -55,12 +55,6 @@ def show_speedup(entry: Entry) -> str:
     return join((loop, prefix("step ", shown)), ", ")
 
 
-def show_speedup_or_status(entry: Entry) -> str:
-    if entry.is_ok:
-        return show_speedup(entry)
-    return entry.record.status
-
-
 def show_device_speedup(entry: Entry) -> str:
     return estimated(entry.result.device_speedup)
 

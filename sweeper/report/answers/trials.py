@@ -15,13 +15,6 @@ TRIAL_AXES = (*COMMON_AXES, "sweep")
 NAMING_AXES = ("precision", "mode", *TRIAL_AXES)
 
 
-def name_backend(entry: Entry) -> str | None:
-    """Return the backend's name; None where nothing is compiled."""
-    if entry.trial.mode == "eager":
-        return None
-    return entry.trial.backend
-
-
 @lru_cache(maxsize=2**16)
 def name_sweep(entry: Entry) -> str:
     """Return the name of the folder itself; resolving every path takes ten times as long as asking
@@ -38,7 +31,7 @@ AXES: Mapping[str, Callable[[Entry], Value]] = {
     "suite": lambda entry: entry.trial.labels.suite,
     "workload": lambda entry: entry.trial.workload,
     "mode": lambda entry: entry.trial.mode,
-    "backend": name_backend,
+    "backend": lambda entry: entry.trial.backend,
     "precision": lambda entry: entry.trial.labels.precision,
     "batch_size": lambda entry: entry.record.known_batch_size,
     "variant": lambda entry: entry.variant,

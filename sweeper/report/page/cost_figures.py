@@ -1,127 +1,33 @@
-"""Figures of what compiling costs and saves besides step time: compile time, total time, memory."""
+"""The figure of total time: what compiling costs before it saves."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from collections.abc import Sequence
 
-from sweeper.core.grouping import group_by
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.candidates import find_candidate
 from sweeper.report.answers.speedups import (
     mark_upper_bound,
-    peak_ratio,
     show_break_even,
-    show_compile_time,
-    show_memory_change,
 )
 from sweeper.report.answers.trials import show_axis
-from sweeper.report.columns.formats import prefix
 
 from .plotly_parts import (
-    SYMBOLS,
     Drawing,
     Figure,
-    Part,
     Trace,
     choose_colour,
     compiled_colour,
     lay_out,
-    list_kinds,
     name_entries,
-    pick,
     points,
-    ratio_axis,
-    reference_line,
-    seconds_axis,
     zero_axis,
 )
-from .speedup_figures import describe_trial, select_measured, speedup
+from .speedup_figures import select_measured
 
-MAX_POINTS = 3000  # of a scatter
 MAX_TRIALS = 100  # to choose from in the figure of total time
 STEPS_IF_NEVER = 10_000  # shown where compiling does not pay
 BEYOND_BREAK_EVEN = 2.5  # how far the axis goes
 NO_COMPILE_TIME = "no trial with a speedup has a compile time with an empty cache"
-
-
-def draw_compile_time(entries: Sequence[Entry]) -> Figure:
-    """Draw cold compile time against speedup."""
-    shown, thinned = _select_known(entries, _read_compile_cold_s)
-    axis = partial(seconds_axis, "compile time, empty cache")
-    drawings = _scatter(shown, _read_compile_cold_s, axis, _describe_compile_time)
-    caption = "Extra wall seconds of the first compiled steps with an empty cache."
-    if any("compile_contended" in entry.flags for entry in shown):
-        caption += " ≤: other work kept the processor busy, so the compile time alone is shorter."
-    title = "Compile time against speedup"
-    return Figure("compile-time", title, caption + thinned, drawings, NO_COMPILE_TIME)
-
-
-def _read_compile_cold_s(entry: Entry) -> float | None:
-    return entry.result.compile_cold_s
-
-
-def _describe_compile_time(entry: Entry) -> str:
-    break_even = prefix(", break-even steps: ", show_break_even(entry))
-    return f"compile {show_compile_time(entry)} s{break_even}"
-
-
-def draw_memory(entries: Sequence[Entry]) -> Figure:
-    """Draw the ratio of peak memory against speedup."""
-    shown, thinned = _select_known(entries, peak_ratio)
-    axis = partial(ratio_axis, "eager / compiled peak memory")
-    drawings = _scatter(
-        shown,
-        peak_ratio,
-        axis,
-        lambda entry: f"memory {show_memory_change(entry)}",
-        reference_line("x"),
-    )
-    caption = "Right of 1 compiling saves device memory, above 1 it saves time."
-    missing = "no trial with a speedup has the peak memory of both arms"
-    return Figure("memory", "Memory against speedup", caption + thinned, drawings, missing)
-
-
-def _select_known(
-    entries: Sequence[Entry], read: Callable[[Entry], float | None]
-) -> tuple[Sequence[Entry], str]:
-    """Select the trials with a speedup of which a positive number is read, evenly spaced ones of
-    many; the text says how many were kept.
-    """
-    known = [entry for entry in select_measured(entries) if (read(entry) or 0.0) > 0]
-    every = math.ceil(len(known) / MAX_POINTS)
-    if every <= 1:
-        return known, ""
-    kept = f" Shows one of every {every} of {len(known)} trials, in the order of their speedups."
-    return known[::every], kept
-
-
-def _scatter(
-    entries: Sequence[Entry],
-    read: Callable[[Entry], float | None],
-    axis: Callable[[Iterable[float]], Part],
-    describe: Callable[[Entry], str],
-    *lines: Part,
-) -> list[Drawing]:
-    """Draw speedups upwards over what is read, with a symbol per precision; no trials give no
-    drawing.
-    """
-    if not entries:
-        return []
-    groups = group_by(list_kinds(entries), entries)
-    precisions = sorted({kind[0] for kind in groups})
-    traces = []
-    for kind, found in sorted(groups.items()):
-        marker = {
-            "color": compiled_colour(found[0]),
-            "symbol": pick(SYMBOLS, precisions.index(kind[0])),
-            "opacity": 0.8,
-        }
-        hover = [describe_trial(entry, describe(entry)) for entry in found]
-        xs, ys = list(map(read, found)), list(map(speedup, found))
-        traces.append(points(", ".join(kind), xs, ys, marker, text=hover))
-    xaxis = axis(filter(None, map(read, entries)))
-    yaxis = ratio_axis("speedup", map(speedup, entries))
-    return [Drawing("all", traces, 420, lay_out(xaxis, yaxis, reference_line("y"), *lines))]
 
 
 def draw_total_time(entries: Sequence[Entry]) -> Figure:
@@ -130,7 +36,7 @@ def draw_total_time(entries: Sequence[Entry]) -> Figure:
     """
     measured = select_measured(entries)
     complete = [entry for entry in measured if entry.result.compile_cold_s is not None]
-    complete.sort(key=_rank_break_even)
+    complete.sort(key=lambda entry: entry.result.break_even_steps.value or math.inf)
     caption = (
         "Compile time plus step times, the compiled arm with an empty and, where measured, a "
         "filled cache."
@@ -140,11 +46,6 @@ def draw_total_time(entries: Sequence[Entry]) -> Figure:
     names, shown = name_entries(complete)[:MAX_TRIALS], complete[:MAX_TRIALS]
     drawings = list(map(_draw_total_time, names, shown))
     return Figure("total-time", "Total time against steps", caption, drawings, NO_COMPILE_TIME)
-
-
-def _rank_break_even(entry: Entry) -> float:
-    steps = entry.result.break_even_steps.value
-    return math.inf if steps is None else steps
 
 
 def _draw_total_time(name: str, entry: Entry) -> Drawing:

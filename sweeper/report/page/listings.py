@@ -6,7 +6,6 @@ for HTML.
 """
 
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +14,7 @@ from urllib.parse import quote
 
 from sweeper.analysis.meanings import STATUSES
 from sweeper.analysis.metrics import METRICS
-from sweeper.core.files import MAX_FILE_BYTES, open_inside
+from sweeper.core.files import read_last_lines
 from sweeper.core.record import (
     ARMS,
     Accuracy,
@@ -25,7 +24,6 @@ from sweeper.core.record import (
     Inspection,
     ScriptRun,
 )
-from sweeper.core.text import printable
 from sweeper.loading.entries import Blocks, Entry
 from sweeper.loading.environment import read_attention
 from sweeper.report.answers.causes import explain
@@ -43,7 +41,6 @@ MAX_MESSAGE_CHARACTERS = 2000
 MAX_PLACES = 10  # graph breaks and skips that a row opens to
 MAX_LOG_BYTES, MAX_LOG_LINES = 6000, 40  # of the end of a log
 MAX_LOGS = 500  # whose ends are in the page
-ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")  # colours of terminals
 SWEEP = "sweep"  # a filter of a page that has several
 
 
@@ -86,7 +83,9 @@ def make_listing(spec: TableSpec[T], findings: Findings, out: Path) -> Listing |
         if entry is not None:
             log, why = "", ""
             if spec.shows_log and number <= MAX_LOGS:
-                log = read_end_of_log(entry)
+                # in the page itself, whose links lead nowhere once it is sent to somebody
+                name = entry.record.log or ""
+                log = "\n".join(read_last_lines(entry.folder, name, MAX_LOG_LINES, MAX_LOG_BYTES))
             if spec.shows_causes and entry.is_ok:
                 why = "\n".join(explain(entry, findings.causes_of.get(entry, ())))
             details = [("why not faster", why), *_describe_record(entry), ("end of the log", log)]
@@ -113,32 +112,6 @@ def make_listing(spec: TableSpec[T], findings: Findings, out: Path) -> Listing |
     lines = (spec.lead(items), *spec.notes(items))
     note = join((*map(sentence, lines), spec.explain(findings, items)), " ")
     return Listing(spec.name, spec.title, spec.word or spec.title, spec.place, data, note)
-
-
-def read_end_of_log(entry: Entry) -> str:
-    """Read the last lines of a trial's log; empty where there is none here.
-
-    The page has them in itself, since its links to files lead nowhere once it is sent to somebody.
-    """
-    if not entry.record.log:
-        return ""
-    try:
-        with open_inside(entry.folder, entry.record.log, MAX_FILE_BYTES) as log:
-            size = log.seek(0, os.SEEK_END)
-            log.seek(max(0, size - MAX_LOG_BYTES))
-            text = log.read().decode("utf-8", "replace")
-    # Records are often kept without logs, and may name what is none of their trial's.
-    except OSError:
-        return ""
-    lines = list(filter(str.strip, map(_clean, text.splitlines())))
-    return "\n".join(lines[-MAX_LOG_LINES:])
-
-
-def _clean(line: str) -> str:
-    """Drop colours and control characters of a line, and keep how far it is indented."""
-    plain_line = ESCAPES.sub("", line.expandtabs(4)).rstrip()
-    indent = len(plain_line) - len(plain_line.lstrip(" "))
-    return " " * indent + printable(plain_line)
 
 
 def _describe_record(entry: Entry) -> list[tuple[str, str]]:

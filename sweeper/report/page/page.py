@@ -9,114 +9,63 @@ forbids every request. Try it: `python -m sweeper.report my-sweep`
 import base64
 import hashlib
 import math
-import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from sweeper.core.system.garbage import pause_garbage_collection
 from sweeper.core.text import printable
-from sweeper.loading import parallel
 from sweeper.report.answers.findings import Findings
 from sweeper.report.published import References, find_references
 from sweeper.report.tables.registry import TABLES
+from sweeper.report.tables.summary import SummaryTable
 from sweeper.report.text.report import Report
 
 from . import cost_figures, ladder_figure, speedup_figures
-from .cards import make_cards
 from .legend import make_legend
 from .listings import Listing, make_listing
 from .plotly_parts import Figure, list_shades
 
 DIGITS = 6  # of a number in a figure
-# The contents bar: a word for each section beside the tables, and its place among them.
-SECTIONS = {
-    "again": (0, "Worth another run"),
-    "figures": (30, "Figures"),
-    "legend": (60, "Flags"),
-    "settings": (98, "Settings"),
-    "notes": (99, "Notes"),
-}
 TITLE_HEIGHT_PX = 110  # pixels of its title and caption, about
 
 Column = list[tuple[int, Figure]]  # figures with their places in the order of all
 
 
-@pause_garbage_collection()
-def begin_page(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
-    """Begin to make the page, and return a function that returns the page.
-
-    `out` is the folder of the page, from which links to trials start. With several `cores`, two
-    processes make the figures and the tables while the caller continues.
-    """
-    # before the processes start, which would import it each
-    import jinja2  # noqa: F401
-
-    findings = report.findings
-    published = find_references(findings)
-    make_tables = parallel.start(partial(_make_tables, findings, out), cores)
-    make_figures = parallel.start(partial(_make_figures, findings, published), cores)
-    return lambda: _render(report, published, *make_tables(), *make_figures())
-
-
-def _render(
-    report: Report,
-    published: References,
-    tables: Sequence[Listing],
-    table_data: str,
-    figures: Sequence[Figure],
-    figure_data: str,
-) -> str:
+def make_page(report: Report, out: Path) -> str:
+    """Make the page; `out` is its folder, from which links to trials start."""
+    # a tenth of a second, which other commands need not wait for
     from jinja2 import Environment
     from plotly.offline import get_plotlyjs
 
+    findings = report.findings
+    published = find_references(findings)
+    tables, table_data = _make_tables(findings, out)
+    figures, figure_data = _make_figures(findings, published)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_read("page.html"))
     plotly: str = get_plotlyjs()
     script = _read("page.js")
     assert "</script" not in plotly.lower()
-    findings = report.findings
-    cards, rest = make_cards(findings, published)
-    page = template.render(
+    return template.render(
         policy=_policy(plotly, script),
         css=_read("page.css"),
         report=report,
         published=published,
-        cards=cards,
-        rest=rest,
+        means=list(SummaryTable().headlines(findings.groups)),
         legend=make_legend(findings),
         shades=list_shades(findings.entries),
         tables=tables,
-        sections=SECTIONS,
-        contents=_list_contents(tables, report),
         columns=_arrange(figure for figure in figures if figure.drawings),
         figures=figures,
         notes=list(map(printable, report.notes)),
         problems=list(map(printable, report.problems)),
+        figure_data=figure_data,
+        table_data=table_data,
+        plotly=plotly,
+        script=script,
     )
-    # Large texts replace comments after rendering, since jinja2 would hold several copies of them.
-    large = {
-        "figure-data": figure_data,
-        "table-data": table_data,
-        "plotly": plotly,
-        "page-script": script,
-    }
-    return "".join(large.get(piece, piece) for piece in re.split(r"<!--([a-z-]+)-->", page))
-
-
-def _list_contents(tables: Iterable[Listing], report: Report) -> list[tuple[str, tuple[int, str]]]:
-    """Make the entries of the contents bar: the id of a section, its place, and a word for it."""
-    sections = dict(SECTIONS)
-    if not report.verdict.again:
-        sections.pop("again")
-    if not report.notes:
-        sections.pop("notes")
-    for item in tables:
-        sections[item.id] = item.place, item.word
-    return sorted(sections.items(), key=lambda section: section[1][0])
 
 
 def _make_tables(findings: Findings, out: Path) -> tuple[list[Listing], str]:
@@ -141,9 +90,7 @@ def _make_figures(findings: Findings, published: References) -> tuple[list[Figur
         ladder_figure.draw_ladders(findings.ladders),
         speedup_figures.draw_backends(entries),
         speedup_figures.draw_batch_sizes(entries),
-        cost_figures.draw_compile_time(entries),
         cost_figures.draw_total_time(entries),
-        cost_figures.draw_memory(entries),
     ]
     sketches = []
     data = []

@@ -10,7 +10,7 @@ markup.
 
 import html
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import sub
 from typing import Any, TypeVar
@@ -19,7 +19,7 @@ from sweeper.analysis.stats import Estimate
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.trials import NAMING_AXES, find_varying, rank_mode, show_axes, show_axis
-from sweeper.report.columns.formats import ratio, shorten
+from sweeper.report.columns.formats import join, ratio, shorten
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -117,23 +117,10 @@ def pick(styles: Sequence[str], index: int) -> str:
 
 def name_entries(entries: Sequence[Entry], without: str = "") -> list[str]:
     """Name each trial by its model and the axes in which trials differ, except `without`, e.g.
-    `resnet50 amp default b32`; the batch size counts if a model has several.
+    `resnet50 amp default 32`.
     """
-    sizes = {show_axes(entry, ("model", "batch_size")) for entry in entries}
-    models = {model for model, _ in sizes}
-    left_out = {without}
-    if len(sizes) == len(models):
-        left_out.add("batch_size")
-    axes = find_varying(entries, NAMING_AXES)
-    names = []
-    for entry in entries:
-        parts = [show_axis(entry, "model")]
-        for axis in axes:
-            value = show_axis(entry, axis)
-            if value and axis not in left_out:
-                parts.append(f"b{value}" if axis == "batch_size" else value)
-        names.append(" ".join(parts))
-    return names
+    axes = [axis for axis in find_varying(entries, NAMING_AXES) if axis != without]
+    return [join(show_axes(entry, ("model", *axes)), " ") for entry in entries]
 
 
 def points(name: str, xs: Numbers, ys: Numbers, marker: Part, **more: Any) -> Trace:
@@ -236,37 +223,17 @@ def ratio_axis(title: str, values: Iterable[float | None]) -> Part:
         if low <= at <= high and all(abs(at - other) >= gap for other in chosen):
             chosen.append(at)
     ticks = [round(10**at, 4) for at in sorted(chosen)]
-    return log_axis(title, ticks, "{:g}".format, range=[low, high])
+    return log_axis(title, ticks, range=[low, high])
 
 
-def seconds_axis(title: str, values: Iterable[float]) -> Part:
-    """Describe a logarithmic axis with ticks at 1, 2 and 5, in milliseconds below one second, for
-    positive seconds.
-    """
-    logs = list(map(math.log10, values))
-    low, high = min(logs) - 0.08, max(logs) + 0.08
-    factors = (1, 2, 5) if high - low < 2.5 else (1,)
-    ticks = []
-    for power in range(-7, 6):
-        for factor in factors:
-            tick = factor * 10.0**power
-            if low <= math.log10(tick) <= high:
-                ticks.append(tick)
-    return log_axis(title, ticks, _show_seconds, range=[low, high])
-
-
-def _show_seconds(seconds: float) -> str:
-    return f"{seconds:,g} s" if seconds >= 1 else f"{1e3 * seconds:g} ms"
-
-
-def log_axis(title: str, ticks: Sequence[float], show: Callable[[float], str], **more: Any) -> Part:
+def log_axis(title: str, ticks: Sequence[float], **more: Any) -> Part:
     """Describe a logarithmic axis with a text at each tick; `more` are settings of plotly.js."""
     return {
         "title": {"text": title},
         "type": "log",
         **more,
         "tickvals": ticks,
-        "ticktext": list(map(show, ticks)),
+        "ticktext": list(map("{:g}".format, ticks)),
     }
 
 

@@ -24,7 +24,7 @@ from sweeper.report.answers.speedups import (
 )
 from sweeper.report.answers.trials import find_varying, name_trial, show_axes, show_axis
 from sweeper.report.columns.formats import estimated, join, prefix, shorten
-from sweeper.report.published import Published, References, find_published
+from sweeper.report.published import References, find_published
 
 from .plotly_parts import (
     DASHES,
@@ -39,7 +39,6 @@ from .plotly_parts import (
     compiled_colour,
     error_bars,
     estimate_bars,
-    label,
     lay_out,
     list_kinds,
     log_axis,
@@ -91,7 +90,7 @@ def _find_gain(entry: Entry) -> Gain:
     return one.gain
 
 
-def describe_trial(entry: Entry, *more: str) -> str:
+def describe_trial(entry: Entry) -> str:
     """Describe the trial of a point, for a reader who hovers over the point."""
     name = name_trial(entry, ("backend", "variant"))
     flags = ", ".join(leave_out_housekeeping(entry.flags))
@@ -100,7 +99,6 @@ def describe_trial(entry: Entry, *more: str) -> str:
         f"speedup {show_speedup(entry)}",
         prefix("device speedup ", show_device_speedup(entry)),
         shorten(prefix("flags: ", flags), 90),
-        *more,
     )
 
 
@@ -298,7 +296,7 @@ def _batch_lines(series: Mapping[str, Sequence[Entry]]) -> Drawing:
         traces.append(trace)
         drawn += ordered
     ticks = sorted(set(map(_batch_size, drawn)))
-    xaxis = log_axis("batch size", ticks, "{:g}".format)
+    xaxis = log_axis("batch size", ticks)
     layout = lay_out(xaxis, _speedup_axis(drawn), reference_line("y"))
     return Drawing(name_first(list(series)), traces, 420, layout)
 
@@ -315,7 +313,7 @@ def draw_families(groups: Sequence[Group], references: References) -> Figure:
         "models where known."
     )
     if references.shown:
-        caption += f" Dotted: what was published for PyTorch 2.0. {references.sentence}"
+        caption += f" Below a name: what was published for PyTorch 2.0. {references.sentence}"
 
     def rank(key: GroupKey) -> float:
         return ratio_of(AMP.estimate(drawn[key][-1])) or 0.0
@@ -356,17 +354,13 @@ def _family_bars(name: str, by_key: Mapping[GroupKey, Sequence[Group]]) -> Drawi
                 hover.append(stack(f"{group.family}, {title}", over))
             shades = [choose_colour(key.mode, mean.title)]
             traces.append(estimate_bars(title, places, estimates, shades, pattern, hover))
-    published = {}
-    for group in every:
-        item = find_published(group)
-        if item:
-            published[order.index(group.family)] = item
-    if published:
-        traces.append(_dotted_lines(published))
-    ticks = [label(family, 20) for family in order]
-    for at, item in published.items():  # in three lines, which fit under a group of bars
-        source = f"({item.device}, {item.year})"
-        ticks[at] = stack(shorten(order[at], 20), item.value, source)
+    published = {group.family: found for group in every if (found := find_published(group))}
+    ticks = []
+    for family in order:  # in three lines, which fit under a group of bars
+        lines = [shorten(family, 20)]
+        if item := published.get(family):
+            lines += [item.value, f"({item.device}, {item.year})"]
+        ticks.append(stack(*lines))
     xaxis = {
         "tickvals": list(range(len(order))),
         "ticktext": ticks,
@@ -376,20 +370,3 @@ def _family_bars(name: str, by_key: Mapping[GroupKey, Sequence[Group]]) -> Drawi
     yaxis = zero_axis("speedup")
     layout = lay_out(xaxis, yaxis, reference_line("y"), barmode="group", bargap=0.25)
     return Drawing(name, traces, 400, layout)
-
-
-def _dotted_lines(published: Mapping[int, Published]) -> Trace:
-    """Describe a dotted line across the bars of each family, in the middle of the published
-    range.
-    """
-    xs: list[float | None] = []
-    ys: list[float | None] = []
-    texts = []
-    for at, item in published.items():
-        middle = (item.low + item.high) / 2
-        xs += [at - 0.42, at + 0.42, None]
-        ys += [middle, middle, None]
-        texts += [label(f"published: {item.label}")] * 3
-    devices = ", ".join(dict.fromkeys(f"{item.device} {item.year}" for item in published.values()))
-    line = {"dash": "dot", "width": 2.2, "color": "@ink"}
-    return points(f"published ({devices})", xs, ys, {}, mode="lines", line=line, text=texts)

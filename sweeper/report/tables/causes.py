@@ -70,10 +70,6 @@ class CausesTable(TableSpec[Cause]):
         return CauseGroupsTable()
 
 
-def _name_models(causes: Sequence[Cause]) -> str:
-    return shorten_names(dict.fromkeys(map(attrgetter("entry.trial.labels.model"), causes)))
-
-
 def _name_reasons(causes: Sequence[Cause]) -> str:
     """Name the most frequent reasons, each with the number of its trials where there are
     several.
@@ -106,7 +102,13 @@ class CauseGroupsTable(TableSpec[list[Cause]]):
             text=lambda causes: causes[0].loss,
         ),
         Column("", lambda causes: len(set(map(attrgetter("entry"), causes))), int, title="trials"),
-        Column("", _name_models, title="models"),
+        Column(
+            "",
+            lambda causes: shorten_names(
+                dict.fromkeys(map(attrgetter("entry.trial.labels.model"), causes))
+            ),
+            title="models",
+        ),
     )
 
     def items(self, findings: Findings) -> Sequence[list[Cause]]:

@@ -46,10 +46,6 @@ def _of_saving(column: Column[Saving]) -> Column[ScriptAnswer]:
     return lift(column, lambda script: script.saving)
 
 
-def _show_step(script: ScriptAnswer) -> str:
-    return estimated(script.entry.result.speedup) or script.entry.record.status
-
-
 class ScriptsTable(TableSpec[ScriptAnswer]):
     name = "scripts"
     title = "Your own scripts"
@@ -75,7 +71,12 @@ class ScriptsTable(TableSpec[ScriptAnswer]):
         ),
         estimate_column("", lambda script: script.entry.result.loop_speedup, title="loop"),
         estimate_column(
-            "", lambda script: script.entry.result.speedup, title="step", text=_show_step
+            "",
+            lambda script: script.entry.result.speedup,
+            title="step",
+            text=lambda script: (
+                estimated(script.entry.result.speedup) or script.entry.record.status
+            ),
         ),
         lift(
             Column[float]("", float, float, title="loader", text=percent),

@@ -38,7 +38,6 @@ from typing import Any
 from sweeper.analysis.derive import MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.flags import leave_out_housekeeping
 from sweeper.analysis.metrics import METRICS
-from sweeper.analysis.stats import Estimate
 from sweeper.core.record import ARMS, PERCENTILES, Accuracy
 from sweeper.loading.entries import Entry, OverStrongest
 from sweeper.loading.environment import read_text_form
@@ -103,12 +102,6 @@ def _show_host_bound(entry: Entry) -> str:
     return ""
 
 
-def _over_strongest(entry: Entry) -> Estimate | None:
-    if entry.over_strongest:
-        return entry.over_strongest.speedup
-    return None
-
-
 def _percentile_column(arm: str) -> Column[Entry]:
     """Make a column such as `2.31 / 2.35 / 2.90`: wall milliseconds of single steps, each waited
     for.
@@ -129,7 +122,7 @@ SHOWN: tuple[Column[Entry], ...] = (
     _shown(
         "speedup",
         "speedup",
-        text=speedups.show_speedup_or_status,
+        text=lambda entry: speedups.show_speedup(entry) if entry.is_ok else entry.record.status,
         meaning=_MEANING,
         media=(MARKDOWN, TERMINAL),
     ),
@@ -144,7 +137,7 @@ SHOWN: tuple[Column[Entry], ...] = (
     ),
     *estimate_columns(
         "speedup_over_strongest_eager",
-        _over_strongest,
+        lambda entry: entry.over_strongest and entry.over_strongest.speedup,
         title="over strongest eager",
         meaning="over strongest eager is the speedup over the fastest eager of the ladder",
     ),

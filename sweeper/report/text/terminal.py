@@ -5,6 +5,7 @@ summary last.
 import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import TypeVar
 
 from rich import box
@@ -130,15 +131,14 @@ def _print_best(answers: Sequence[Answer], console: Console) -> None:
         rows.append((*names, *shown.values()))
         is_unsure |= any(text.endswith(UNSURE) for text in shown.values())
     titles = [axis.replace("_", " ") for axis in axes] + list(nothing)
-    print_table(list(map(_make_column, range(len(titles)), titles)), rows, console)
+    columns = []
+    for place, title in enumerate(titles):
+        columns.append(Column[tuple[str, ...]]("", itemgetter(place), title=title, folds=True))
+    print_table(columns, rows, console)
     if is_unsure:
         print_line("? : not sure, the report says why", console)
     if len(best) > MAX_BEST:
         print_line(f"and {len(best) - MAX_BEST} more in report.md", console)
-
-
-def _make_column(place: int, title: str) -> Column[Sequence[str]]:
-    return Column("", lambda row: row[place], title=title, folds=True)
 
 
 def _show_answer(answer: Answer) -> str:

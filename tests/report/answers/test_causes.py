@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 from records import make_record, write_sweep
+from reports import load
 
 from sweeper.core.backends import NO_CUDA_GRAPHS
 from sweeper.core.record import Diagnostics, GraphBreak, PerArm, Record
-from sweeper.loading.entries import load
 from sweeper.report.answers.causes import Cause, find_causes
 
 

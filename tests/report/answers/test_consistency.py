@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from records import make_record, write_sweep
+from reports import load
 
 from sweeper.core.record import Diagnostics, Latencies, Latency, Record
-from sweeper.loading.entries import load
 from sweeper.report.__main__ import main
 from sweeper.report.answers.consistency import find_mixtures
 

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 from records import GIB, make_process, make_record, make_trial, write_sweep
+from reports import load
 
 from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import DOUBTS, FLAGS
 from sweeper.core.record import GpuState, PerArm, Record
 from sweeper.loading.cross_trial import add_cross_trial_findings
-from sweeper.loading.entries import Entry, load
+from sweeper.loading.entries import Entry
 from sweeper.report.answers.candidates import find_candidate, find_doubts
 from sweeper.report.answers.decision import (
     COMPILE,

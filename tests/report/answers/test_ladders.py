@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from ladder_records import STEPS_S, A, make_failure, make_rung
 from records import make_process, make_record, make_trial, write_sweep
+from reports import load
 
 from sweeper.core.ladder import RUNGS
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial
-from sweeper.loading.entries import load
 from sweeper.loading.sources import SweepFolder
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.ladders import Rung

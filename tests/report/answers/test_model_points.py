@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from records import make_record, make_trial, write_sweep
+from reports import load
 from summary_records import findings_of
 
-from sweeper.loading.entries import load
 from sweeper.report.answers.model_points import ModelPoint, collect
 
 

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 from records import make_process, make_record, write_sweep
+from reports import load, write_report
 from rich.console import Console
 
 from sweeper.core.record import Diagnostics, Record, Round
 from sweeper.core.serialization import Json
-from sweeper.loading.entries import load
 from sweeper.loading.invocations import read_manifest
 from sweeper.loading.sources import SweepFolder
 from sweeper.report.answers.provenance import describe, name_amp_format
-from sweeper.report.build import print_report, write_report
+from sweeper.report.build import print_report
 
 SETTINGS: dict[str, Json] = {
     "autocast": None,

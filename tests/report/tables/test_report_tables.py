@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 from records import GIB, make_process, make_record, make_trial, write_sweep
+from reports import load, write_report
 from tables import differences
 
 from sweeper.analysis.derive import find_worst_accuracy
 from sweeper.core.record import Accuracy, Attempt, Latencies, Latency, PerArm, Process, Record
-from sweeper.loading.entries import Entry, load
+from sweeper.loading.entries import Entry
 from sweeper.report.answers.findings import Findings
-from sweeper.report.build import write_report
 from sweeper.report.columns.cell import Value, guard, plain
 from sweeper.report.columns.column import MARKDOWN, PAGE, TERMINAL, Column, write_csv
 from sweeper.report.tables.failures import FailuresTable

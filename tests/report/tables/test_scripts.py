@@ -9,14 +9,13 @@ from typing import Any
 
 import pytest
 from records import make_record, write_sweep
+from reports import load, write_report
 from script_records import make_trained
 
 from sweeper.core.record import Record, ScriptRun
-from sweeper.loading.entries import load
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.speedups import show_speedup
 from sweeper.report.answers.trials import name_common_axes
-from sweeper.report.build import write_report
 from sweeper.report.columns.cell import Value
 from sweeper.report.page.cost_figures import draw_total_time
 from sweeper.report.page.speedup_figures import describe_trial, draw_forest

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from records import make_process, make_record, make_trial, write_sweep
+from reports import write_report
 from rich.console import Console
 
 from sweeper.core.record import Inspection, Latencies, Latency, PerArm, Record
-from sweeper.report.build import print_report, write_report
+from sweeper.report.build import print_report
 from sweeper.report.columns import formats
 from sweeper.report.tables.spec import TableSpec
 from sweeper.report.tables.speedups import SpeedupsTable
