@@ -2,6 +2,7 @@
 a line for people.
 """
 
+import functools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,11 +12,12 @@ from typing import Any, NamedTuple, TypeVar
 from sweeper.analysis.derive import derive, find_worst_accuracy
 from sweeper.analysis.flags import find_disturbances
 from sweeper.analysis.result import Result
-from sweeper.analysis.stats import Estimate
+from sweeper.analysis.stats import Estimate, t_quantile
 from sweeper.core.record import ARMS, Accuracy, Record, RecordError
 from sweeper.core.text import printable
 from sweeper.core.trial import Trial, name_variants
 
+from . import parallel
 from .device_names import name_origins
 from .sources import Source
 
@@ -91,15 +93,21 @@ class Loaded(NamedTuple):
     problems: tuple[str, ...]
 
 
-def load_from(sources: Sequence[Source]) -> Loaded:
-    """Read every trial of the sources, a repeated sweep only once."""
+def load_from(sources: Sequence[Source], cores: int = 1) -> Loaded:
+    """Read every trial of the sources, large folders in up to `cores` processes, and a repeated
+    sweep only once.
+    """
     entries = []
     problems = []
     shared: dict[str, Any] = {}
     for source in {source.folder.resolve(): source for source in sources}.values():
-        found, unreadable = _read(source, shared)
-        entries += found
-        problems += unreadable
+        first, *others = source.split(cores)
+        if others:  # imports scipy before the processes start, which would import it each
+            t_quantile(1)
+        waits = [parallel.start(functools.partial(_read, part, shared), cores) for part in others]
+        for found, unreadable in (_read(first, shared), *(wait() for wait in waits)):
+            entries += found
+            problems += unreadable
     origins = name_origins([(entry.record, entry.sweep) for entry in entries])
     variants = name_variants([entry.trial for entry in entries])
     named = []

@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import argparse
 import functools
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeAlias, Union
 
@@ -21,6 +22,8 @@ from sweeper.core.serialization import get_mapping, parse_json
 from sweeper.core.text import printable
 from sweeper.core.uris import remove_credentials
 from sweeper.tracking.reader import RunReader, StoredRun, StoredSweep, map_concurrently
+
+MIN_OF_A_PART = 250  # trials; to start a process takes as long as to read some ten
 
 Source: TypeAlias = Union["SweepFolder", "SweepInStore"]
 
@@ -39,13 +42,24 @@ class SweepFolder:
     """A sweep that ran here, or any folder of folders with records."""
 
     folder: Path
+    names: Sequence[str] | None = None  # of the folders in it to read; None: all
+
+    def split(self, count: int) -> list[SweepFolder]:
+        """Split the trials, in order, into at most `count` sources that can be read at the same
+        time.
+        """
+        names = self._list_names()
+        size = max(math.ceil(len(names) / count), MIN_OF_A_PART)
+        return [
+            replace(self, names=names[start : start + size])
+            for start in range(0, max(len(names), 1), size)
+        ]
 
     def records(self) -> Iterator[FoundRecord]:
         """Yield the record of every trial, one at a time, ordered by the names of the trials'
         folders.
         """
-        # names, since to sort paths takes ten times as long
-        for name in sorted(path.name for path in self.folder.iterdir()):
+        for name in self._list_names():
             trial = TrialPaths(self.folder / name)
             if _is_there(trial.record):
                 read = functools.partial(Record.read, trial.record)
@@ -58,6 +72,12 @@ class SweepFolder:
         """Read `sweep.json`. Raises OSError or ValueError when there is none."""
         return read_text(SweepPaths(self.folder).sweep, MAX_JSON_BYTES)
 
+    def _list_names(self) -> Sequence[str]:
+        """Sort names, since paths take ten times as long."""
+        if self.names is None:
+            return sorted(path.name for path in self.folder.iterdir())
+        return self.names
+
 
 @dataclass(frozen=True)
 class SweepInStore:
@@ -66,6 +86,12 @@ class SweepInStore:
     folder: Path
     store: RunReader
     runs: StoredSweep
+
+    def split(self, _count: int) -> list[SweepInStore]:
+        """Return the sweep whole: its server needs longer to answer than we to read, and is asked
+        concurrently.
+        """
+        return [self]
 
     def records(self) -> Iterator[FoundRecord]:
         """Yield the record of every trial, ordered as `SweepFolder` orders them."""

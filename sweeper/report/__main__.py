@@ -68,6 +68,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Load records, print and write their tables, and return the exit code."""
     parsed = parse(arguments)
     from sweeper.core.paths import RUNS, SweepPaths
+    from sweeper.loading import parallel
     from sweeper.loading.sources import find_sources
     from sweeper.report.answers.decision import Limits
     from sweeper.report.text.terminal import Terminal, print_plain
@@ -79,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         limits = Limits(parsed.steps, parsed.max_memory_gib)
         sources = find_sources(parsed.sweeps, parsed.tracking_uri)
-        report = build.make_report(sources, limits)
+        report = build.make_report(sources, limits, parallel.count_cores())
     except (ConfigError, TrackingError) as error:
         print(error, file=sys.stderr)
         return BAD_INPUT
@@ -94,6 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return BAD_INPUT
+    write = build.begin_files(report, out, parallel.count_cores())
     for problem in report.problems:  # before the verdict, which is to be seen at once
         print(problem, file=sys.stderr)
     try:
@@ -102,10 +104,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         else:
             build.print_verdict(report, console)
     except SystemExit:  # rich's, when nobody reads on (`| head`): the files shall be there
-        build.write_files(report, out)
+        write()
         raise
     try:
-        report = replace(report, paths=build.write_files(report, out))
+        report = replace(report, paths=write())
     except OSError as error:
         print(
             f"{f'--out {parsed.out}' if parsed.out else out}: {error.strerror or error}",

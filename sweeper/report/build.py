@@ -1,13 +1,14 @@
-"""Reports on sweeps: `make_report` makes them, `write_files` writes their files, `print_verdict`
+"""Reports on sweeps: `make_report` makes them, `begin_files` writes their files, `print_verdict`
 prints the answers, `print_report` all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from sweeper.core.files import write_text
+from sweeper.loading import parallel
 from sweeper.loading.cross_trial import add_cross_trial_findings
 from sweeper.loading.entries import Entry, load_from
 from sweeper.loading.invocations import read_manifest
@@ -30,9 +31,11 @@ MAX_INSPECTIONS = 10  # named in a note
 MIN_WIDTH = 100  # columns of a console that is no terminal
 
 
-def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS) -> Report:
-    """Make the report on all trials in `sources`, recommending within `limits`."""
-    loaded = load_from(sources)
+def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: int = 1) -> Report:
+    """Make the report on all trials in `sources`, recommending within `limits`. With several
+    `cores` it forks.
+    """
+    loaded = load_from(sources, cores)
     findings = Findings(add_cross_trial_findings(loaded.entries), limits)
     manifests = [read_manifest(source) for source in sources]
     notes = [
@@ -57,14 +60,26 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS) -> Report
     )
 
 
-def write_files(report: Report, out: Path) -> tuple[Path, ...]:
-    """Write the files of a report to `out`; return their paths."""
-    tables = {f"{spec.name}.csv": spec.csv(report.findings) for spec in TABLES}
-    document = markdown.document(report)
-    texts = {**tables, "report.md": document, "report.html": page.make_page(report, out)}
-    for name, text in texts.items():
-        write_text(out / name, text)
-    return tuple(out / name for name in texts)
+def begin_files(report: Report, out: Path, cores: int = 1) -> Callable[[], tuple[Path, ...]]:
+    """Begin to make the files of a report, and return a function that writes them to `out` and
+    returns their paths.
+    """
+    for group in report.findings.groups:  # before processes fork, each of which needs these
+        for mean in filter(None, (*group.means.values(), group.weighted_new_model)):
+            mean.interval()
+    make_tables = parallel.start(
+        lambda: {f"{spec.name}.csv": spec.csv(report.findings) for spec in TABLES}, cores
+    )
+    make_page = page.begin_page(report, out, cores)
+
+    def write() -> tuple[Path, ...]:
+        document = markdown.document(report)
+        texts = {**make_tables(), "report.md": document, "report.html": make_page()}
+        for name, text in texts.items():
+            write_text(out / name, text)
+        return tuple(out / name for name in texts)
+
+    return write
 
 
 def locate_inspections(entries: Sequence[Entry]) -> list[str]:

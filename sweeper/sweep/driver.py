@@ -27,7 +27,7 @@ from sweeper.execution.placement import Placement, place_trials
 from sweeper.execution.scheduler import Finished
 from sweeper.execution.turns import name_races
 from sweeper.loading.sources import SweepFolder
-from sweeper.report.build import make_report, print_verdict, suggest_next, write_files
+from sweeper.report.build import begin_files, make_report, print_verdict, suggest_next
 from sweeper.report.columns.formats import count, duration
 from sweeper.report.text.mlflow_overview import overview
 from sweeper.report.text.report import Report
@@ -289,7 +289,7 @@ class _Sweep:
                 for problem in report.problems:
                     _note(problem)
                 print_verdict(report, self.console)
-                report = replace(report, paths=write_files(report, self.paths.report))
+                report = replace(report, paths=begin_files(report, self.paths.report)())
             except OSError as error:
                 print(
                     f"sweeper: no report: {shortages.describe(error)}, then write it: python -m "

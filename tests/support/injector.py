@@ -185,9 +185,9 @@ def install(folder: Path, fault: Fault | None) -> None:
 def _serve(attacked: str, warm: Path, arguments: list[str]) -> None:
     """Prepare the command, and go on with it in a fork for each line of standard input."""
     from sweeper.loading.sources import SweepFolder
-    from sweeper.report.build import make_report, write_files
+    from sweeper.report.build import begin_files, make_report
 
-    write_files(make_report([SweepFolder(warm)]), warm / "report")
+    begin_files(make_report([SweepFolder(warm)]), warm / "report")()
     if attacked == "sync":
         _sync(warm, arguments)
     else:

@@ -13,7 +13,7 @@ from sweeper.core.record import Record
 from sweeper.loading.entries import Loaded, load_from
 from sweeper.loading.sources import SweepFolder
 from sweeper.report.answers.decision import NO_LIMITS, Limits
-from sweeper.report.build import make_report, write_files
+from sweeper.report.build import begin_files, make_report
 from sweeper.report.text.report import Report
 
 
@@ -25,7 +25,7 @@ def load(sweeps: Sequence[Path]) -> Loaded:
 def write_report(sweeps: Sequence[Path], out: Path, limits: Limits = NO_LIMITS) -> Report:
     """Write the files of a report on all trials in the folders `sweeps` to the folder `out`."""
     report = make_report(list(map(SweepFolder, sweeps)), limits)
-    return replace(report, paths=write_files(report, out))
+    return replace(report, paths=begin_files(report, out)())
 
 
 def report_on(tmp_path: Path, records: Sequence[Record], command: str = "") -> Report:

@@ -9,13 +9,15 @@ forbids every request. Try it: `python -m sweeper.report my-sweep`
 import base64
 import hashlib
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from sweeper.core.text import printable
+from sweeper.loading import parallel
 from sweeper.report.answers.findings import Findings
 from sweeper.report.published import References, find_references
 from sweeper.report.tables.registry import TABLES
@@ -33,21 +35,39 @@ TITLE_HEIGHT_PX = 110  # pixels of its title and caption, about
 Column = list[tuple[int, Figure]]  # figures with their places in the order of all
 
 
-def make_page(report: Report, out: Path) -> str:
-    """Make the page; `out` is its folder, from which links to trials start."""
-    # a tenth of a second, which other commands need not wait for
-    from jinja2 import Environment
-    from plotly.offline import get_plotlyjs
+def begin_page(report: Report, out: Path, cores: int = 1) -> Callable[[], str]:
+    """Begin to make the page, and return a function that returns the page.
+
+    `out` is the folder of the page, from which links to trials start. With several `cores`, two
+    processes make the figures and the tables while the caller continues.
+    """
+    # before the processes start, which would import it each
+    import jinja2  # noqa: F401
 
     findings = report.findings
     published = find_references(findings)
-    tables, table_data = _make_tables(findings, out)
-    figures, figure_data = _make_figures(findings, published)
+    make_tables = parallel.start(partial(_make_tables, findings, out), cores)
+    make_figures = parallel.start(partial(_make_figures, findings, published), cores)
+    return lambda: _render(report, published, *make_tables(), *make_figures())
+
+
+def _render(
+    report: Report,
+    published: References,
+    tables: Sequence[Listing],
+    table_data: str,
+    figures: Sequence[Figure],
+    figure_data: str,
+) -> str:
+    from jinja2 import Environment
+    from plotly.offline import get_plotlyjs
+
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     template = environment.from_string(_read("page.html"))
     plotly: str = get_plotlyjs()
     script = _read("page.js")
     assert "</script" not in plotly.lower()
+    findings = report.findings
     return template.render(
         policy=_policy(plotly, script),
         css=_read("page.css"),
