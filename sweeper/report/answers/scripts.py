@@ -199,13 +199,7 @@ class ScriptAnswer:
                 "evaluations, saved files or ends of epochs are not in the loop's time, or not as "
                 "often in both arms"
             )
-        if loop and loop.evaluations and loop.untrained == 0:
-            yield "evaluation ran eager: it calls nothing that is compiled"
-        elif loop and seen.loop_eager and not loop.recompiles:
-            eager_s, compiled_s = seen.loop_eager.evaluation_s, loop.evaluation_s
-            count = min(loop.evaluations, seen.loop_eager.evaluations)
-            if eager_s and compiled_s and count >= MIN_EVALUATIONS:
-                yield f"evaluation gains {ratio(eager_s / compiled_s)}x, by {count} in each arm"
+        yield from _describe_evaluation(seen)
         if seen.num_shapes > 1:
             advice = ""
             if seen.num_shapes > MANY_SHAPES and seen.pad_to:
@@ -214,25 +208,9 @@ class ScriptAnswer:
         if loop and loop.recompiles:
             times = "once" if loop.recompiles == 1 else f"{loop.recompiles} times"
             yield f"the loop compiled {times} in {loop.steps} steps, after the first steps"
-        diagnostics = self.entry.record.diagnostics
-        breaks = diagnostics.graph_breaks if diagnostics else ()
-        splits = [item for item in breaks if item.reason.startswith(SPLIT)]
-        places = dict.fromkeys(item.where for item in breaks if item.where and item not in splits)
-        own = [place for place in places if OF_WRAPPER not in place]
-        if len(own) < len(places):
-            yield (
-                f"graph breaks in {WRAPPER} itself, which the script cannot mend: what is compiled "
-                "inside the wrapper has none of them"
-            )
-        if own:
-            yield f"graph breaks at {', '.join(own)}"
+        yield from self._describe_breaks()
         if loop and loop.batches > 1:
             yield f"{loop.batches:.2g} batches per step"
-        if splits:
-            yield (
-                f"DDPOptimizer has split graphs at {sum(item.count for item in splits)} places, so "
-                "that their parts wait for no other part's gradients"
-            )
         if seen.gone_round:
             yield f"compiled, but called past the compiler: {', '.join(seen.gone_round)}"
         yield from _describe_ranks(seen)
@@ -250,6 +228,36 @@ class ScriptAnswer:
         silenced = [describe_call(call) for call in seen.compile_calls if not call.is_arm]
         if silenced:
             yield f"compiled by libraries, and eager in the eager arm too: {' and '.join(silenced)}"
+
+    def _describe_breaks(self) -> Iterator[str]:
+        diagnostics = self.entry.record.diagnostics
+        breaks = diagnostics.graph_breaks if diagnostics else ()
+        splits = [item for item in breaks if item.reason.startswith(SPLIT)]
+        places = dict.fromkeys(item.where for item in breaks if item.where and item not in splits)
+        own = [place for place in places if OF_WRAPPER not in place]
+        if len(own) < len(places):
+            yield (
+                f"graph breaks in {WRAPPER} itself, which the script cannot mend: what is compiled "
+                "inside the wrapper has none of them"
+            )
+        if own:
+            yield f"graph breaks at {', '.join(own)}"
+        if splits:
+            yield (
+                f"DDPOptimizer has split graphs at {sum(item.count for item in splits)} places, so "
+                "that their parts wait for no other part's gradients"
+            )
+
+
+def _describe_evaluation(seen: ScriptRun) -> Iterator[str]:
+    loop = seen.loop_compiled
+    if loop and loop.evaluations and loop.untrained == 0:
+        yield "evaluation ran eager: it calls nothing that is compiled"
+    elif loop and seen.loop_eager and not loop.recompiles:
+        eager_s, compiled_s = seen.loop_eager.evaluation_s, loop.evaluation_s
+        count = min(loop.evaluations, seen.loop_eager.evaluations)
+        if eager_s and compiled_s and count >= MIN_EVALUATIONS:
+            yield f"evaluation gains {ratio(eager_s / compiled_s)}x, by {count} in each arm"
 
 
 def _describe_ranks(seen: ScriptRun) -> Iterator[str]:

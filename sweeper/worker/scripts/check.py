@@ -156,7 +156,12 @@ def check_modules(
     elif not all(recorded.values()):
         why = "a compiled module was not called in the steps that were recorded"
         found.append(Accuracy(None, None, why))
-    worst = max((*found, *together), key=lambda one: severity(one.passed))
+    _conclude((*found, *together), ranks, log)
+
+
+def _conclude(found: Sequence[Accuracy], ranks: Ranks, log: ProcessLog) -> None:
+    """Keep the worst verdict of all ranks. Raises MismatchError where one is wrong."""
+    worst = max(found, key=lambda one: severity(one.passed))
     verdicts = ranks.share("verdict", worst)
     wrong = [number for number, one in enumerate(verdicts) if one.passed is False]
     worst = max(verdicts, key=lambda one: severity(one.passed))
