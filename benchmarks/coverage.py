@@ -233,8 +233,8 @@ def mixed_sweep(
         halves = {of_half: half_of_sweep(random, of_half) for of_half in HALVES}
         estimates = {entry: entry.result.speedup for entry in halves[host]}
         if moderated:
-            of_one_cause = ((entry, host, estimate) for entry, estimate in estimates.items())
-            estimates |= stats.moderate_groups(of_one_cause)
+            of_one_cause = stats.moderate_variances(list(estimates.values()))
+            estimates = dict(zip(estimates, of_one_cause, strict=True))
         for estimate in estimates.values():
             yield Outcome(estimate.interval())
 

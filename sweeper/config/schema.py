@@ -148,6 +148,12 @@ class RungConf:
 
 
 @dataclass
+@with_axes("parallel")
+class ParallelConf:
+    """How a training in several processes is measured."""
+
+
+@dataclass
 @with_axes("worker")
 class WorkerConf:
     """What runs a trial."""
@@ -174,6 +180,7 @@ class Config(Settings):
     # a feature of Inductor that is left out, or added where it is off by default; null: none; see
     # experiment=ablation
     feature: str | None = None
+    parallel: ParallelConf = field(default_factory=ParallelConf)
     worker: WorkerConf = field(default_factory=WorkerConf)
 
 

@@ -53,7 +53,7 @@ LAUNCHERS = (
 )
 PLAIN = Config()
 # groups and keys that a script leaves to the user
-LEFT_TO_USER = ("device", "mode.", "backend.", "compile.", "worker.", "model.library")
+LEFT_TO_USER = ("device", "mode.", "backend.", "compile.", "parallel.", "worker.", "model.library")
 DECIDED_KEYS = (
     "compile.scope",
     "compile.start",

@@ -160,7 +160,7 @@ class Compile:
     precision_casts: bool = False
     # of a script that wraps its module for several processes. inside: the module in
     # DistributedDataParallel is compiled, and each block of fully_shard; outside: the wrapper
-    wrapper: str = axis("inside", choices=("inside", "outside"))
+    wrapper: str = axis("inside", "parallel.compile", ("inside", "outside"))
     # what later processes of a draw start from, after the first: torch's caches on disk, the
     # artifacts of torch.compiler.save_cache_artifacts, Dynamo's precompiled code, or a file of
     # aot_compile
@@ -374,7 +374,7 @@ class Trial:
             yield "free one-liners"
         for key, value in drop_defaults(self.compile).items():
             if key not in OPEN_SETTINGS:
-                yield f"compile.{key}={show_value(value)}"
+                yield f"{AXES[f'compile.{key}'].name}={show_value(value)}"
             else:
                 for name in sorted(value):
                     yield f"compile.{key}.{name}={show_value(value[name])}"

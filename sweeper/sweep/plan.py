@@ -129,7 +129,7 @@ def explain_incompatible(trial: Trial) -> str | None:
             where = "at backward and optimizer"
         return f"compile.fullgraph=true cannot go with {scope}: a step always breaks {where}"
     if asked.wrapper == "outside" and trial.workload != SCRIPT:
-        return "compile.wrapper=outside is for model=script"
+        return "parallel.compile=outside is for model=script"
     if asked.scope in ("step", "optimizer", "loss") and trial.workload != "train":
         return f"{scope} is for workload=train: a step of {trial.workload} is the model's forward"
     if asked.scope == "optimizer" and trial.optimizer == "none":
