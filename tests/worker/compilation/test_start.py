@@ -47,6 +47,20 @@ def test_a_mega_cache_gives_an_empty_folder_what_was_compiled(tmp_path: Path) ->
     assert (own / "kept_mega_cache").stat().st_size == 0  # kept by the first process alone
 
 
+@pytest.mark.slow
+def test_precompiled_code_counts_as_a_graph_though_dynamo_makes_none(tmp_path: Path) -> None:
+    job = tmp_path / "trial.json"
+    compiling = Compile(start="caching_precompile")
+    # in inference, torch 2.13 fails to load what it has kept
+    trial = custom("mlp", backend="inductor", compile=compiling)
+    job.write_text(Job(trial, MEASURE).dumps())
+    first = run_in_a_process(job, "--cold")
+    assert first.autograd_cache == {"hits": 0, "misses": 1, "bypassed": 0}
+    later = run_in_a_process(job, "--index", "1")
+    assert later.autograd_cache == {}
+    assert later.code_fingerprint == first.code_fingerprint
+
+
 def test_a_model_that_is_no_whole_graph_cannot_be_compiled_ahead_of_time() -> None:
     outcome, _ = run(
         custom("breaks_once", backend="inductor", compile=Compile(start="aot_compile"))
