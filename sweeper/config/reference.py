@@ -28,6 +28,7 @@ COMMANDS = {  # `sweeper NAME ...` is `python -m sweeper.NAME ...`
     "doctor": "what this machine can do, and how noisy its measurements are",
     "sync": "send to MLflow what it lacks of a sweep",
     "explain": "what a word of a report means, and what to do about it",
+    "bisect": "the part of the compiler that breaks a trial",
 }
 PURPOSES = {
     "model": "what is trained",
