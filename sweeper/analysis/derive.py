@@ -3,6 +3,7 @@ headroom, and the share of waiting from which an arm is host-bound.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -73,7 +74,9 @@ def _list_starts(record: Record) -> Iterator[Start]:
     for cold in (True, False):
         processes = [process for process in record.processes if process.cold is cold]
         if processes:
-            first = processes[0]
+            first, bypasses = processes[0], Counter[str]()
+            for process in processes:
+                bypasses |= Counter(process.cache_bypasses)
             yield Start(
                 cold,
                 median_of(process.time_to_first_step_s for process in processes),
@@ -81,7 +84,7 @@ def _list_starts(record: Record) -> Iterator[Start]:
                 median_of(map(_read_step_ms, processes)),
                 first.autograd_cache,
                 first.compile_cache,
-                first.cache_bypasses,
+                bypasses,
             )
 
 

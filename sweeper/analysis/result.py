@@ -14,8 +14,8 @@ NO_ARMS = PerArm()
 
 @dataclass(frozen=True)
 class Start:
-    """How those processes of a trial started that had an empty cache, or a filled one: medians, and
-    the counts of caches in the first of them.
+    """How those processes of a trial started that had an empty cache, or a filled one: medians, the
+    counts of caches in the first of them, and the bypasses in any.
     """
 
     cold: bool

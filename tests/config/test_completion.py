@@ -20,7 +20,7 @@ from sweeper.config.completion import complete
         ("sweeper model=resnet18 -m workload=", ["decode", "inference", "prefill", "train"]),
         ("sweeper model=timm/dl", ["model=timm/dla102"]),
         ("sweeper model=tor", ["model=torchbench", "model=torchbench/", "model=torchvision"]),
-        ("sweeper compile.s", ["compile.scope="]),
+        ("sweeper compile.s", ["compile.scope=", "compile.start="]),
         ("sweeper compile.scope=", ["blocks", "loss", "model", "optimizer", "step"]),
         ("sweeper ++compile.full", ["++compile.fullgraph="]),
         ("sweeper inspect=", ["false", "true"]),

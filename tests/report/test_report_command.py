@@ -38,6 +38,8 @@ def test_a_sweep_is_reported_by_name(tmp_path: Path, sweep: Path) -> None:
         "recommendations.csv",
         "causes.csv",
         "ladder.csv",
+        "ablation.csv",
+        "starts.csv",
         "scripts.csv",
         "report.md",
         "report.html",

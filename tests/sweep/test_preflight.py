@@ -181,6 +181,7 @@ def test_the_loss_of_a_factory_is_noted(tmp_path: Path) -> None:
     assert found == {
         "problems": [],
         "notes": ["loss of given_inputs:bert_with_labels: output.loss"],
+        "lacking": [],
     }
 
 
@@ -233,6 +234,7 @@ def test_a_factory_that_runs_out_of_memory_is_a_trial_of_its_own(
     assert ask(tmp_path, trial_of(Model("custom", "factories:mlp"))) == {
         "problems": [],
         "notes": [],
+        "lacking": [],
     }
 
 

@@ -9,6 +9,7 @@ from functools import cached_property
 
 from sweeper.analysis.derive import predict_loop_speedup
 from sweeper.analysis.gains import MIN_GAIN
+from sweeper.analysis.margins import find_margin
 from sweeper.analysis.stats import ratio_of
 from sweeper.core.record import IN_WRAPPER, TORCH_NN, WRAPPER, CompileCall, PerArm, ScriptRun
 from sweeper.core.serialization import drop_defaults
@@ -199,7 +200,7 @@ class ScriptAnswer:
                 "evaluations, saved files or ends of epochs are not in the loop's time, or not as "
                 "often in both arms"
             )
-        yield from _describe_evaluation(seen)
+        yield from _describe_evaluation(seen, find_margin(self.entry.trial.device).row)
         if seen.num_shapes > 1:
             advice = ""
             if seen.num_shapes > MANY_SHAPES and seen.pad_to:
@@ -249,15 +250,18 @@ class ScriptAnswer:
             )
 
 
-def _describe_evaluation(seen: ScriptRun) -> Iterator[str]:
+def _describe_evaluation(seen: ScriptRun, margin: float) -> Iterator[str]:
+    """Say how fast evaluation became, where that is more than `margin`, or that it stayed eager."""
     loop = seen.loop_compiled
     if loop and loop.evaluations and loop.untrained == 0:
-        yield "evaluation ran eager: it calls nothing that is compiled"
+        yield ("evaluation ran eager: it calls nothing that is compiled, unless with gradients")
     elif loop and seen.loop_eager and not loop.recompiles:
         eager_s, compiled_s = seen.loop_eager.evaluation_s, loop.evaluation_s
         count = min(loop.evaluations, seen.loop_eager.evaluations)
-        if eager_s and compiled_s and count >= MIN_EVALUATIONS:
-            yield f"evaluation gains {ratio(eager_s / compiled_s)}x, by {count} in each arm"
+        if not (eager_s and compiled_s) or count < MIN_EVALUATIONS:
+            return
+        if abs(math.log(eager_s / compiled_s)) > math.log1p(margin):
+            yield f"evaluation is {ratio(eager_s / compiled_s)}x as fast ({count} in each arm)"
 
 
 def _describe_ranks(seen: ScriptRun) -> Iterator[str]:

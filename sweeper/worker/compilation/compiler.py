@@ -115,11 +115,15 @@ def set_while_compiling(settings: Mapping[str, Json]) -> None:
 
     Outside of compilations torch keeps its own, since eager may compile as well.
     """
+    if not settings:
+        return
     config: Any = torch._functorch.config
     changed = ExitStack()
 
     def start(call: CallbackArgs) -> None:
-        if settings and call.callback_trigger in COMPILES:
+        # another module of a script may have set them
+        is_set = settings.items() <= config.get_config_copy().items()
+        if call.callback_trigger in COMPILES and not is_set:
             changed.enter_context(config.patch(settings))
 
     def end(_: CallbackArgs) -> None:

@@ -45,6 +45,7 @@ from sweeper.worker.process_log import ProcessLog
 
 from .arms import call_eager
 from .ranks import ALONE, Ranks
+from .watch.modules import find_kind
 from .watch.patches import Patches
 
 MAX_BATCHES = 2  # that are judged, of each module
@@ -130,14 +131,15 @@ def check_modules(
     yield
     yield
     patches.undo(*hooks)
-    if ranks.size > 1 and (joint := _find_joint(recorded)):
-        why = f"{joint} computes in all ranks at once, and no rank can be judged by itself"
+    joint = filter(None, (find_kind(module, JOINT) for module in recorded))
+    if ranks.size > 1 and (kind := next(joint, None)):
+        why = f"{kind} computes in all ranks at once, and no rank can be judged by itself"
         log.add(accuracy=Accuracy(None, None, why))
         return
     # an optimizer's step may be called by a hook of the backward pass, where gradients are off
     with torch.enable_grad(), _leave_out_hooks(recorded), ExitStack() as alone:
         together = [
-            _judge_reduction(JudgedModule(job, device, module, compiled, calls), module)
+            _judge_reduction(JudgedModule(job, device, module, compiled, calls), module, ranks)
             for module, compiled in wrappers
             if all(ranks.share("recorded", bool(calls := recorded[module])))
         ]
@@ -169,18 +171,12 @@ def _conclude(found: Sequence[Accuracy], ranks: Ranks, log: ProcessLog) -> None:
     require_right(worst, f"rank {wrong[0]}: " if 0 < len(wrong) < ranks.size else "")
 
 
-def _find_joint(modules: Iterable[torch.nn.Module]) -> str | None:
-    """Name a class of which a part waits for the other ranks in its forward."""
-    for module in modules:
-        for part in module.modules():
-            if found := JOINT & {kind.__name__ for kind in type(part).__mro__}:
-                return found.pop()
-    return None
-
-
-def _judge_reduction(judged: JudgedModule, wrapper: DistributedDataParallel) -> Accuracy:
+def _judge_reduction(
+    judged: JudgedModule, wrapper: DistributedDataParallel, ranks: Ranks
+) -> Accuracy:
     """Judge the gradients of a compiled step after their reduction, by the mean of those that the
-    ranks compute without. All ranks take the same steps, whatever comes of them.
+    ranks compute without. All ranks take the same steps; where one raises in a reduction, the
+    others wait for it.
     """
     check, module = AccuracyCheck(judged), wrapper.module
     tolerance = rule.choose_tolerance(judged.trial, module)
@@ -205,11 +201,13 @@ def _judge_reduction(judged: JudgedModule, wrapper: DistributedDataParallel) -> 
         bounds = rule.set_bounds(reference, (same,), None, tolerance)
         return rule.judge(rule.compare(reduced.items(), reference), bounds).accuracy
 
-    eager = try_reading(partial(judge, judged.eager))
+    eager, unknown = try_reading(partial(judge, judged.eager)), ""
     if isinstance(eager, Missing):
-        return Accuracy(None, None, f"no eager step in all ranks: {eager.reason}")
-    if not eager.passed:
-        return Accuracy(None, None, "in eager, reduced gradients are not the mean of the ranks'")
+        unknown = f"no eager step in all ranks: {eager.reason}"
+    elif not eager.passed:
+        unknown = "in eager, reduced gradients are not the mean of the ranks'"
+    if unknown := max(ranks.share("eager reduction", unknown)):  # of any rank
+        return Accuracy(None, None, unknown)
     return replace(judge(judged.compiled), case="reduced over the ranks")
 
 

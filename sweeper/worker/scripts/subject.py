@@ -42,6 +42,7 @@ from .arms import ArmSwitch
 from .check import check_modules
 from .ranks import ALONE, Ranks
 from .watch.loop import Loop, ScriptOverError, run_steps
+from .watch.modules import find_kind
 
 EAGER_STEPS = 4  # of runs that begin in eager
 TO_NEXT_EPOCH = 8  # steps in which a library begins another epoch that has taken batches ahead
@@ -262,13 +263,15 @@ class ScriptSubject(Subject):
         yield from check_modules(self.job, self.device, pairs, patches, log, self.ranks, wrappers)
 
     def _find_apart(self) -> str | None:
-        """Name a rank whose parameters are not bitwise those of rank 0, and the first of these;
-        parameters of which each rank has a part are left out.
+        """Name a rank in which sums over a parameter are not those of rank 0, and the first such
+        parameter; those of which each rank has a part are left out.
         """
         if self.ranks.size == 1:
             return None
         names, sums = [], []
         for module in self.loop.modules.modules:
+            if find_kind(module, ["FullyShardedDataParallel"]):
+                continue
             for name, parameter in module.named_parameters():
                 if type(parameter) is torch.nn.Parameter:
                     values = parameter.detach().double()

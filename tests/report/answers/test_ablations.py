@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 from records import make_process, make_record, make_trial, write_sweep
+from reports import write_report
 
 from sweeper.core.ablation import change
 from sweeper.core.record import Accuracy, Record
 from sweeper.core.trial import Compile, Trial
 from sweeper.loading.sources import SweepFolder
 from sweeper.report.answers.ablations import AblationAnswer
-from sweeper.report.build import make_report, write_report
+from sweeper.report.build import make_report
 from sweeper.report.text.report import Report
 
 PLAIN = make_trial(weight="amp")

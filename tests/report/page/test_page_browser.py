@@ -340,7 +340,7 @@ def test_another_trial_is_drawn_when_chosen(browser: Chrome, report: str) -> Non
     look(browser, report)
     choice = Select(find(browser, "[data-figure=total-time] select"))
     names = [option.text for option in choice.options]
-    assert names[-1] == "slow amp default inductor b32: never"
+    assert names[-1] == "slow amp default inductor 32: never"
     choice.select_by_index(len(names) - 1)
     legend = "document.querySelector('[data-figure=total-time] .legend').textContent"
     wait_until(browser, f"!{legend}.includes('break-even')")

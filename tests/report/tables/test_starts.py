@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from records import make_record, write_sweep
+from reports import load
 
 from sweeper.core.record import Process, Record
 from sweeper.core.trial import Compile
-from sweeper.loading.entries import load
 from sweeper.report.answers.findings import Findings
 from sweeper.report.tables.starts import StartsTable
 

@@ -2,7 +2,7 @@
 
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from traceback import walk_stack
 from types import FrameType
 
@@ -93,6 +93,15 @@ def _find_blocks(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
 def is_sharded(module: torch.nn.Module) -> bool:
     """Whether `fully_shard` has given it another class."""
     return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
+
+
+def find_kind(module: torch.nn.Module, names: Collection[str]) -> str | None:
+    """Find a class of a module or of a part of it, or one that it inherits from, by its name."""
+    for part in module.modules():
+        for kind in type(part).__mro__:
+            if kind.__name__ in names:
+                return kind.__name__
+    return None
 
 
 def is_called_to_train(module: torch.nn.Module) -> bool:
