@@ -85,6 +85,9 @@ def test_a_default_that_has_a_record_is_there(trial: Trial) -> None:
 
 def test_features_can_be_changed_together() -> None:
     (default,) = plan_ablation("device=cuda", "feature=null").trials
-    both = change(change(default, "mix_order_reduction"), "memory_budget").compile
-    assert both.options == {"triton.mix_order_reduction": False}
-    assert both.memory_budget == 0.5
+    both = change(change(default, "mix_order_reduction"), "memory_budget")
+    assert both.compile.options == {"triton.mix_order_reduction": False}
+    assert both.compile.memory_budget == 0.5
+    given = [f"++{override}" for override in both.compile.list_overrides()]
+    (together,) = plan_ablation("device=cuda", "feature=null", *given).trials
+    assert together.id == both.id, "the answer finds what its advice made"
