@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import runpy
+import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -239,7 +242,11 @@ def test_a_worker_ends_with_the_bisection_that_is_killed(
                 if seen.parent == bisection.pid and b"sweeper.worker" in seen.command:
                     workers.append(seen.pid)
         bisection.terminate()
-    assert_gone(workers[0])
+    try:
+        assert_gone(workers[0])
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(workers[0], signal.SIGKILL)
 
 
 @pytest.mark.slow
