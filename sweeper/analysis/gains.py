@@ -145,7 +145,7 @@ def are_alike(one: TrialGain, other: TrialGain, device: str) -> bool:
     """
     noise = math.hypot(*(math.log1p(gain.share) for gain in (one.gain, other.gain)))
     _, host = _find_unsampled(one, other, device)
-    distance = min(map(abs, _find_distances(one, other)))
+    distance = max(map(abs, _find_distances(one, other)))
     return not host and distance + noise <= math.log1p(find_margin(device).row)
 
 

@@ -166,9 +166,9 @@ def _read_trial(config: Config, choices: Choices, own: OwnValues, gpu: bool) -> 
 
 
 def _read_feature(trial: Trial, name: str) -> Trial:
-    """Leave out or add a feature. Raises ConfigError where one of its settings is given too."""
-    given = flatten(drop_defaults(trial.compile)).keys() & ablation.FEATURES[name].settings.keys()
-    for key in given:
+    """Leave out or add a feature. Raises ConfigError where its setting is given too."""
+    key = ablation.FEATURES[name].key
+    if key in flatten(drop_defaults(trial.compile)):
         raise ConfigError(f"feature={name} sets compile.{key}: leave one of them out")
     return ablation.change(trial, name)
 

@@ -128,7 +128,8 @@ class Preflight:
 
     problems: tuple[str, ...]  # what cannot be built
     notes: tuple[str, ...]  # about what the trials will do
-    lacking: tuple[str, ...] = ()  # features of an ablation that this torch cannot leave out or add
+    # modes, each with a feature of an ablation that this torch cannot leave out or add in it
+    lacking: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -184,6 +184,15 @@ class Compile:
                 settings[key] = value
         return settings
 
+    def list_overrides(self) -> Iterator[str]:
+        """List the settings that are not at their default, e.g. `compile.scope=step`."""
+        for key, value in drop_defaults(self).items():
+            if key not in OPEN_SETTINGS:
+                yield f"{AXES[f'compile.{key}'].name}={show_value(value)}"
+            else:
+                for name in sorted(value):
+                    yield f"compile.{key}.{name}={show_value(value[name])}"
+
     @property
     def asks_for_cuda_graphs(self) -> bool:
         return bool(self.options.get("triton.cudagraphs"))
@@ -372,12 +381,7 @@ class Trial:
                     yield f"{axis.name}={axis.show(self)}"
         if has_all:  # which ones these are differs from model to model
             yield "free one-liners"
-        for key, value in drop_defaults(self.compile).items():
-            if key not in OPEN_SETTINGS:
-                yield f"{AXES[f'compile.{key}'].name}={show_value(value)}"
-            else:
-                for name in sorted(value):
-                    yield f"compile.{key}.{name}={show_value(value[name])}"
+        yield from self.compile.list_overrides()
         for key, sizes in self.vary.items():
             yield f"vary.{key}={','.join(map(str, sizes))}"
         if self.python is not None:

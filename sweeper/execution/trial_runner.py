@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import is_resolved
-from sweeper.analysis.gains import are_alike, can_become_sure, find_gain_so_far
+from sweeper.analysis.gains import are_alike, can_become_sure, differ, find_gain_so_far
 from sweeper.core import ablation
 from sweeper.core.files import make_way, write_text
 from sweeper.core.paths import SweepPaths
@@ -59,7 +59,7 @@ class TrialRun(Draft):
     num_processes: int = 0  # that have ended
     idle_s: float = 0.0  # for memory; per worker: for the device, or stopped
     lacking: str | None = None  # why a worker could not be started
-    default: Record | None = None  # of the trial of a feature, what it is compared with
+    default: Record | None = None  # of a feature's trial: what it is compared with, if that is ok
 
     @contextmanager
     def keep_caches(self) -> Iterator[None]:
@@ -87,19 +87,23 @@ class TrialRun(Draft):
             self.paths.clear_logs()
 
     def read_default(self) -> None:
-        """Read the record that the trial of a feature is compared with, where there is one."""
+        """Read the record that the trial of a feature is compared with, where that is ok."""
         if default_id := self.trial.labels.default_id:
             paths = SweepPaths.of(self.settings.sweep).trial(self.trial.label, default_id)
             with suppress(RecordError):
-                self.default = Record.read(paths.record)
+                default = Record.read(paths.record)
+                if default.status == "ok":
+                    self.default = default
 
     @property
     def timed_code(self) -> str | None:
-        """The fingerprint of the code that the default has, where a feature is all in its code."""
+        """The fingerprint of the code that the default has, for the first process of a feature that
+        is all in its code.
+        """
         name, default = self.trial.labels.feature, self.default
-        if not default or default.status != "ok" or not ablation.FEATURES[str(name)].in_code:
+        if self.num_processes or default is None:
             return None
-        return default.processes[0].code_fingerprint
+        return derive(default).code if ablation.FEATURES[str(name)].in_code else None
 
     def write_job(self) -> None:
         """Write the job of a worker; an earlier one may have put anything in its place."""
@@ -109,27 +113,33 @@ class TrialRun(Draft):
 
     def needs_process(self) -> bool:
         """Whether a further process is wanted: from a minimum on the answer so far decides, or with
-        a target the interval. A feature that makes no difference needs no more.
+        a target the interval. A feature that is told apart from the default needs no more.
         """
         measure, record = self.settings.measure, self.record
         if self.num_processes >= measure.process_limit or record.status != "ok":
             return False
-        if self.num_processes and (record.message or self._makes_no_difference()):
+        if self.num_processes and (record.message or self._is_told_apart()):
             return False
         if self.num_processes < measure.process_minimum:
             return True
         if measure.target is not None:
             return not is_resolved(self.result, measure.target)
-        return can_become_sure(record, self.result, measure)
+        return self.default is not None or can_become_sure(record, self.result, measure)
 
-    def _makes_no_difference(self) -> bool:
-        """Whether the trial of a feature is as fast as the default."""
-        default, measure = self.default, self.settings.measure
+    def _is_told_apart(self) -> bool:
+        """Whether the trial of a feature is as fast as the default or, after the minimum of
+        processes, known not to be.
+        """
+        default, measure, device = self.default, self.settings.measure, self.trial.device
         if default is None or not measure.goes_on_until_sure:
             return False
         one = find_gain_so_far(default, derive(default), measure)
         other = find_gain_so_far(self.record, self.result, measure)
-        return bool(one and other and are_alike(one, other, self.trial.device))
+        if one is None or other is None:
+            return False
+        return are_alike(one, other, device) or (
+            self.num_processes >= measure.process_minimum and differ(one, other, device)
+        )
 
     def wait_for_turn(self) -> Steps[bool]:
         """Have others take their turn; whether this trial gets another process."""

@@ -46,7 +46,7 @@ def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "
     """Decide what to run of `grid`; `statuses` maps a trial's id to the status of its record that
     counts.
 
-    Raises ConfigError when no combination of the grid can run.
+    Raises ConfigError when no combination of the grid can run, or a feature would have no default.
     """
     possible: dict[str, Trial] = {}
     left_out = []
@@ -61,6 +61,10 @@ def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "
         raise ConfigError(left_out[0].reason)
     trials = list(possible.values())
     _check_weights(trials)
+    for trial in trials:
+        name, default_id = trial.labels.feature, trial.labels.default_id
+        if name and default_id not in possible:
+            raise ConfigError(f"feature={name} is compared with feature=null: name both")
     kept = []
     for trial in trials:
         status = statuses.get(trial.id)

@@ -44,14 +44,14 @@ class _NoAnswerError(Exception):
 
 class Found(NamedTuple):
     """What the processes said: notes about what the trials will do, e.g. the loss of a factory's
-    model, and the features of an ablation that the torch of an interpreter lacks.
+    model, and by mode the features of an ablation that the torch of an interpreter lacks.
     """
 
     notes: Sequence[str]
-    lacking: Collection[tuple[str | None, str]]
+    lacking: Collection[tuple[str | None, str, str]]
 
     def lacks(self, trial: Trial) -> bool:
-        return (trial.python, trial.labels.feature) in self.lacking
+        return (trial.python, trial.mode, trial.labels.feature) in self.lacking
 
 
 def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> Found:
@@ -61,7 +61,7 @@ def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> 
     """
     problems = []
     notes: list[str] = []
-    lacking: set[tuple[str | None, str]] = set()
+    lacking: set[tuple[str | None, str, str]] = set()
     for python in dict.fromkeys(trial.python for trial in trials):
         own = [trial for trial in trials if trial.python == python]
         prefix = f"worker.python={python}: " if python else ""
@@ -78,7 +78,7 @@ def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> 
             ) from error
         problems += [prefix + problem for problem in found.problems]
         notes += found.notes
-        lacking.update((python, name) for name in found.lacking)
+        lacking.update((python, *one) for one in found.lacking)
     if problems:
         left = len(problems) - MAX_PROBLEMS
         more = [f"and {left} more"] if left > 0 else []

@@ -6,7 +6,7 @@ Only the libraries that the trials need are imported.
 
 import importlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,7 @@ def check(question: Path, answer: Path) -> None:
     """Read trials, and write the problems, and the notes where there is no problem."""
     trials = [Trial.from_json(data) for data in json.loads(question.read_text())]
     lacking = _find_lacking(trials)
-    trials = [trial for trial in trials if trial.labels.feature not in lacking]
+    trials = [trial for trial in trials if (trial.mode, trial.labels.feature) not in lacking]
     problems, notes = (
         tuple(dict.fromkeys(lines)) for lines in _examine(trials, question.with_name(AT))
     )
@@ -65,28 +65,30 @@ def _examine(trials: list[Trial], at: Path) -> tuple[list[str], list[str]]:
     return problems, notes
 
 
-def _find_lacking(trials: Iterable[Trial]) -> dict[str, str]:
-    """Find the features of an ablation that the installed torch has no settings for, or has as they
-    would make it, with a note about each.
+def _find_lacking(trials: Iterable[Trial]) -> dict[tuple[str, str], str]:
+    """Find the features of an ablation that the installed torch has no setting for, or has as they
+    would make it in a mode, with a note about each.
     """
     lacking = {}
-    for name in filter(None, (trial.labels.feature for trial in trials)):
-        if problem := _explain_lacking(ablation.FEATURES[name].settings):
-            lacking[name] = f"feature={name} is left out: {problem}"
+    for trial in trials:
+        name, mode = trial.labels.feature, trial.mode
+        if name and (problem := _explain_lacking(ablation.FEATURES[name], mode)):
+            lacking[mode, name] = f"feature={name} is left out: {problem}"
     return lacking
 
 
-def _explain_lacking(settings: Mapping[str, Json]) -> str | None:
-    """Say why settings change nothing of the installed torch; None where they may."""
-    is_usual = True
-    for key, value in settings.items():
-        place, _, setting = key.partition(".")
-        if place not in CONFIGS:
-            return None
-        if problem := _explain_setting(place, setting, value):
-            return f"compile.{key}{problem.partition(';')[0]}"
-        is_usual &= _import_config(place).get_config_copy()[setting] == value
-    return f"torch {torch.__version__} has it so by default" if is_usual else None
+def _explain_lacking(feature: ablation.Feature, mode: str) -> str | None:
+    """Say why a feature changes nothing of the installed torch; None where it may."""
+    place, _, setting = feature.key.partition(".")
+    if place not in CONFIGS:
+        return None
+    for reason in _explain_setting(place, setting, feature.value):
+        return f"compile.{feature.key}{reason}"
+    usual = _import_config(place).get_config_copy()
+    usual |= torch._inductor.list_mode_options().get(mode, {})
+    if usual[setting] == feature.value:
+        return f"torch {torch.__version__} already does so by default in mode={mode}"
+    return None
 
 
 def _setting_problems(trials: Iterable[Trial]) -> Iterator[str]:
@@ -94,23 +96,23 @@ def _setting_problems(trials: Iterable[Trial]) -> Iterator[str]:
     for trial in trials:
         for place in OPEN_SETTINGS:
             for key, value in trial.compile.read_settings(place).items():
-                if problem := _explain_setting(place, key, value):
+                if problem := "; ".join(_explain_setting(place, key, value)):
                     yield f"compile.{place}.{key}{problem}"
 
 
-def _explain_setting(place: str, key: str, value: Json) -> str | None:
-    """Say why the installed torch cannot have a setting; None where it can."""
+def _explain_setting(place: str, key: str, value: Json) -> Iterator[str]:
+    """Say why the installed torch cannot have a setting, and then what to take; nothing where it
+    can.
+    """
     config = _import_config(place)
     known = config.get_config_copy()
     if key not in known:
-        return (
-            f": torch {torch.__version__} has no such setting; {nearest(key, known)}\n"
-            f"all settings: {ALL_SETTINGS.format(CONFIGS[place])}"
-        )
+        yield f": torch {torch.__version__} has no such setting"
+        yield f"{nearest(key, known)}\nall settings: {ALL_SETTINGS.format(CONFIGS[place])}"
+        return
     kind = config.get_type(key)
     if type(kind) is type and not isinstance(value, kind):
-        return f"={show_value(value)}: it must be a {kind.__name__}, torch has {known[key]!r}"
-    return None
+        yield f"={show_value(value)}: it must be a {kind.__name__}, torch has {known[key]!r}"
 
 
 def _import_config(place: str) -> Any:

@@ -13,6 +13,7 @@ from sweeper.config.grid import Composer
 from sweeper.config.schema import conf_folder
 from sweeper.core.ablation import FEATURES, change
 from sweeper.core.errors import ConfigError
+from sweeper.core.trial import Trial
 from sweeper.sweep import hydra_app
 from sweeper.sweep.plan import Plan, make_plan
 
@@ -36,9 +37,8 @@ def test_on_a_gpu_each_feature_has_a_trial_that_differs_from_the_default_in_it_a
     assert (default.variant, default.labels.feature, default.labels.default_id) == ("", None, None)
     assert [trial.labels.feature for trial in others] == [*FEATURES]
     for trial in others:
-        settings = FEATURES[str(trial.labels.feature)].settings
-        asked = trial.variant.split("; ")
-        assert {part.partition("=")[0] for part in asked} == {f"compile.{key}" for key in settings}
+        key, _, _ = trial.variant.partition("=")
+        assert key == f"compile.{FEATURES[str(trial.labels.feature)].key}"
         assert trial.labels.default_id == default.id
         assert trial.key_without("compile") == default.key_without("compile")
     assert len({trial.id for trial in others}) == len(FEATURES)
@@ -69,12 +69,18 @@ def test_settings_that_all_trials_have_stay_beside_those_of_a_feature() -> None:
         (["compile.memory_budget=0.3"], "feature=memory_budget sets compile.memory_budget: leave"),
         (["feature=epilog_fusion"], "allowed are pattern_matcher, epilogue_fusion"),
         (["feature=dynamic", "mode=eager"], "feature=dynamic is for what torch.compile makes"),
+        (["feature=dynamic,lowerings"], "feature=dynamic is compared with feature=null: name both"),
         (["feature=dynamic", "backend=aot_eager"], "feature=dynamic is for backend=inductor"),
     ],
 )
 def test_what_no_ablation_can_have_is_refused(arguments: list[str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         plan_ablation("device=cpu", *arguments)
+
+
+def test_a_default_that_has_a_record_is_there(trial: Trial) -> None:
+    plan = make_plan([trial, change(trial, "dynamic")], {trial.id: "ok"})
+    assert [planned.labels.feature for planned in plan.trials] == ["dynamic"]
 
 
 def test_features_can_be_changed_together() -> None:

@@ -921,13 +921,45 @@ def test_no_worker_ends_untimed_unless_its_code_was_timed(run, trial: Trial) -> 
     assert run(untimed, of=change(trial, "cuda_graphs")).message == lie
 
 
-@pytest.mark.parametrize(("speedup", "processes"), [("2.0", 1), ("2.5", 2)])
-def test_a_feature_that_makes_no_difference_gets_one_process(
-    run, trial: Trial, monkeypatch: pytest.MonkeyPatch, speedup: str, processes: int
+def test_code_of_the_default_is_timed_in_later_processes(run, trial: Trial) -> None:
+    """What is autotuned may choose the default's kernels in another draw."""
+    write_default(trial, run("CODE = 'same'" + CODED))
+    body = "CODE = 'same' if a.index else 'other'" + CODED
+    record = run(body, of=change(trial, "autotuned_gemm"), processes=2, draws=2)
+    assert (record.status, record.message) == ("ok", None)
+    assert [len(process.rounds) for process in record.processes] == [1] * 4
+
+
+def test_the_code_of_a_default_is_that_of_its_first_process_that_has_some(
+    run, trial: Trial
+) -> None:
+    write_default(trial, run("CODE = 'same' if a.index else ''" + CODED, processes=2))
+    record = run("CODE = 'same'" + CODED, of=change(trial, "epilogue_fusion"))
+    assert (record.message or "").startswith("its code is that of")
+
+
+@pytest.mark.parametrize(
+    ("speedups", "processes"),
+    [
+        ("2.0", 1),  # as fast as the default
+        ("2.5", 2),  # faster
+        ("1.07", 2),  # much slower than the default, though hardly faster than eager
+        ("2.1 2.12", 8),  # surely faster than eager, and neither alike nor faster than the default
+    ],
+)
+def test_a_feature_gets_processes_until_it_is_told_apart_from_the_default(
+    run, trial: Trial, monkeypatch: pytest.MonkeyPatch, speedups: str, processes: int
 ) -> None:
     on_gpu = replace(trial, device="cuda")
     monkeypatch.setenv("SPEEDUPS", "2")
     write_default(on_gpu, run("CODE = 'one'" + CODED, of=on_gpu, processes=3))
-    monkeypatch.setenv("SPEEDUPS", speedup)
+    monkeypatch.setenv("SPEEDUPS", speedups)
     record = run("CODE = 'two'" + CODED, of=change(on_gpu, "combo_kernels"), processes=None)
     assert len(record.processes) == processes
+
+
+def test_a_feature_whose_default_failed_goes_on_as_any_trial_does(run, trial: Trial) -> None:
+    on_gpu = replace(trial, device="cuda")
+    write_default(on_gpu, run("say(Outcome('compile_error'))", of=on_gpu))
+    record = run("CODE = 'two'" + CODED, of=change(on_gpu, "combo_kernels"), processes=None)
+    assert len(record.processes) == 2

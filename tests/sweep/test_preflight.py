@@ -253,13 +253,34 @@ def test_features_that_torch_lacks_or_has_as_they_would_make_it_are_left_out(
     import torch._inductor.config
 
     plain = trial_of(RESNET18)
-    asked = [change(plain, name) for name in ("strict_numerics", "combo_kernels", "dynamic")]
+    names = ("strict_numerics", "combo_kernels", "cuda_graphs", "dynamic")
+    graphed = change(replace(plain, mode="reduce-overhead"), "cuda_graphs")
+    asked = [*(change(plain, name) for name in names), graphed]
     monkeypatch.setattr(torch._inductor.config, "combo_kernels", True)
     found = ask(tmp_path, *asked)
-    assert (found["problems"], found["lacking"]) == ([], ["strict_numerics", "combo_kernels"])
-    missing, same = found["notes"]
+    lacking = [
+        ["default", "strict_numerics"],
+        ["default", "combo_kernels"],
+        ["reduce-overhead", "cuda_graphs"],
+    ]
+    assert (found["problems"], found["lacking"]) == ([], lacking)
+    missing, same, of_mode = found["notes"]
     assert missing.startswith(
         "feature=strict_numerics is left out: compile.options.numerics: torch"
     )
     assert missing.endswith("has no such setting")
-    assert same.endswith("has it so by default")
+    assert same.endswith("already does so by default in mode=default")
+    assert of_mode.startswith("feature=cuda_graphs is left out: torch ")
+    assert of_mode.endswith("already does so by default in mode=reduce-overhead")
+
+
+def test_a_feature_is_left_out_in_the_modes_that_have_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plain = trial_of(RESNET18)
+    graphed = replace(plain, mode="reduce-overhead")
+    trials = [change(trial, "cuda_graphs") for trial in (plain, graphed)]
+    answer = Preflight((), (), (("reduce-overhead", "cuda_graphs"),))
+    monkeypatch.setattr(preflight, "_ask", lambda *_: answer)
+    found = require_runnable([plain, graphed, *trials], Device(None), inspect=False)
+    assert [*map(found.lacks, [plain, graphed, *trials])] == [False, False, False, True]

@@ -1,7 +1,7 @@
 """Ablations of a report: what each feature of the compiler does to a model, and what to set."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,23 +9,29 @@ from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.gains import are_alike, differ
 from sweeper.analysis.stats import Estimate, difference
 from sweeper.core.ablation import FEATURES, Feature, change
-from sweeper.core.record import NOT_JUDGED
-from sweeper.core.serialization import drop_defaults, flatten, show_value
+from sweeper.core.record import CHANGEABLE, NOT_JUDGED
 from sweeper.core.trial import Trial
 from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import count, estimated, join
 
 from .candidates import find_candidate
+from .trials import NAMING_AXES, find_varying, show_axes
 
-BREAKS, HURTS, PAYS = "breaks", "hurts", "pays"
+BREAKS, NEEDED, HURTS, PAYS = "breaks", "needed", "hurts", "pays"
 NOT_SURE, NO_DIFFERENCE, NO_EFFECT = "not sure", "no difference", "no effect"
-DIFFERING = (BREAKS, HURTS, PAYS)
+DIFFERING = (BREAKS, NEEDED, HURTS, PAYS)
 VERDICTS = ("", *DIFFERING, NOT_SURE, NO_DIFFERENCE, NO_EFFECT)  # "": of the default
+# By default; then the feature's trial is better than the default.
+BETTER = {"on": (BREAKS, HURTS), "off": (NEEDED, PAYS)}
+
+Place = tuple[object, ...]  # of a trial: its sweep, origin and id
 
 
 @dataclass(frozen=True)
 class FeatureAnswer:
-    """A trial of an ablation, and the one that it is compared with, which may be itself."""
+    """A trial of an ablation, and the one that it is compared with, which may be itself. One that
+    has several features has them in its settings alone.
+    """
 
     entry: Entry
     default: Entry
@@ -38,22 +44,22 @@ class FeatureAnswer:
     @property
     def usual(self) -> str:
         """Whether torch has the feature `on` or `off` by default."""
-        if self.feature is None:
-            return ""
-        return "off" if self.feature.adds else "on"
+        return self.feature.usual if self.feature else ""
 
     @property
     def sides(self) -> tuple[Entry, Entry]:
         """The trial with the feature, and the one without it."""
-        if self.usual == "off":
-            return self.entry, self.default
-        return self.default, self.entry
+        if self.usual == "on":
+            return self.default, self.entry
+        return self.entry, self.default
 
     @cached_property
     def speedup(self) -> Estimate | None:
         """How many times as fast a compiled step with the feature is as one without it."""
         having, lacking = (entry.result.compiled_step for entry in self.sides)
-        return difference(lacking, having) if self.usual and having and lacking else None
+        if having and lacking and having is not lacking:
+            return difference(lacking, having)
+        return None
 
     @property
     def failure(self) -> str:
@@ -77,9 +83,10 @@ class FeatureAnswer:
         if self.feature is None:
             return ""
         if self.failure:
-            statuses = {find_status(having), find_status(lacking)}
-            is_known = "ok" in statuses and statuses.isdisjoint(NOT_JUDGED)
-            return BREAKS if is_known else NOT_SURE
+            statuses = find_status(having), find_status(lacking)
+            if "ok" not in statuses or not {*NOT_JUDGED, *CHANGEABLE}.isdisjoint(statuses):
+                return NOT_SURE
+            return NEEDED if statuses[0] == "ok" else BREAKS
         code = having.result.code
         if code and code == lacking.result.code and self.feature.in_code:
             return NO_EFFECT
@@ -92,10 +99,8 @@ class FeatureAnswer:
 
     @property
     def is_better(self) -> bool:
-        """Whether its trial is better than the default, so that the settings are worth having."""
-        if find_status(self.entry) != "ok" or UNVERIFIED in self.entry.flags:
-            return False
-        return self.verdict in (BREAKS, PAYS if self.usual == "off" else HURTS)
+        """Whether its trial is better than the default, so that the setting is worth having."""
+        return self.verdict in BETTER.get(self.usual, ()) and judge(self.entry) == "ok"
 
     def describe(self) -> str:
         """E.g. `mix-order reduction hurts (0.95 [0.94, 0.96])`."""
@@ -108,6 +113,11 @@ def find_status(entry: Entry) -> str:
     return "oom" if entry.record.smaller_batch_size else entry.record.status
 
 
+def judge(entry: Entry) -> str:
+    """Find `ok` where the settings of a trial can be advised, else what is wrong with it."""
+    return "unverified" if UNVERIFIED in entry.flags else find_status(entry)
+
+
 @dataclass(frozen=True)
 class AblationAnswer:
     """The trials of an ablation: the one that the others are compared with, then those that differ
@@ -115,6 +125,7 @@ class AblationAnswer:
     """
 
     features: Sequence[FeatureAnswer]
+    trials: Mapping[Place, Entry]  # of the report
 
     @property
     def default(self) -> Entry:
@@ -124,29 +135,36 @@ class AblationAnswer:
         """Say which features make a difference, and what to set."""
         said = [one.describe() for one in self.features if one.verdict in DIFFERING]
         if not said:
-            said = [f"none of {count(len(self.features) - 1, 'feature')} is known to differ"]
+            said = [
+                f"none of {count(len(self.features) - 1, 'feature')} is known to make a difference"
+            ]
         unsure = sum(feature.verdict == NOT_SURE for feature in self.features)
         if unsure:
-            said.append(f"{NOT_SURE} of {unsure}")
+            said.append(f"{NOT_SURE} about {unsure}")
         return join([*said, *self._advise()])
 
     def _advise(self) -> Iterator[str]:
-        """Say what to set; of several that they were not measured together, and how to do that."""
+        """Say what to set; of several what they give together, or how to measure that."""
         better = [one for one in self.features if one.is_better]
         if not better:
             yield "nothing to set"
             return
-        together = self.default.trial
+        default, together = self.default, self.default.trial
         for one in better:
             together = change(together, str(one.entry.trial.labels.feature))
+        found = self.trials.get((default.sweep, default.origin, together.id))
+        if found and judge(found) != "ok":
+            yield f"set one of them alone (together: {judge(found)})"
+            return
         yield f"set {write_call(together)}"
-        if len(better) > 1:
-            settings = flatten(drop_defaults(together.compile)).items()
-            overrides = " ".join(f"compile.{key}={show_value(value)}" for key, value in settings)
+        if found is None:
             yield (
                 "what they give together was not measured: run the command again with "
-                f"feature=null {overrides}"
+                f"feature=null {' '.join(together.compile.list_overrides())}"
             )
+        elif len(better) > 1:
+            speedup = FeatureAnswer(found, default).speedup
+            yield f"what they give together: {estimated(speedup) or 'ok'}"
 
 
 def write_call(trial: Trial) -> str:
@@ -169,19 +187,25 @@ def write_call(trial: Trial) -> str:
 
 def find_ablations(entries: Sequence[Entry]) -> list[AblationAnswer]:
     """Find the trials of features with the one that each is compared with, sweep by sweep."""
-    features: dict[tuple[object, ...], list[Entry]] = defaultdict(list)
+    trials: dict[Place, Entry] = {
+        (one.sweep, one.origin, one.record.trial_id): one for one in entries
+    }
+    features: dict[Place, list[Entry]] = defaultdict(list)
     for entry in entries:
         if default_id := entry.trial.labels.default_id:
             features[entry.sweep, entry.origin, default_id].append(entry)
     answers = []
-    for default in entries:
-        if found := features[default.sweep, default.origin, default.record.trial_id]:
+    for key, found in features.items():
+        if default := trials.get(key):
             rows = [FeatureAnswer(one, default) for one in (default, *found)]
             rows.sort(key=lambda one: VERDICTS.index(one.verdict))
-            answers.append(AblationAnswer(rows))
+            answers.append(AblationAnswer(rows, trials))
     return answers
 
 
-def conclude(answers: Sequence[AblationAnswer]) -> list[str]:
-    """Say what each ablation found."""
-    return [f"ablation of {one.default.trial.labels.model}: {one.explain()}" for one in answers]
+def conclude(answers: Sequence[AblationAnswer]) -> Iterator[str]:
+    """Say what each ablation found, e.g. `ablation of resnet50 amp: combo kernels pays (1.25)`."""
+    axes = find_varying([one.default for one in answers], NAMING_AXES)
+    for one in answers:
+        name = join(show_axes(one.default, ("model", *axes)), " ")
+        yield f"ablation of {name}: {one.explain()}"

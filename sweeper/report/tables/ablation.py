@@ -6,9 +6,10 @@ after a row of the one that the others are compared with.
 | `model family batch_size workload precision sweep` | what all of an ablation have in common |
 | `feature` | what is left out, or added where it is off by default; empty: nothing |
 | `by_default` | whether it is `on` or `off` in torch |
-| `verdict` | `pays`: steps with it are faster; `hurts`: they are slower; `breaks`: one of the two \
-trials fails or is wrong; `no difference`: as fast as draws of one program; `no effect`: the same \
-generated code, which is not timed; `not sure`: the interval reaches several of these |
+| `verdict` | `pays`: steps with it are faster; `hurts`: they are slower; `breaks`: the trial with \
+it fails or is wrong; `needed`: the trial without it does; `no difference`: as fast as draws of \
+one program; `no effect`: the same generated code, which is not timed; `not sure`: the interval \
+reaches several of these |
 | `step_without_over_with` | step time without the feature over that with it, with `_low _high` |
 | `error` | error of the compiled step over that of eager, both against the reference |
 | `compile_cold_s compiled_peak_memory_mib trial_id status flags` | of its trial |

@@ -31,6 +31,7 @@ def make(
     plain: Trial = PLAIN,
     code: str = "",
     processes: int = 3,
+    eager_s: float = 0.02,
 ) -> Record:
     """A trial whose processes agree within 0.1 %."""
     trial = change(plain, feature) if feature else plain
@@ -39,7 +40,7 @@ def make(
         return record
     made = []
     for index in range(processes):
-        process = make_process(speedup * (1 + index / 1000), index=index)
+        process = make_process(speedup * (1 + index / 1000), index=index, eager_s=eager_s)
         made.append(replace(process, accuracy=CHECKED, code_fingerprint=code or str(feature)))
     return replace(record, processes=tuple(made))
 
@@ -66,18 +67,24 @@ def test_each_verdict(tmp_path: Path) -> None:
         make("combo_kernels", 2.5),  # faster with it
         make("autotuned_gemm", 1.6),  # slower with it
         make("lowerings", status="compile_error"),
+        make("memory_budget", status="oom"),
+        make("decompositions", status="crashed"),
+        make("precision_casts", status="timeout"),
         make("layout_optimization", 2.01),
         make("pattern_matcher", 2.0, code="None"),
         make("dynamic", status="interrupted"),
         make("cuda_graphs", 3.0, code="None"),  # the same code, in graphs
     )
     assert read_verdicts(answer) == {
-        "lowerings": "breaks",
+        "memory budget of 0.5": "breaks",
+        "lowerings": "needed",
         "mix-order reduction": "hurts",
         "max-autotune of GEMM": "hurts",
         "epilogue fusion": "pays",
         "combo kernels": "pays",
         "CUDA graphs": "pays",
+        "decompositions": "not sure",
+        "eager's precision casts": "not sure",
         "dynamic shapes": "not sure",
         "layout optimization": "no difference",
         "pattern matcher": "no effect",
@@ -106,6 +113,46 @@ def test_what_is_better_is_set_and_several_were_not_measured_together(tmp_path: 
     ) in told
 
 
+@pytest.mark.parametrize(
+    ("status", "flags", "says"),
+    [
+        ("ok", (), "'combo_kernels': True}); what they give together: 1.50 [1.50, 1.50]"),
+        ("oom", (), "pays (1.25 [1.25, 1.25]); set one of them alone (together: oom)"),
+        ("ok", ("accuracy_unverified",), "set one of them alone (together: unverified)"),
+    ],
+)
+def test_what_settings_give_together_is_said_once_it_was_measured(
+    tmp_path: Path, status: str, flags: Sequence[str], says: str
+) -> None:
+    one, other = make("epilogue_fusion", 2.4), make("combo_kernels", 2.5)
+    both = change(one.trial, "combo_kernels")
+    both = replace(both, labels=PLAIN.labels)
+    together = replace(make(None, 3.0, status, both), flags=tuple(flags))
+    assert find(tmp_path, make(None), one, other, together).explain().endswith(says)
+
+
+def test_settings_that_mend_a_default_together_are_ok(tmp_path: Path) -> None:
+    default = make(None, status="compile_error")
+    records = [make("epilogue_fusion"), make("combo_kernels")]
+    both = replace(change(records[0].trial, "combo_kernels"), labels=PLAIN.labels)
+    told = find(tmp_path, default, *records, make(None, plain=both)).explain()
+    assert told.startswith(
+        "epilogue fusion breaks (compile_error with it); combo kernels needed (compile_error "
+        "without it); set torch.compile(model, options={"
+    )
+    assert told.endswith("what they give together: ok")
+
+
+def test_an_override_has_the_name_that_the_command_line_takes(tmp_path: Path) -> None:
+    plain = replace(PLAIN, compile=Compile(wrapper="outside"))
+    better = [make(name, 2.5, plain=plain) for name in ("combo_kernels", "dynamic")]
+    told = find(tmp_path, make(None, plain=plain), *better).explain()
+    assert told.endswith(
+        "feature=null compile.dynamic=true compile.options.combo_kernels=true "
+        "parallel.compile=outside"
+    )
+
+
 def test_one_that_is_better_needs_no_other_run(tmp_path: Path) -> None:
     plain = replace(PLAIN, mode="max-autotune", compile=Compile(options={"max_fusion_size": 8}))
     answer = find(tmp_path, make(None, plain=plain), make("dynamic", 2.5, plain=plain))
@@ -115,11 +162,18 @@ def test_one_that_is_better_needs_no_other_run(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("status", ["crashed", "timeout", "interrupted", "unavailable"])
+def test_a_default_that_the_machine_ended_blames_no_feature(tmp_path: Path, status: str) -> None:
+    answer = find(tmp_path, make(None, status=status), make("lowerings"), make("combo_kernels"))
+    assert set(read_verdicts(answer).values()) == {"not sure"}
+    assert answer.explain().endswith("known to make a difference; not sure about 2; nothing to set")
+
+
 def test_a_default_that_is_wrong_is_mended_by_leaving_out_what_breaks_it(tmp_path: Path) -> None:
     default = make(None, status="accuracy_mismatch")
     answer = find(tmp_path, default, make("mix_order_reduction"), make("lowerings", status="oom"))
     assert answer.explain() == (
-        "mix-order reduction breaks (accuracy_mismatch with it); not sure of 1; set "
+        "mix-order reduction breaks (accuracy_mismatch with it); not sure about 1; set "
         "torch.compile(model, options={'triton.mix_order_reduction': False})"
     )
 
@@ -128,7 +182,7 @@ def test_what_is_not_verified_or_needs_a_smaller_batch_is_not_worth_having(tmp_p
     unverified = replace(make("combo_kernels", 2.5), flags=("accuracy_unverified",))
     smaller = replace(make("mix_order_reduction", 9.0), smaller_batch_size=16)
     assert find(tmp_path, make(None), unverified, smaller).explain() == (
-        "mix-order reduction breaks (oom without it); combo kernels pays (1.25 [1.25, 1.25]); "
+        "mix-order reduction needed (oom without it); combo kernels pays (1.25 [1.25, 1.25]); "
         "nothing to set"
     )
 
@@ -140,7 +194,21 @@ def test_a_model_on_which_nothing_differs_says_so(tmp_path: Path) -> None:
         for place, feature in enumerate(("epilogue_fusion", "combo_kernels", "dynamic")):
             records.append(make(feature, 2.0 * (1 + ((number * 7 + place * 3) % 5 - 2) / 200)))
         told = find(tmp_path / str(number), *records).explain()
-        assert told == "none of 3 features is known to differ; nothing to set"
+        assert told == "none of 3 features is known to make a difference; nothing to set"
+
+
+@pytest.mark.parametrize(
+    ("speedup", "eager_s"),
+    [(2.0, 0.022), (2.2, 0.022)],
+    ids=["speedups agree", "compiled steps agree"],
+)
+def test_trials_are_alike_only_in_speedup_and_step(
+    tmp_path: Path, speedup: float, eager_s: float
+) -> None:
+    moved = make("combo_kernels", speedup, eager_s=eager_s)
+    answer = find(tmp_path, make(None), moved, make("dynamic", 2.02, eager_s=0.0202))
+    verdicts = {"combo kernels": "not sure", "dynamic shapes": "no difference"}
+    assert read_verdicts(answer) == verdicts
 
 
 def test_one_process_tells_less(tmp_path: Path) -> None:
@@ -158,6 +226,16 @@ def test_one_process_tells_less(tmp_path: Path) -> None:
 
 def test_without_the_default_there_is_no_ablation(tmp_path: Path) -> None:
     assert report_on(tmp_path, make("combo_kernels")).findings.ablations == []
+
+
+def test_ablations_are_named_by_what_they_differ_in(tmp_path: Path) -> None:
+    fp32 = make_trial(precision="fp32")
+    records = []
+    for plain in (PLAIN, fp32):
+        records += [make(None, plain=plain), make("combo_kernels", 2.5, plain=plain)]
+    said = report_on(tmp_path, *records).verdict.sentences
+    names = {line.partition(":")[0] for line in said if line.startswith("Ablation")}
+    assert names == {"Ablation of resnet50 amp", "Ablation of resnet50 fp32"}
 
 
 def test_features_are_no_modes_to_choose_and_in_no_mean(tmp_path: Path) -> None:
