@@ -21,7 +21,7 @@ from string import Template
 
 from sweeper.core.errors import ConfigError, explain_unreadable
 from sweeper.core.files import MAX_JSON_BYTES, make_way, read_text, write_text
-from sweeper.core.libraries import SCRIPT
+from sweeper.core.libraries import CUSTOM, SCRIPT
 from sweeper.core.paths import SweepPaths
 from sweeper.core.protocol import Job, Outcome, ProtocolError
 from sweeper.core.record import FAULTS, Record
@@ -368,7 +368,7 @@ def main() -> int:
         print(f"sweeper: {error}", file=sys.stderr)
         return BAD_INPUT
     print(finding.describe())
-    if job.trial.model.library == "custom":
+    if job.trial.model.library == CUSTOM:
         write_script(job, finding, folder / "show.py")
     return OK
 
