@@ -1,30 +1,38 @@
 """`python -m sweeper.bisect SWEEP TRIAL` finds the part of the compiler that breaks a trial.
 
 Each probe is a fresh worker process that runs the trial with a part of the compiler left out, and
-checks it as a sweep does. Backends come first, each with one stage more than the one before. Parts
-of the first wrong one are then switched off in torch's way, by variables and by files in the
-probe's cache folder (`CompilerBisector` in torch/_inductor/compiler_bisector.py). The record is not
-changed.
+checks it as a sweep does. Backends come first, each with one stage more than the one before. With
+the first wrong one, settings of the trial are left out, options are set, and parts that are applied
+many times are switched off in torch's way, by variables and by files in the probe's cache folder
+(`CompilerBisector` in torch/_inductor/compiler_bisector.py). The record is not changed.
 """
 
 import argparse
+import math
+import os
+import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from string import Template
 
-from sweeper.core.errors import ConfigError
-from sweeper.core.files import make_way, read_last_lines, write_text
-from sweeper.core.libraries import SCRIPT
+from sweeper.core.errors import ConfigError, explain_unreadable
+from sweeper.core.files import MAX_JSON_BYTES, make_way, read_text, write_text
+from sweeper.core.libraries import CUSTOM, SCRIPT
 from sweeper.core.paths import SweepPaths
-from sweeper.core.protocol import Job, Outcome, decode
+from sweeper.core.protocol import Job, Outcome, ProtocolError
 from sweeper.core.record import FAULTS, Record
+from sweeper.core.serialization import Json, flatten, show_value
 from sweeper.core.system.exit_codes import BAD_INPUT, NOT_OK, OK
 from sweeper.core.system.leftovers import make_temporary
 from sweeper.core.system.pipes import run_until_closed
-from sweeper.core.trial import Compile
+from sweeper.core.trial import OPEN_SETTINGS, SPELLED_OUT, Compile
 from sweeper.execution import processes
+from sweeper.execution.device_lease import DeviceLease
+from sweeper.execution.worker_channel import WorkerChannel, send_grant
 
 STAGES = {  # backends, and what each adds to the one before
     "eager": "Dynamo",
@@ -49,49 +57,73 @@ PARTS: Mapping[str, Mapping[str, bool | None]] = {
         "lowerings": None,
     },
 }
+# Fields of `Compile` that are left out before parts are switched off.
+LEFT_OUT = (*OPEN_SETTINGS, *SPELLED_OUT, "start")
+SHOWN = {  # axes that `FAULT_SCRIPT` heeds, or that change no gradient
+    "model.library", "model.name", "model.dropout", "batch_size", "workload",
+    "precision.autocast", "precision.grad_scaler", "optimizer",
+    "optimizer_impl", "backend", "device", "python", "compile.dynamic", "compile.fullgraph",
+    "compile.memory_budget",
+}  # fmt: skip
 FAULT_SCRIPT = Template('''\
 """$fault
 
-Compares the gradients of a compiled step with those of eager, without sweeper.
+Compares a compiled step with eager, without sweeper: outputs, and in training loss and gradients.
 """
 
 import sys
 
 import torch
-import torch._functorch.config
+from torch.utils._pytree import tree_leaves
 
-sys.path.insert(0, "$folder")
+sys.path.insert(0, $folder)
 from $module import $function  # noqa: E402
 
-BUDGET = $budget  # of memory for activations
+DEVICE, TRAINS = torch.device("$device"), $trains
+has_bf16 = DEVICE.type == "cpu" or torch.cuda.is_bf16_supported(including_emulation=False)
+AUTOCAST = $autocast
 
 
 def run(backend: str | None) -> dict[str, torch.Tensor]:
     torch.manual_seed($seed)
-    model, inputs, *loss_function = $function($batch_size, "$device")
-    step = model
+    model, inputs, *loss_function = $function($batch_size, DEVICE)
+    step = model.train(TRAINS)
+    for part in model.modules() if not $dropout else ():
+        for name, value in vars(part).items():
+            is_rate = "drop" in name or (name == "p" and "Dropout" in type(part).__name__)
+            if is_rate and isinstance(value, float):
+                setattr(part, name, 0.0)
+    if isinstance(inputs, list) and all(isinstance(item, tuple | dict) for item in inputs):
+        inputs = inputs[0]
+    inputs = (inputs,) if torch.is_tensor(inputs) else inputs
     if backend is not None:
         torch._dynamo.reset()
-        if BUDGET is not None:
-            torch._functorch.config.activation_memory_budget = BUDGET
-        step = torch.compile(model, backend=backend)
+        torch._functorch.config.activation_memory_budget = $budget
+        step = torch.compile(model, backend=backend, dynamic=$dynamic, fullgraph=$fullgraph)
     torch.manual_seed($seed)
-    with torch.autocast("$device", torch.bfloat16, enabled=$casts):
+    with torch.inference_mode(not TRAINS), torch.autocast(DEVICE.type, AUTOCAST, bool(AUTOCAST)):
         output = step(**inputs) if isinstance(inputs, dict) else step(*inputs)
-        loss = loss_function[0](output) if loss_function else output.float().mean()
-    found = {"loss": loss.detach()}
-    if $trains:
-        loss.backward()
+        floats = [x for x in tree_leaves(output) if torch.is_tensor(x) and x.is_floating_point()]
+        found = {f"output {number}": x.detach() for number, x in enumerate(floats)}
+        if TRAINS:
+            loss = output.get("loss") if isinstance(output, dict) else getattr(output, "loss", None)
+            if loss_function and loss_function[0]:
+                loss = loss_function[0](output)
+            elif loss is None:
+                loss = torch.stack([x.float().mean() for x in floats]).mean()
+    if TRAINS:
+        (loss * (2.0**16 if AUTOCAST is torch.float16 and $scales else 1.0)).backward()
+        found["loss"] = loss.detach()
         for name, parameter in model.named_parameters():
-            found[f"gradient of {name}"] = parameter.grad
+            if parameter.grad is not None:
+                found[f"gradient of {name}"] = parameter.grad
     return found
 
 
 eager, compiled = run(None), run("$backend")
 for name, value in eager.items():
-    if value is not None:
-        error = (compiled[name] - value).norm() / value.norm()
-        print(f"off by {float(error):.1%}: {name}")
+    error = (compiled[name] - value).abs().double().norm() / value.abs().double().norm()
+    print(f"off by {float(error):.1%}: {name}")
 ''')
 
 
@@ -115,7 +147,8 @@ class Probes:
 
     def __init__(self, job: Job, folder: Path, limit_s: float) -> None:
         """The logs go to `folder`; `limit_s` is of one probe."""
-        self.job, self._folder, self._limit_s = job, folder, limit_s
+        limits = replace(job.measure, timeout_s=limit_s, phase_timeouts_s={})
+        self.job, self._folder = replace(job, measure=limits), folder
         self._count = 0
         self.high = 0  # the number of the last application of the part that was counted
         self.names: dict[str, str] = {}  # of applications, by their numbers
@@ -123,7 +156,8 @@ class Probes:
     def is_good(self, what: str, job: Job, part: str = "", **files: str) -> bool:
         """Whether a probe is ok; `files` tell torch what of `part` to leave out.
 
-        Raises BisectionError where a probe ended in another way than by a fault of the compiler.
+        Raises BisectionError where a probe ended in another way than by a fault of the compiler,
+        and ProtocolError as `WorkerChannel.read` does.
         """
         self._count += 1
         trial, log = self._folder / "trial.json", self._folder / f"probe-{self._count}.log"
@@ -132,17 +166,15 @@ class Probes:
         python, backend = job.trial.python, str(job.trial.backend)
         with make_temporary() as cache, processes.expose_package(python) as variables:
             environment = {**variables, **processes.make_cache_variables(cache)}
+            if part:
+                environment |= {"TORCH_BISECT_BACKEND": backend, "TORCH_BISECT_SUBSYSTEM": part}
             state = cache / "inductor" / "bisect" / backend
             state.mkdir(parents=True)
             for name, text in files.items():
                 (state / f"{part}_{name}.txt").write_text(text)
-            if part:
-                environment |= {"TORCH_BISECT_BACKEND": backend, "TORCH_BISECT_SUBSYSTEM": part}
             command = [*processes.make_command(python, "sweeper.worker"), str(trial), "--cold"]
-            process = processes.start_group(command, environment, log)
-            processes.wait_for_end(process, self._limit_s)
+            outcome = _run(job, command, environment, log)
             self._read(state)
-        outcome = _read_outcome(log)
         print(f"probe {self._count}, {what}: {outcome.status}", flush=True)
         if outcome.status not in ("ok", *FAULTS):
             raise BisectionError(f"a probe has no verdict: {outcome.message}; see {log}")
@@ -158,14 +190,23 @@ class Probes:
                 self.names[number] = name
 
 
-def _read_outcome(log: Path) -> Outcome:
-    """Read the last line of a log; a probe that was ended has no outcome there."""
-    for line in read_last_lines(log.parent, log.name, 1):
-        if line.startswith("{"):
-            message = decode(line.encode())
-            if isinstance(message, Outcome):
-                return message
-    return Outcome("timeout", message="it gave no answer")
+def _run(job: Job, command: list[str], environment: Mapping[str, str], log: Path) -> Outcome:
+    """Run a worker, which ends with this process, and give it the device whenever it asks."""
+    receive, send = os.pipe()
+    with os.fdopen(receive, "rb"):
+        with os.fdopen(send, "wb"):
+            command = [*command, "--answer-fd", str(send)]
+            process = processes.start_group(
+                command, environment, log, stdin=subprocess.PIPE, pass_fds=[send]
+            )
+        stdin, process.stdin = process.stdin, None
+        assert stdin is not None
+        lease, grant = DeviceLease(), partial(send_grant, stdin.fileno())
+        with stdin, lease.register(process.pid, grant) as tenant, process:
+            channel = WorkerChannel(receive, job.measure, lease, tenant, lambda _: None)
+            exceeded = channel.read(process, threading.Event())
+    status = "timeout" if exceeded else "crashed"
+    return channel.outcome or Outcome(status, message=f"{status} while {channel.phase}")
 
 
 def bisect(probes: Probes) -> Finding:
@@ -182,13 +223,12 @@ def bisect(probes: Probes) -> Finding:
 
 
 def _replace_backend(job: Job, backend: str) -> Job:
-    """Replace the backend; only Inductor takes modes and options."""
+    """Replace the backend; only Inductor takes modes, options and ways to start."""
     trial = replace(job.trial, backend=backend)
-    if backend != "inductor":
-        asked = Compile(trial.compile.dynamic, trial.compile.fullgraph, trial.compile.scope)
-        asked = replace(asked, memory_budget=trial.compile.memory_budget)
-        trial = replace(trial, mode="default", compile=asked)
-    return replace(job, trial=trial)
+    if backend == "inductor":
+        return replace(job, trial=trial)
+    job = replace(job, trial=replace(trial, mode="default"))
+    return _change(job, options={}, precision_casts=False, start="local_cache")
 
 
 def _change(job: Job, **changes: object) -> Job:
@@ -199,28 +239,32 @@ def _change(job: Job, **changes: object) -> Job:
 
 def _find_part(probes: Probes, job: Job, whole: Finding) -> Finding:
     """Find the part of a backend; `whole` names the backend and the one before."""
-    backend, asked = str(job.trial.backend), job.trial.compile
-    if asked.memory_budget is not None:
-        without = "no compile.memory_budget"
-        if probes.is_good(without, _change(job, memory_budget=None)):
+    usual = Compile()
+    for name in LEFT_OUT:
+        changed = _change(job, **{name: getattr(usual, name)})
+        without = f"leaving out compile.{name}"
+        if changed != job and probes.is_good(without, changed):
             return replace(whole, mend=without)
-    for part, value in PARTS.get(backend, {}).items():
-        if value is None:
-            if probes.is_good(f"no {part}", job, part, run_state="test_disable"):
-                name = _find_application(probes, job, part)
-                found = Finding(f"{whole.part}: {part}, {name}", whole.mend)
-                if not part.endswith("_passes"):
-                    return found
-                passes = {"disabled_passes": name.partition(": ")[2]}
-                mend = f"compile.options.disabled_passes={passes['disabled_passes']}"
-                if probes.is_good(mend, _change(job, options={**asked.options, **passes})):
-                    return replace(found, mend=mend)
-                return found
-        else:
-            mend = f"compile.options.{part}={str(value).lower()}"
-            if probes.is_good(mend, job, f"{backend}_{part}", config=f"{part}={value}\n"):
+    for part, value in PARTS.get(str(job.trial.backend), {}).items():
+        if value is not None:
+            if mend := _set_option(probes, job, part, value):
                 return Finding(f"{whole.part}: what {part} changes", mend)
+        elif probes.is_good(f"no {part}", job, part, run_state="test_disable"):
+            name = _find_application(probes, job, part)
+            found = Finding(f"{whole.part}: {part}, {name}", whole.mend)
+            if part.endswith("_passes"):
+                pass_name = name.partition(": ")[2]
+                if mend := _set_option(probes, job, "disabled_passes", pass_name):
+                    return replace(found, mend=mend)
+            return found
     return whole
+
+
+def _set_option(probes: Probes, job: Job, option: str, value: Json) -> str | None:
+    """Set an option of Inductor; how a user types it, where that mends the trial."""
+    mend = f"compile.options.{option}={show_value(value)}"
+    options = {**job.trial.compile.options, option: value}
+    return mend if probes.is_good(mend, _change(job, options=options)) else None
 
 
 def _find_application(probes: Probes, job: Job, part: str) -> str:
@@ -246,16 +290,24 @@ def _find_application(probes: Probes, job: Job, part: str) -> str:
 
 
 def write_script(job: Job, finding: Finding, path: Path) -> None:
-    """Write a script that shows the fault without sweeper; it compiles in the default mode."""
-    trial = job.trial
+    """Write a script that shows the fault without sweeper, or say why there is none."""
+    trial, precision = job.trial, job.trial.precision
+    if hidden := flatten(trial.axes()).keys() - SHOWN:
+        print(f"no script without sweeper: it could not show {', '.join(sorted(hidden))}")
+        return
     module, _, function = trial.model.name.rpartition(":")
+    formats = {None: "None", "auto": "torch.bfloat16 if has_bf16 else torch.float16"}
     text = FAULT_SCRIPT.substitute(
         fault=finding.describe().replace("\\", "/").replace('"', "'"),
-        folder=Path.cwd(),
+        folder=repr(str(Path.cwd())),
         module=module,
         function=function,
-        casts=trial.precision.autocast is not None,
-        budget=trial.compile.memory_budget,
+        autocast=formats.get(precision.autocast, f"torch.{precision.autocast}"),
+        scales=precision.grad_scaler,
+        dropout=trial.model.dropout,
+        budget=trial.compile.memory_budget or 1.0,
+        dynamic=trial.compile.dynamic,
+        fullgraph=trial.compile.fullgraph,
         seed=job.measure.seed,
         batch_size=trial.batch_size,
         device=trial.device,
@@ -264,7 +316,7 @@ def write_script(job: Job, finding: Finding, path: Path) -> None:
     )
     make_way(path)
     write_text(path, text)
-    print(f"without sweeper: python {path}")
+    print(f"without sweeper: {trial.python or 'python'} {path}")
 
 
 def read_job(sweep: str, trial_id: str) -> tuple[Job, Path]:
@@ -284,9 +336,12 @@ def read_job(sweep: str, trial_id: str) -> tuple[Job, Path]:
         raise ConfigError(f"{trial_id} is {record.status}; allowed are {', '.join(FAULTS)}")
     if record.trial.workload == SCRIPT or record.trial.backend not in STAGES:
         raise ConfigError(f"{trial_id}: allowed are models with backend={', '.join(STAGES)}")
-    job = Job.loads(paths.trial.read_text())
+    try:
+        job = Job.loads(read_text(paths.trial, MAX_JSON_BYTES))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{paths.trial}: {explain_unreadable(error)}") from error
     measure = replace(job.measure, rounds=1, block_steps=1, warmup_s=0.1, energy=False)
-    return replace(job, measure=measure), paths.folder / "bisect"
+    return replace(job, measure=measure), paths.bisection
 
 
 def main() -> int:
@@ -300,19 +355,20 @@ def main() -> int:
     parser.add_argument("trial", help=f"the id of a trial that is {', '.join(FAULTS)}")
     parser.add_argument("--limit-s", type=float, default=600, help="maximum seconds of a probe")
     options = parser.parse_args()
+    if not 0 < options.limit_s < math.inf:
+        parser.error(f"--limit-s {options.limit_s}: give seconds above 0, e.g. 600")
     try:
         job, folder = read_job(options.sweep, options.trial)
-        folder.mkdir(exist_ok=True)
-        print(f"10 to 25 probes, each a process of at most {options.limit_s:g} s", flush=True)
+        print(f"up to about 30 probes, each a process of at most {options.limit_s:g} s", flush=True)
         finding = bisect(Probes(job, folder, options.limit_s))
+    except (BisectionError, ProtocolError) as error:
+        print(error)
+        return NOT_OK
     except ValueError as error:  # also of a file that is no record
         print(f"sweeper: {error}", file=sys.stderr)
         return BAD_INPUT
-    except BisectionError as error:
-        print(error)
-        return NOT_OK
     print(finding.describe())
-    if job.trial.model.library == "custom":
+    if job.trial.model.library == CUSTOM:
         write_script(job, finding, folder / "show.py")
     return OK
 

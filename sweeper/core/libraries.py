@@ -32,6 +32,7 @@ class LibrarySpec:
     no_settings: str | None = None
 
 
+CUSTOM = "custom"  # a factory of a user's own
 SCRIPT = "script"  # a user's own training script, which is its workload as well
 
 LIBRARIES = {
@@ -73,7 +74,7 @@ LIBRARIES = {
         all_models="the folders of `torchbenchmark/models`, e.g. BERT_pytorch",
         no_settings="TorchBench gives module and inputs",
     ),
-    "custom": LibrarySpec(
+    CUSTOM: LibrarySpec(
         builder="sweeper.worker.models.custom_models",
         example="model.factory=my_package.my_module:build",
         named_by="factory",

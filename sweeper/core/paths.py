@@ -35,6 +35,7 @@ class TrialPaths:
         self.trial = folder / "trial.json"
         self.record = folder / "record.json"
         self.inspection = folder / "inspect"  # files about the compiler's work, from `inspect=true`
+        self.bisection = folder / "bisect"  # probes of `python -m sweeper.bisect`
 
     def log(self, process: int | str) -> Path:
         return self.folder / f"worker-{process}.log"

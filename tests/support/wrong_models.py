@@ -287,3 +287,29 @@ def dropout_lost_in_a_dead_branch(batch_size, device):
             )
 
     return Hidden().to(device), (torch.randn(batch_size, WIDTH, device=device),)
+
+
+class Doubled(nn.Module):
+    """A layer whose gradients are doubled when it is compiled; it gives its loss if asked."""
+
+    def __init__(self, gives_loss=False):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, 4)
+        self.gives_loss = gives_loss
+
+    def forward(self, x):
+        output = scale_gradient(self.layer(x), 2.0)
+        return {"loss": square_mean(output), "logits": output} if self.gives_loss else output
+
+
+def one_tensor(batch_size, device):
+    return Doubled().to(device), torch.randn(batch_size, WIDTH, device=device), None
+
+
+def list_of_batches(batch_size, device):
+    batches = [(torch.randn(batch_size, WIDTH, device=device),) for _ in range(3)]
+    return Doubled().to(device), batches, square_mean
+
+
+def own_loss(batch_size, device):
+    return Doubled(True).to(device), {"x": torch.randn(batch_size, WIDTH, device=device)}

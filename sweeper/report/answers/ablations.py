@@ -15,7 +15,7 @@ from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import count, estimated, join
 
 from .candidates import find_candidate
-from .trials import NAMING_AXES, find_varying, show_axes
+from .trials import NAMING_AXES, find_varying, list_compile_arguments, show_axes
 
 BREAKS, NEEDED, HURTS, PAYS = "breaks", "needed", "hurts", "pays"
 NOT_SURE, NO_DIFFERENCE, NO_EFFECT = "not sure", "no difference", "no effect"
@@ -169,20 +169,8 @@ class AblationAnswer:
 
 def write_call(trial: Trial) -> str:
     """Write Python that compiles a model as a trial does."""
-    arguments, lines = ["model"], []
-    if trial.compile.dynamic is not None:
-        arguments.append(f"dynamic={trial.compile.dynamic}")
-    options, mode = trial.compile.read_settings("options"), trial.mode
-    if options and mode != "default":  # torch takes one of them
-        arguments.append(f"options=torch._inductor.list_mode_options({mode!r}) | {options}")
-    elif options:
-        arguments.append(f"options={options}")
-    elif mode != "default":
-        arguments.append(f"mode={mode!r}")
-    for place in ("dynamo", "functorch"):
-        for key, value in trial.compile.read_settings(place).items():
-            lines.append(f"torch._{place}.config.{key} = {value!r}")
-    return join([*lines, f"torch.compile({', '.join(arguments)})"])
+    lines, arguments = list_compile_arguments(trial)
+    return join([*lines, f"torch.compile({', '.join(['model', *arguments])})"])
 
 
 def find_ablations(entries: Sequence[Entry]) -> list[AblationAnswer]:

@@ -12,14 +12,13 @@ from sweeper.analysis.gains import MIN_GAIN
 from sweeper.analysis.margins import find_margin
 from sweeper.analysis.stats import ratio_of
 from sweeper.core.record import IN_WRAPPER, TORCH_NN, WRAPPER, CompileCall, PerArm, ScriptRun
-from sweeper.core.serialization import drop_defaults
 from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import duration, figure, join, percent, prefix, ratio
 
 from . import trajectories
 from .candidates import Candidate, find_candidate
 from .decision import OPEN, Answer
-from .trials import find_varying, show_axes
+from .trials import find_varying, list_compile_arguments, show_axes
 
 # torch compiles a frame for so many shapes that differ in more than one size, then runs it eager.
 MANY_SHAPES = 8
@@ -163,14 +162,9 @@ class ScriptAnswer:
                 name = f"{TORCH_NN}{WRAPPER}"
             named = f"the {name} that {place} calls"
             (of_torch if name.startswith(TORCH_NN) else own).append(named)
-        usual = {"mode": "default", "backend": "inductor"}
-        measured = {"mode": trial.mode, "backend": trial.backend, **drop_defaults(trial.compile)}
-        measured.pop("wrapper", None)
-        unusual = [
-            f"{name}={value!r}" for name, value in measured.items() if value != usual.get(name)
-        ]
-        given = ", ".join(unusual)
-        how = "to compile: before the loop,"
+        lines, arguments = list_compile_arguments(trial)
+        given = ", ".join(arguments)
+        how = f"to compile: before the loop,{''.join(f' set {line},' for line in lines)}"
         if own:
             yield f"{how} call .compile({given}) on {' and on '.join(own)}"
         if of_torch:

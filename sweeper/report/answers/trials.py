@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 
-from sweeper.core.trial import MODES
+from sweeper.core.trial import MODES, Trial
 from sweeper.loading.entries import Entry
 from sweeper.report.columns import cell
 from sweeper.report.columns.cell import Value
@@ -90,3 +90,27 @@ def rank_trial(entry: Entry) -> tuple[str | int, ...]:
         rank_mode(entry.trial.mode),
         *show_axes(entry, ("mode", "backend")),
     )
+
+
+def list_compile_arguments(trial: Trial) -> tuple[list[str], list[str]]:
+    """Write what Python needs to compile as a trial does: lines before the call of `torch.compile`
+    or `Module.compile`, and the arguments of the call.
+    """
+    asked, mode = trial.compile, trial.mode
+    options, arguments, lines = asked.read_settings("options"), [], []
+    if trial.backend != "inductor":
+        arguments.append(f"backend={trial.backend!r}")
+    if asked.dynamic is not None:
+        arguments.append(f"dynamic={asked.dynamic}")
+    if asked.fullgraph:
+        arguments.append("fullgraph=True")
+    if options and mode != "default":  # torch takes one of them
+        arguments.append(f"options=torch._inductor.list_mode_options({mode!r}) | {options}")
+    elif options:
+        arguments.append(f"options={options}")
+    elif mode != "default":
+        arguments.append(f"mode={mode!r}")
+    for place in ("dynamo", "functorch"):
+        for key, value in asked.read_settings(place).items():
+            lines.append(f"torch._{place}.config.{key} = {value!r}")
+    return lines, arguments

@@ -224,14 +224,19 @@ def _count_sure(mean: Mean, group: Group) -> str:
 
 
 def headline(group: Group) -> str:
-    """Show the weighted mean and how sure it is.
+    """Show the weighted mean and how sure it is; where it is missing, that of each precision.
 
     E.g. `weighted 0.75 AMP + 0.25 fp32: 1.43 over 3 models, 2 undisturbed; these models [1.40,
     1.46]`.
     """
     weighted = group.weighted
     if weighted is None:
-        return f"{WEIGHTING}: none, {_explain_no_mean(group)}"
+        alone = []
+        for mean in (AMP, FP32):
+            if known := estimated(mean.estimate(group)):
+                alone.append(f"{mean.title} alone: {known} over {mean.describe_models(group)}")
+        missing = "no weighted mean:" if alone else f"{WEIGHTING}: none,"
+        return "; ".join([*alone, f"{missing} {_explain_no_mean(group)}"])
     parts = [f"{WEIGHTING}: {ratio(weighted.ratio)} over {WEIGHTED.describe_models(group)}"]
     if bounds := weighted.interval():
         parts.append(f"these models {interval(*bounds)}")
