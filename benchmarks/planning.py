@@ -24,7 +24,8 @@ from sweeper.core.trial import Labels, Model, Precision, Trial
 
 MODES = "eager,default,reduce-overhead,max-autotune,max-autotune-no-cudagraphs"
 MODELS, FINISHED_MODELS, FINISHED_SIZES = 163, 100, 100
-FINDS_NO_FAULT = f"#!{sys.executable}\nimport sys\nopen(sys.argv[-1], 'w').write('[]')\n"
+ANSWER = '{"problems": [], "notes": []}'
+FINDS_NO_FAULT = f"#!{sys.executable}\nimport sys\nopen(sys.argv[-1], 'w').write({ANSWER!r})\n"
 
 
 def main() -> None:
