@@ -78,7 +78,8 @@ class Composer:
             if changes is None:
                 yield self.compose(overrides)
             else:
-                config = pickle.loads(pickled)  # eight times as fast as copy.deepcopy
+                # eight times as fast as copy.deepcopy
+                config = pickle.loads(pickled)  # noqa: S301
                 yield self._assemble(overrides, config, first.choices, changes)
 
     def compose(self, overrides: Sequence[str]) -> Composed:

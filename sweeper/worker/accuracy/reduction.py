@@ -3,23 +3,21 @@ direction.
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 import torch
-from torch.nn.functional import pad
 
 from sweeper.worker.measurement.capture import GRADIENT, LOSS, Named, to_reals
 
-from .rule import CHUNK, DifferentTensorsError, pair_up, split
-
-BLOCKS = 64
+from .chunks import BLOCK, Chunk, Pair, gather, pack
+from .rule import DifferentTensorsError, pair_up
 
 
 class Reduced(NamedTuple):
     """What is kept of a tensor x of one step; m is the direction."""
 
-    blocks: torch.Tensor  # <x, m> by blocks of elements, float64 [BLOCKS]
+    blocks: torch.Tensor  # <x, m> by blocks of elements, float64 [BLOCK]
     distance: float  # |x - m|^2
     zeros: int  # among the elements where m is not negligible
     finite: bool = True
@@ -52,58 +50,66 @@ class Direction:
         self._means = dict(means)
         self.sizes: dict[str, Size] = {}
         self.gradients: dict[str, Size] = {}
+        pairs = [(name, mean, mean) for name, mean in means.items()]
+        measured = _sum_up(pairs, _measure)
+        leasts = {}
         for name, mean in means.items():
-            square = sum(
-                float(m.nan_to_num(0.0, 0.0, 0.0).square().sum()) for m, _ in _split(mean, mean)
-            )
+            square = float(measured[name][0])
             # of the root mean square: whether smaller elements are zero is up to rounding
-            least = 1e-3 * math.sqrt(square / max(1, mean.numel()))
-            counted = sum(int((m.abs() > least).sum()) for m, _ in _split(mean, mean))
-            has_nan, has_infinity = bool(mean.isnan().any()), bool(mean.isinf().any())
-            self.sizes[name] = Size(square, mean.numel(), least, counted, has_nan, has_infinity)
+            leasts[name] = 1e-3 * math.sqrt(square / max(1, mean.numel()))
+        counts = _sum_up(pairs, lambda chunk: _find_counted(chunk, leasts))
+        for name, mean in means.items():
+            square, nan, infinite = measured[name].tolist()
+            counted = int(counts[name])
+            size = Size(square, mean.numel(), leasts[name], counted, nan > 0, infinite > 0)
+            self.sizes[name] = size
             if name.startswith(GRADIENT):
-                self.gradients[name] = self.sizes[name]
+                self.gradients[name] = size
 
     def reduce(self, step: Named) -> dict[str, Reduced]:
         """Reduce a step.
 
         Raises DifferentTensorsError when it does not have the tensors of the direction.
         """
-        found = {}
+        pairs = []
         for name, tensor, mean in pair_up(step, self._means, "eager"):
             if name not in self.sizes:
                 raise DifferentTensorsError(f"{name}, where eager changes nothing")
-            found[name] = _sum_up(tensor, mean, self.sizes[name])
-        if not found:
-            return {}
-        device = next(iter(found.values())).device
-        # the host waits once
-        on_host = torch.stack([sums.to(device) for sums in found.values()]).cpu()
+            pairs.append((name, tensor, mean))
         reduced = {}
-        for name, sums in zip(found, on_host, strict=True):
-            distance, zeros = sums[BLOCKS:].tolist()
+        for name, sums in _sum_up(pairs, self._reduce).items():
+            distance, zeros = sums[BLOCK:].tolist()
             finite = bool(sums.isfinite().all())
-            reduced[name] = Reduced(sums[:BLOCKS], distance, int(zeros), finite)
+            reduced[name] = Reduced(sums[:BLOCK], distance, int(zeros), finite)
         return reduced
+
+    def _reduce(self, chunk: Chunk) -> torch.Tensor:
+        """The numbers of a `Reduced` by rows: float64 [all rows, BLOCK + 2]."""
+        x, m = chunk.one, chunk.other
+        zeros = self._find_zeros(chunk)
+        left_out = m.isinf()
+        x, m = torch.where(left_out, 0.0, x), torch.where(left_out, 0.0, m)
+        return torch.column_stack([x * m, (x - m).square().sum(1), zeros])
 
     def compare(self, step: Named, other: Mapping[str, torch.Tensor]) -> dict[str, StepDistance]:
         """Compare two steps of one seed; elements that are not finite in both are left out."""
+        given = {name: tensor for name, tensor in step if name in other}
+        one = [(name, tensor, self._means[name]) for name, tensor in given.items()]
+        two = [(name, other[name].to(mean.device), mean) for name, _, mean in one]
+        squares = _sum_up([(name, given[name], other[name]) for name in given], _find_squares)
+        zeros = [_sum_up(pairs, self._find_zeros) for pairs in (one, two)]
         changes = {}
-        for name, tensor in step:
-            if name not in other:
-                continue
-            square = 0.0
-            for x, y in _split(tensor, other[name]):
-                square += float((x - y).nan_to_num(0.0, 0.0, 0.0).square().sum())
-            odds = self._compute_log_odds(name, tensor) - self._compute_log_odds(name, other[name])
-            changes[name] = StepDistance(square, float(odds.abs()))
+        for name in given:
+            counted = self.sizes[name].counted
+            first, second = (compute_log_odds(item[name], counted) for item in zeros)
+            changes[name] = StepDistance(float(squares[name]), float((first - second).abs()))
         return changes
 
-    def _compute_log_odds(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        size, zeros = self.sizes[name], torch.tensor(0)
-        for x, m in _split(tensor, self._means[name]):
-            zeros = zeros + _count_zeros(x, m, size.least)
-        return compute_log_odds(zeros, size.counted)
+    def _find_zeros(self, chunk: Chunk) -> torch.Tensor:
+        """Count the exact zeros of rows where the direction is not negligible."""
+        least = chunk.repeat(self.sizes[name].least for name in chunk.names)
+        found = (chunk.one == 0) & (chunk.other.abs() > least)
+        return found.sum(1, dtype=torch.float64)
 
     @property
     def loss(self) -> float:
@@ -146,27 +152,33 @@ def compute_log_odds(zeros: torch.Tensor, elements: int) -> torch.Tensor:
     return ((zeros + 0.5) / (elements - zeros + 0.5)).log()
 
 
-def _sum_up(tensor: torch.Tensor, mean: torch.Tensor, size: Size) -> torch.Tensor:
-    """The numbers of a `Reduced`, where the tensor lies, without waiting for them: float64 [BLOCKS
-    + 2].
-    """
-    sums = torch.zeros(BLOCKS + 2, dtype=torch.float64, device=tensor.device)
-    for x, m in _split(tensor, mean):
-        sums[BLOCKS + 1] += _count_zeros(x, m, size.least)
-        if size.has_infinity:
-            finite = torch.isfinite(m)
-            x, m = torch.where(finite, x, 0.0), torch.where(finite, m, 0.0)
-        sums[:BLOCKS] += pad(x * m, (0, -len(x) % BLOCKS)).view(-1, BLOCKS).sum(0)
-        difference = x - m
-        sums[BLOCKS] += torch.dot(difference, difference)
-    return sums
+def _sum_up(
+    pairs: Iterable[Pair], find: Callable[[Chunk], torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    """Sum what `find` gives for rows over each tensor: float64 [n] on the host."""
+    names = []
+    waiting = []
+    for chunk in pack(pairs):
+        names.append(chunk.names)
+        waiting.append(chunk.sum_pieces(find(chunk)))
+    totals: dict[str, torch.Tensor] = {}
+    for chunk_names, sums in zip(names, gather(waiting), strict=True):
+        for name, piece in zip(chunk_names, sums, strict=True):
+            totals[name] = totals[name] + piece if name in totals else piece
+    return totals
 
 
-def _split(one: torch.Tensor, other: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Chunks of two tensors in fp64, where the first one lies."""
-    # 512 KiB in fp64 stay in the cache of a CPU, and sums take a fifth of the time
-    return split(one, other, 1 << 16 if one.device.type == "cpu" else CHUNK)
+def _measure(chunk: Chunk) -> torch.Tensor:
+    """Squares, and how many elements are NaN or infinite, by rows: float64 [all rows, 3]."""
+    squares = chunk.one.nan_to_num(0.0, 0.0, 0.0).square()
+    parts = [squares, chunk.one.isnan(), chunk.one.isinf()]
+    return torch.stack([part.sum(1, dtype=torch.float64) for part in parts], dim=1)
 
 
-def _count_zeros(x: torch.Tensor, m: torch.Tensor, least: float) -> torch.Tensor:
-    return ((x == 0) & (m.abs() > least)).sum()
+def _find_counted(chunk: Chunk, leasts: Mapping[str, float]) -> torch.Tensor:
+    least = chunk.repeat(leasts[name] for name in chunk.names)
+    return (chunk.one.abs() > least).sum(1, dtype=torch.float64)
+
+
+def _find_squares(chunk: Chunk) -> torch.Tensor:
+    return (chunk.one - chunk.other).nan_to_num(0.0, 0.0, 0.0).square().sum(1)

@@ -34,7 +34,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, starmap
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -52,6 +52,7 @@ from sweeper.worker.measurement.capture import (
 )
 from sweeper.worker.monitoring import torch_flags
 
+from .chunks import Chunk, Pair, gather, pack
 from .verdict import CaseVerdict
 
 MAX_TIMES = 3.0
@@ -87,7 +88,6 @@ CHANGE_OF_BUFFER = f"{CHANGE}buffer "
 IF_CHANGED = (f"{CHANGE}parameter ", f"{CHANGE}attribute ")
 # from the cause of an error to what follows from it; then all others, and the loss
 CAUSES = ((OUTPUT,), (CHANGE_OF_BUFFER, f"{CHANGE}input ", *IF_CHANGED), (GRADIENT,))
-CHUNK = 1 << 22  # elements that are compared at a time: 32 MiB in fp64
 HUGE = 1e30  # as good as infinite: masks are filled with the largest number of a format
 
 
@@ -160,15 +160,20 @@ def compare(step: Named, reference: StepTensors, stages: Mapping[str, str] = {})
     give the same tensors.
     """
     comparison = {}
-    by_stage: dict[str, list[Sums]] = defaultdict(list)
+    numbers = []
     given = dict(step)
     for name, tensor, other in pair_up(given.items(), reference.tensors, "the reference"):
         if is_whole(other):
             comparison[name] = _compare_whole(tensor, other, given, reference.tensors)
-            continue
-        comparison[name] = _add(starmap(_compare_chunk, split(tensor, other, CHUNK)))
+        else:
+            comparison[name] = Sums()
+            numbers.append((name, tensor, other))
+    for name, sums in _sum_up(numbers):
+        comparison[name] = _add([comparison[name], sums])
+    by_stage: dict[str, list[Sums]] = defaultdict(list)
+    for name, sums in comparison.items():
         if name.startswith(GRADIENT):
-            by_stage[stages.get(name.removeprefix(GRADIENT), "")].append(comparison[name])
+            by_stage[stages.get(name.removeprefix(GRADIENT), "")].append(sums)
     for stage, parts in by_stage.items():
         if stage:
             comparison[f"{STAGE}{stage}"] = _add(parts)
@@ -182,15 +187,6 @@ def take_whole(reference: StepTensors, eager: Mapping[str, torch.Tensor]) -> Ste
     tensors = {name: item for name, item in reference.tensors.items() if not is_whole(item)}
     tensors |= {name: item for name, item in eager.items() if is_whole(item)}
     return replace(reference, tensors=tensors)
-
-
-def split(
-    one: torch.Tensor, other: torch.Tensor, size: int
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Chunks of two tensors, of `size` elements, in fp64, where the first one lies."""
-    chunks = torch.split(one.flatten(), size), torch.split(other.flatten(), size)
-    for x, y in zip(*chunks, strict=True):
-        yield x.double(), y.to(one.device).double()
 
 
 def pair_up(
@@ -269,7 +265,25 @@ def _find_ties(
     return ties if keeps_dim else ties.squeeze(dim)
 
 
-def _compare_chunk(step: torch.Tensor, reference: torch.Tensor) -> Sums:
+def _sum_up(pairs: Iterable[Pair]) -> Iterator[tuple[str, Sums]]:
+    """Sums over each piece of pairs of tensors, step and reference; the host waits once."""
+    chunks = []
+    waiting = []
+    for chunk in pack(pairs):
+        chunks.append((chunk.names, chunk.sizes))
+        waiting.append(_compare_chunk(chunk))
+    for (names, sizes), sums in zip(chunks, gather(waiting), strict=True):
+        for name, size, row in zip(names, sizes, sums.tolist(), strict=True):
+            differences, references, steps, products, infinite, unlike = row
+            if unlike:
+                differences = math.inf
+            elements = size - int(infinite)
+            yield name, Sums(differences, references, steps, products, elements, int(infinite))
+
+
+def _compare_chunk(chunk: Chunk) -> torch.Tensor:
+    """What `Sums` are made of, for each piece: float64 [pieces, 6]."""
+    step, reference = chunk.one, chunk.other
     finite = reference.abs() < HUGE
     # An infinity that is meant, of a mask, is in both; NaN equals nothing.
     alike = finite | ((reference.sign() == step.sign()) & (step.abs() >= HUGE))
@@ -279,15 +293,11 @@ def _compare_chunk(step: torch.Tensor, reference: torch.Tensor) -> Sums:
         reference.square(),
         step.square(),
         step * reference,
-        finite,
         ~finite,
         ~alike,
     ]
-    sums = torch.stack([part.sum(dtype=torch.float64) for part in parts])
-    differences, references, steps, products, elements, infinite, unlike = sums.tolist()
-    if unlike:
-        differences = math.inf
-    return Sums(differences, references, steps, products, int(elements), int(infinite))
+    sums = torch.stack([part.sum(1, dtype=torch.float64) for part in parts], dim=1)
+    return chunk.sum_pieces(sums)
 
 
 def _add(parts: Iterable[Sums]) -> Sums:

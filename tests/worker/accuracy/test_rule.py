@@ -467,14 +467,15 @@ def test_steps_that_give_other_tensors_are_refused() -> None:
 def test_tensors_are_compared_in_parts_and_added() -> None:
     import torch
 
-    from sweeper.worker.accuracy import rule
+    from sweeper.worker.accuracy import chunks, rule
     from sweeper.worker.measurement.capture import Keep, StepTensors
 
     truth = StepTensors(
         Keep().copy([("output", torch.tensor([3.0, 1e30, 4.0], dtype=torch.float64))]), "float64"
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rule, "CHUNK", 2)
+        patch.setattr(chunks, "PIECE", 2)
+        patch.setattr(chunks, "MAX_ROWS", {"cpu": 1})
         sums = rule.compare(
             [("output", torch.tensor([3.0, 1e30, 8.0], dtype=torch.float64))], truth
         )["output"]
