@@ -64,8 +64,9 @@ class _StepEnds:
     def note(self, step: int) -> float:
         """Note the end of a step; the time of the host, which does not wait for the device."""
         if self._device.type == "cuda":
-            self._events[step] = torch.cuda.Event(enable_timing=True)
-            self._events[step].record(torch.cuda.current_stream(self._device))
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self._device))
+            self._events[step] = event
         self._times[step] = self._clock()
         return self._times[step]
 
@@ -73,7 +74,7 @@ class _StepEnds:
         """Seconds from the end of a step to that of another one."""
         if self._device.type == "cuda":
             self._events[end].synchronize()
-            return self._events[begin].elapsed_time(self._events[end]) / 1e3
+            return float(self._events[begin].elapsed_time(self._events[end])) / 1e3
         return self._times[end] - self._times[begin]
 
 
