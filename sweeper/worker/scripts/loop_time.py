@@ -12,6 +12,8 @@ from dataclasses import replace
 from enum import IntEnum
 from typing import NamedTuple
 
+import torch
+
 from sweeper.core.record import LoopRun
 from sweeper.worker.measurement.bench import Steps
 
@@ -34,7 +36,7 @@ def time_loop(subject: ScriptSubject, arm: str, known: LoopFacts) -> Steps[None]
     anew after it. A loop that compiles again and again is timed with what it compiles.
     """
     timing, ranks = _Timing(subject, known), subject.ranks
-    ended: dict[int, float] = {}
+    ended = _StepEnds(subject)
     try:
         yield from _run_until_enough(timing, subject, ended)
     except ScriptOverError:  # what it did after its last step is no part of that
@@ -44,27 +46,52 @@ def time_loop(subject: ScriptSubject, arm: str, known: LoopFacts) -> Steps[None]
     run = window.describe(subject, timing.leaves_out)
     if ranks.size > 1:
         begin, end = ranks.share("window", (window.before.steps, window.seen.steps))[0]
-        own_s = (ended[end] - ended[begin]) / (end - begin)
+        own_s = ended.seconds_between(begin, end) / (end - begin)
         run = replace(run, step_s=max(ranks.share("loop", own_s)))
     subject.loops[arm] = run
 
 
-def _run_until_enough(
-    timing: _Timing, subject: ScriptSubject, ended: dict[int, float]
-) -> Steps[None]:
-    """Run until the time is long enough, and note when each step ended, by its number. Rank 0
-    decides for all, and tells them once in `ASK_S`: that takes time, too.
+class _StepEnds:
+    """When each step has ended in this rank, by its number: on a GPU when it is computed, of which
+    the host may be far ahead.
     """
-    ranks, loop, clock = subject.ranks, subject.loop, subject.bench.clock
-    is_enough, left = False, 1
-    begin = ended[loop.num_steps] = clock()
+
+    def __init__(self, subject: ScriptSubject) -> None:
+        self._device, self._clock = subject.device, subject.bench.clock
+        self._times: dict[int, float] = {}
+        self._events: dict[int, torch.cuda.Event] = {}
+
+    def note(self, step: int) -> float:
+        """Note the end of a step; the time of the host, which does not wait for the device."""
+        if self._device.type == "cuda":
+            event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+            event.record(torch.cuda.current_stream(self._device))
+            self._events[step] = event
+        self._times[step] = self._clock()
+        return self._times[step]
+
+    def seconds_between(self, begin: int, end: int) -> float:
+        """Seconds from the end of a step to that of another one."""
+        if self._device.type == "cuda":
+            self._events[end].synchronize()
+            return float(self._events[begin].elapsed_time(self._events[end])) / 1e3
+        return self._times[end] - self._times[begin]
+
+
+def _run_until_enough(timing: _Timing, subject: ScriptSubject, ended: _StepEnds) -> Steps[None]:
+    """Run until the time is long enough, and note when each step ended. Rank 0 decides for all, and
+    tells them once in `ASK_S`: that takes time, too.
+    """
+    ranks, loop = subject.ranks, subject.loop
+    is_enough, left, first = False, 1, loop.num_steps
+    begin = ended.note(first)
     while True:
         yield
-        now = ended[loop.num_steps] = clock()
+        now = ended.note(loop.num_steps)
         is_enough, left = is_enough or timing.note_step(), left - 1
         if ranks.size > 1 and left:
             continue
-        step_s = (now - begin) / (len(ended) - 1)
+        step_s = (now - begin) / (loop.num_steps - first)
         is_enough, left = ranks.share("enough", (is_enough, int(ASK_S / step_s) + 1))[0]
         if is_enough:
             return

@@ -11,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from sweeper.core.record import CompileCall, LoopRun, ScriptRun
 from sweeper.worker.scripts import loop_time
@@ -36,7 +37,7 @@ class MadeUpLoop:
         begins_anew: Callable[[int], bool] = lambda _steps: False,
     ) -> None:
         self.num_steps, self.clock_s, self.programs = 0, 0.0, set[int]()
-        self.ranks, self.step_s = ALONE, STEP_S
+        self.ranks, self.step_s, self.device = ALONE, STEP_S, torch.device("cpu")
         self.evaluations = self.saves = self.epochs = 0
         self._evaluates, self._begins_anew = evaluates, begins_anew
         self.loader = SimpleNamespace(seen={"no workers"})
@@ -62,6 +63,7 @@ class MadeUpLoop:
     def time(self, ends_after: int = 1000, known: LoopFacts | None = None) -> LoopRun:
         setup: Any = SimpleNamespace(
             loop=self, ranks=self.ranks, loops={}, measure=SimpleNamespace(rounds_s=None),
+            device=self.device,
             bench=SimpleNamespace(synchronize=lambda: None, clock=lambda: self.clock_s),
             switch=SimpleNamespace(forms=[]),
         )  # fmt: skip
@@ -106,6 +108,36 @@ def test_ranks_end_at_the_same_step_and_a_loop_takes_as_long_as_in_the_slowest()
     assert loops[0].num_steps == loops[1].num_steps < 100
     assert [run.step_s for run in runs] == [2.0, 2.0]
     assert (runs[0].steps, runs[0].evaluations) == (20, 1)
+
+
+class MadeUpEvent:
+    """An event of a device that takes three times as long for a step as its host."""
+
+    def __init__(self, enable_timing: bool) -> None:
+        assert enable_timing
+
+    def record(self, stream: MadeUpLoop) -> None:
+        self._ms = 3e3 * stream.clock_s
+
+    def synchronize(self) -> None:
+        """The device has come here."""
+
+    def elapsed_time(self, end: MadeUpEvent) -> float:
+        return end._ms - self._ms
+
+
+def test_a_rank_takes_as_long_as_its_device_of_which_the_host_is_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values, barrier = [None, None], threading.Barrier(2)
+    loops = [MadeUpLoop(set()), MadeUpLoop(set())]
+    for number, loop in enumerate(loops):
+        loop.ranks, loop.device = LinkedRanks(number, values, barrier), torch.device("cuda", number)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: loops[device.index])
+    monkeypatch.setattr(torch.cuda, "Event", MadeUpEvent)
+    with ThreadPoolExecutor(2) as pool:
+        runs = list(pool.map(MadeUpLoop.time, loops))
+    assert [run.step_s for run in runs] == [3 * STEP_S, 3 * STEP_S]
 
 
 def test_what_compiles_once_is_no_part_of_a_step() -> None:
