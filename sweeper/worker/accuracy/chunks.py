@@ -9,7 +9,8 @@ from typing import NamedTuple
 import torch
 
 BLOCK = 64  # elements of a row
-PIECE = 1 << 16  # elements of a tensor that are summed one after the other
+MAX_PIECE = 1 << 12  # rows of a tensor that a device sums one after the other
+FEW = 16  # pieces that are summed faster each by itself
 # rows: of 32 MiB in fp64, or of 512 KiB, which stay in the cache of a CPU
 MAX_ROWS = {"cuda": 1 << 16, "cpu": 1 << 10}
 
@@ -31,17 +32,16 @@ class Chunk(NamedTuple):
         """Sum values of rows over each piece, without waiting for the device: float64 [all rows,
         n] to [pieces, n].
         """
-        if values.is_cuda:
-            lengths = self.rows.to(values.device)
-            return torch.segment_reduce(values, "sum", lengths=lengths, axis=0, unsafe=True)
-        # which takes half as long on a CPU
-        parts = torch.split(values, self.rows.tolist())
-        return torch.stack([part.sum(0) for part in parts])
+        if len(self.sizes) <= FEW:
+            return torch.stack([part.sum(0) for part in torch.split(values, self.rows.tolist())])
+        lengths = self.rows.to(values.device)
+        return torch.segment_reduce(values, "sum", lengths=lengths, axis=0, unsafe=True)
 
     def repeat(self, values: Iterable[float]) -> torch.Tensor:
         """Lay values of the pieces beside their rows: float64 [all rows, 1]."""
-        spread = torch.tensor([*values], dtype=torch.float64).repeat_interleave(self.rows)
-        return spread.to(self.one.device).unsqueeze(1)
+        device, total = self.one.device, len(self.one)
+        each = torch.tensor([*values], dtype=torch.float64, device=device)
+        return each.repeat_interleave(self.rows.to(device), output_size=total).unsqueeze(1)
 
 
 def pack(pairs: Iterable[Pair]) -> Iterator[Chunk]:
@@ -51,13 +51,13 @@ def pack(pairs: Iterable[Pair]) -> Iterator[Chunk]:
     pieces: list[Pair] = []
     rows = 0
     for name, one, other in pairs:
-        parts = zip(
-            torch.split(one.flatten(), PIECE), torch.split(other.flatten(), PIECE), strict=True
-        )
-        for part, beside in parts:
+        most = MAX_ROWS[one.device.type]
+        size = min(MAX_PIECE, most) * BLOCK
+        parts = torch.split(one.flatten(), size), torch.split(other.flatten(), size)
+        for part, beside in zip(*parts, strict=True):
             more = _count_rows(part)
             is_elsewhere = bool(pieces) and pieces[0][1].device != part.device
-            if is_elsewhere or rows + more > MAX_ROWS[part.device.type]:
+            if is_elsewhere or rows + more > most:
                 yield _join(pieces)
                 pieces, rows = [], 0
             pieces.append((name, part, beside.to(part.device)))
@@ -76,12 +76,12 @@ def gather(sums: list[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _count_rows(part: torch.Tensor) -> int:
-    return math.ceil(len(part) / BLOCK)
+    return math.ceil(part.numel() / BLOCK)
 
 
 def _join(pieces: list[Pair]) -> Chunk:
     names, ones, others = zip(*pieces, strict=True)
-    sizes = [len(part) for part in ones]
+    sizes = [part.numel() for part in ones]
     rows = torch.tensor([_count_rows(part) for part in ones])
     return Chunk([*names], sizes, rows, _lay_out(ones), _lay_out(others))
 
@@ -90,6 +90,7 @@ def _lay_out(parts: Iterable[torch.Tensor]) -> torch.Tensor:
     filled = []
     for part in parts:
         # torch joins no formats of 8 bits
-        part = part.float() if part.dtype.itemsize == 1 else part
-        filled += [part, part.new_zeros(-len(part) % BLOCK)]
+        filled.append(part.float() if part.dtype.itemsize == 1 else part)
+        if missing := -part.numel() % BLOCK:
+            filled.append(filled[-1].new_zeros(missing))
     return torch.cat(filled).double().view(-1, BLOCK)

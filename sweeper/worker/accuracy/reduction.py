@@ -57,7 +57,7 @@ class Direction:
             square = float(measured[name][0])
             # of the root mean square: whether smaller elements are zero is up to rounding
             leasts[name] = 1e-3 * math.sqrt(square / max(1, mean.numel()))
-        counts = _sum_up(pairs, lambda chunk: _find_counted(chunk, leasts))
+        counts = _sum_up(pairs, lambda chunk: _count_large(chunk, leasts))
         for name, mean in means.items():
             square, nan, infinite = measured[name].tolist()
             counted = int(counts[name])
@@ -84,20 +84,22 @@ class Direction:
         return reduced
 
     def _reduce(self, chunk: Chunk) -> torch.Tensor:
-        """The numbers of a `Reduced` by rows: float64 [all rows, BLOCK + 2]."""
+        """The numbers of a `Reduced`, by pieces: float64 [pieces, BLOCK + 2]."""
         x, m = chunk.one, chunk.other
-        zeros = self._find_zeros(chunk)
-        left_out = m.isinf()
-        x, m = torch.where(left_out, 0.0, x), torch.where(left_out, 0.0, m)
-        return torch.column_stack([x * m, (x - m).square().sum(1), zeros])
+        zeros = self._count_zeros(chunk)
+        if any(self.sizes[name].has_infinity for name in chunk.names):
+            finite = torch.isfinite(m)
+            x, m = torch.where(finite, x, 0.0), torch.where(finite, m, 0.0)
+        distances = chunk.sum_pieces(_square_rows(x - m))
+        return torch.column_stack([chunk.sum_pieces(x * m), distances, zeros])
 
     def compare(self, step: Named, other: Mapping[str, torch.Tensor]) -> dict[str, StepDistance]:
         """Compare two steps of one seed; elements that are not finite in both are left out."""
         given = {name: tensor for name, tensor in step if name in other}
         one = [(name, tensor, self._means[name]) for name, tensor in given.items()]
         two = [(name, other[name].to(mean.device), mean) for name, _, mean in one]
-        squares = _sum_up([(name, given[name], other[name]) for name in given], _find_squares)
-        zeros = [_sum_up(pairs, self._find_zeros) for pairs in (one, two)]
+        squares = _sum_up([(name, given[name], other[name]) for name in given], _sum_squares)
+        zeros = [_sum_up(pairs, self._count_zeros) for pairs in (one, two)]
         changes = {}
         for name in given:
             counted = self.sizes[name].counted
@@ -105,11 +107,11 @@ class Direction:
             changes[name] = StepDistance(float(squares[name]), float((first - second).abs()))
         return changes
 
-    def _find_zeros(self, chunk: Chunk) -> torch.Tensor:
-        """Count the exact zeros of rows where the direction is not negligible."""
+    def _count_zeros(self, chunk: Chunk) -> torch.Tensor:
+        """Count the exact zeros of pieces where the direction is not negligible."""
         least = chunk.repeat(self.sizes[name].least for name in chunk.names)
         found = (chunk.one == 0) & (chunk.other.abs() > least)
-        return found.sum(1, dtype=torch.float64)
+        return chunk.sum_pieces(found.sum(1, dtype=torch.float64))
 
     @property
     def loss(self) -> float:
@@ -155,12 +157,12 @@ def compute_log_odds(zeros: torch.Tensor, elements: int) -> torch.Tensor:
 def _sum_up(
     pairs: Iterable[Pair], find: Callable[[Chunk], torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """Sum what `find` gives for rows over each tensor: float64 [n] on the host."""
+    """Sum what `find` gives for pieces over each tensor: float64 [n] on the host."""
     names = []
     waiting = []
     for chunk in pack(pairs):
         names.append(chunk.names)
-        waiting.append(chunk.sum_pieces(find(chunk)))
+        waiting.append(find(chunk))
     totals: dict[str, torch.Tensor] = {}
     for chunk_names, sums in zip(names, gather(waiting), strict=True):
         for name, piece in zip(chunk_names, sums, strict=True):
@@ -169,16 +171,22 @@ def _sum_up(
 
 
 def _measure(chunk: Chunk) -> torch.Tensor:
-    """Squares, and how many elements are NaN or infinite, by rows: float64 [all rows, 3]."""
-    squares = chunk.one.nan_to_num(0.0, 0.0, 0.0).square()
-    parts = [squares, chunk.one.isnan(), chunk.one.isinf()]
-    return torch.stack([part.sum(1, dtype=torch.float64) for part in parts], dim=1)
+    """Squares, and how many elements are NaN or infinite: float64 [pieces, 3]."""
+    squares = _square_rows(chunk.one.nan_to_num(0.0, 0.0, 0.0))
+    counts = [found.sum(1, dtype=torch.float64) for found in (chunk.one.isnan(), chunk.one.isinf())]
+    return chunk.sum_pieces(torch.stack([squares, *counts], dim=1))
 
 
-def _find_counted(chunk: Chunk, leasts: Mapping[str, float]) -> torch.Tensor:
+def _count_large(chunk: Chunk, leasts: Mapping[str, float]) -> torch.Tensor:
     least = chunk.repeat(leasts[name] for name in chunk.names)
-    return (chunk.one.abs() > least).sum(1, dtype=torch.float64)
+    return chunk.sum_pieces((chunk.one.abs() > least).sum(1, dtype=torch.float64))
 
 
-def _find_squares(chunk: Chunk) -> torch.Tensor:
-    return (chunk.one - chunk.other).nan_to_num(0.0, 0.0, 0.0).square().sum(1)
+def _sum_squares(chunk: Chunk) -> torch.Tensor:
+    """Squares of the differences that are finite."""
+    return chunk.sum_pieces(_square_rows((chunk.one - chunk.other).nan_to_num(0.0, 0.0, 0.0)))
+
+
+def _square_rows(values: torch.Tensor) -> torch.Tensor:
+    squares: torch.Tensor = torch.linalg.vecdot(values, values)
+    return squares
