@@ -198,9 +198,12 @@ class Bench(ABC):
         deadline = self.now() + limit_s
         # libraries load and pick algorithms in the first steps
         yield from self.run(arm, STEPS_BEFORE_BLOCK)
-        step_s = (yield from self._shortest_s(arm, self.num_sizes, 2)) / self.num_sizes
-        steps = self.round_up(MIN_READING_S / step_s)
-        last = deque[float](maxlen=3)
+        first = deque[float](maxlen=3)
+        for _ in range(2):
+            first.append((yield from self.block_s(arm, self.num_sizes)) / self.num_sizes)
+        steps = self.round_up(MIN_READING_S / min(first))
+        # readings of long steps are as long as blocks
+        last = first if steps == self.num_sizes else deque[float](maxlen=3)
         while True:
             last.append((yield from self.block_s(arm, steps)) / steps)
             flat = len(last) == 3 and spread(last) <= MAX_WARM_UP_SPREAD[self.device.type]

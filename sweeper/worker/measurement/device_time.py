@@ -20,7 +20,7 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from .bench import Arms, Bench, Steps
 
 STEPS = 5  # of a pass
-STEPS_BEFORE, BEFORE_S = 2, 0.3  # a pass starts at the clocks that its arm keeps, as a block does
+STEPS_BEFORE, BEFORE_S = 1, 0.3  # a pass starts at the clocks that its arm keeps, as a block does
 MAX_PASSES = 5  # of an arm; as many as fit into PASSES_S, at least one
 PASSES_S = 1.0
 BEYOND_WALL = 1.02  # a device that needed longer than the step took was not measured right

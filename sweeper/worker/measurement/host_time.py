@@ -22,7 +22,7 @@ from .bench import STEPS_BEFORE_BLOCK, Arm, Arms, Bench, Steps, without_collecto
 from .device_time import recording, select_work
 
 TIMED_S = 0.4  # of steps per arm, within these numbers of steps of each size
-MIN_STEPS, MAX_STEPS = 5, 20
+MIN_STEPS, MAX_STEPS = 2, 20
 # launches: the queue of a stream holds 1,024, and a launch that finds it full waits
 MAX_QUEUED = 1000
 
