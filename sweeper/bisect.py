@@ -9,13 +9,10 @@ many times are switched off in torch's way, by variables and by files in the pro
 
 import argparse
 import math
-import os
-import subprocess
 import sys
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from string import Template
 
@@ -32,7 +29,7 @@ from sweeper.core.system.pipes import run_until_closed
 from sweeper.core.trial import OPEN_SETTINGS, SPELLED_OUT, Compile
 from sweeper.execution import processes
 from sweeper.execution.device_lease import DeviceLease
-from sweeper.execution.worker_channel import WorkerChannel, send_grant
+from sweeper.execution.worker_channel import start_worker
 
 STAGES = {  # backends, and what each adds to the one before
     "eager": "Dynamo",
@@ -173,8 +170,13 @@ class Probes:
             for name, text in files.items():
                 (state / f"{part}_{name}.txt").write_text(text)
             command = [*processes.make_command(python, "sweeper.worker"), str(trial), "--cold"]
-            outcome = _run(job, command, environment, log)
+            with start_worker(
+                command, environment, log, job.measure, DeviceLease(), lambda _: None
+            ) as (process, channel):
+                exceeded = channel.read(process, threading.Event())
             self._read(state)
+        ended = "timeout" if exceeded else "crashed"
+        outcome = channel.outcome or Outcome(ended, message=f"{ended} while {channel.phase}")
         print(f"probe {self._count}, {what}: {outcome.status}", flush=True)
         if outcome.status not in ("ok", *FAULTS):
             raise BisectionError(f"a probe has no verdict: {outcome.message}; see {log}")
@@ -188,25 +190,6 @@ class Probes:
             for line in file.read_text().splitlines():
                 number, _, name = line.partition("=")
                 self.names[number] = name
-
-
-def _run(job: Job, command: list[str], environment: Mapping[str, str], log: Path) -> Outcome:
-    """Run a worker, which ends with this process, and give it the device whenever it asks."""
-    receive, send = os.pipe()
-    with os.fdopen(receive, "rb"):
-        with os.fdopen(send, "wb"):
-            command = [*command, "--answer-fd", str(send)]
-            process = processes.start_group(
-                command, environment, log, stdin=subprocess.PIPE, pass_fds=[send]
-            )
-        stdin, process.stdin = process.stdin, None
-        assert stdin is not None
-        lease, grant = DeviceLease(), partial(send_grant, stdin.fileno())
-        with stdin, lease.register(process.pid, grant) as tenant, process:
-            channel = WorkerChannel(receive, job.measure, lease, tenant, lambda _: None)
-            exceeded = channel.read(process, threading.Event())
-    status = "timeout" if exceeded else "crashed"
-    return channel.outcome or Outcome(status, message=f"{status} while {channel.phase}")
 
 
 def bisect(probes: Probes) -> Finding:

@@ -5,10 +5,7 @@ Workers are started as `python -m sweeper.worker trial.json ...` in a process gr
 that nothing that they started outlives them.
 """
 
-import functools
-import os
 import signal
-import subprocess
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,17 +21,17 @@ from sweeper.core.files import make_way, write_text
 from sweeper.core.paths import SweepPaths
 from sweeper.core.protocol import NOT_UNDERSTOOD, Job, Outcome, Phase, ProtocolError
 from sweeper.core.record import Inspection, Process, Record, RecordError
+from sweeper.core.system.orphans import WholeGroup
 from sweeper.core.system.process_group import describe_exit
 
 from . import processes
 from .attempts import read_attempts
 from .claims import find_impossible
-from .device_lease import Tenant
 from .draft import Draft
 from .memory_budget import WHOLE_DEVICE, Reservation
 from .placement import DeviceSlot
 from .scheduler import OnPhase, PhaseBegan, Steps
-from .worker_channel import WorkerChannel, send_grant
+from .worker_channel import WorkerChannel, start_worker
 
 
 @dataclass(frozen=True)
@@ -279,70 +276,54 @@ def _interrupted(phase: str = "starting") -> Outcome:
 
 
 def run_worker(run: TrialRun, call: WorkerCall) -> Outcome:
-    """Run one worker within its limits.
-
-    The worker holds the other end of `stdin`: when this process dies, the pipe closes and the
-    worker exits. Its lease ends once the worker has exited and its device memory is free.
-    """
+    """Run one worker within its limits."""
     if run.stop.is_set():
         return _interrupted()
     run.write_job()
-    slot = run.slot
+    slot, measure = run.slot, run.settings.measure
     command = processes.make_command(run.trial.python, "sweeper.worker")
     command += [str(run.paths.trial), *call.arguments]
     if slot.cores:
         command += ["--cores", ",".join(map(str, slot.cores))]
     caches = processes.make_cache_variables(call.cache)
     environment = {**slot.device.environment(), **run.variables, **caches}
-    begin_s = time.monotonic()
-    with ExitStack() as opened:
-        try:
-            receive, send = os.pipe()
-            opened.callback(os.close, receive)
-            with os.fdopen(send, "wb"):
-                process = processes.start_group(
-                    [*command, "--answer-fd", str(send)],
-                    environment,
-                    call.log,
-                    stdin=subprocess.PIPE,
-                    pass_fds=[send],
-                )
-        except OSError as error:  # what earlier processes have measured is kept
-            run.lacking = processes.describe_failed_start(error)
-            return Outcome("crashed", "starting", run.lacking)
-        stdin, process.stdin = process.stdin, None  # open until the lease has ended
-        assert stdin is not None
-        os.set_blocking(stdin.fileno(), False)
-        send_to_worker = functools.partial(send_grant, stdin.fileno())
-        with stdin, slot.lease.register(process.pid, send_to_worker, call.index) as tenant, process:
-            outcome = _listen(run, call, process, receive, tenant)
-            life_s = time.monotonic() - begin_s
-    if call.draw is None:
-        return outcome
-    if lie := find_impossible(outcome, run.settings.measure, life_s, run.timed_code):
-        return Outcome("crashed", outcome.phase, f"the worker's answer cannot be true: {lie}")
-    return outcome
-
-
-def _listen(
-    run: TrialRun, call: WorkerCall, process: subprocess.Popen[bytes], pipe: int, tenant: Tenant
-) -> Outcome:
-    """Read what a worker says until its outcome; where it sends none, make one from the way it
-    ended.
-    """
-    lease = run.slot.lease
 
     def announce(phase: Phase) -> None:
         name = f"inspection, {phase.name}" if call.draw is None else phase.name
         run.on_phase(PhaseBegan(run.trial, name, call.index, phase.note))
 
-    channel = WorkerChannel(pipe, run.settings.measure, lease, tenant, announce)
+    begin_s = time.monotonic()
+    with ExitStack() as opened:
+        try:
+            process, channel = opened.enter_context(
+                start_worker(
+                    command, environment, call.log, measure, slot.lease, announce, call.index
+                )
+            )
+        except OSError as error:  # what earlier processes have measured is kept
+            run.lacking = processes.describe_failed_start(error)
+            return Outcome("crashed", "starting", run.lacking)
+        outcome = _listen(run, call, process, channel)
+        life_s = time.monotonic() - begin_s
+    if call.draw is None:
+        return outcome
+    if lie := find_impossible(outcome, measure, life_s, run.timed_code):
+        return Outcome("crashed", outcome.phase, f"the worker's answer cannot be true: {lie}")
+    return outcome
+
+
+def _listen(
+    run: TrialRun, call: WorkerCall, process: WholeGroup, channel: WorkerChannel
+) -> Outcome:
+    """Read what a worker says until its outcome; where it sends none, make one from the way it
+    ended.
+    """
     try:
         exceeded = channel.read(process, run.stop)
     except ProtocolError as error:
         return Outcome("crashed", channel.phase, str(error))
     finally:
-        run.idle_s += lease.idle_s(tenant)
+        run.idle_s += channel.lease.idle_s(channel.tenant)
     if (outcome := channel.outcome) is not None:
         done = outcome.process
         if call.draw is None or not done or (done.index, done.draw) == (call.index, call.draw):

@@ -10,8 +10,11 @@ import selectors
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 from sweeper.core.protocol import (
     NOT_UNDERSTOOD,
@@ -23,7 +26,9 @@ from sweeper.core.protocol import (
     decode,
 )
 from sweeper.core.settings import Measure
+from sweeper.core.system.orphans import WholeGroup
 
+from . import processes
 from .device_lease import DeviceLease, Tenant
 
 CLOSED_S = 5.0  # for a worker to end after it has closed its pipe
@@ -123,6 +128,40 @@ class WorkerChannel:
 
     def _now_s(self) -> float:
         return time.monotonic() - self.lease.idle_s(self.tenant)
+
+
+@contextmanager
+def start_worker(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    measure: Measure,
+    lease: DeviceLease,
+    on_phase: Callable[[Phase], None],
+    index: int = 0,
+) -> Iterator[tuple[WholeGroup, WorkerChannel]]:
+    """Start a worker, process `index` of its trial, as long as the body runs, with the channel to
+    it. Raises OSError where it cannot be started.
+
+    The worker holds the other end of `stdin`: when this process dies, the pipe closes and the
+    worker exits. Its lease ends once the worker has exited and its device memory is free.
+    """
+    receive, send = os.pipe()
+    with os.fdopen(receive, "rb"):
+        with os.fdopen(send, "wb"):
+            process = processes.start_group(
+                [*command, "--answer-fd", str(send)],
+                environment,
+                log,
+                stdin=subprocess.PIPE,
+                pass_fds=[send],
+            )
+        stdin, process.stdin = process.stdin, None  # open until the lease has ended
+        assert stdin is not None
+        os.set_blocking(stdin.fileno(), False)
+        grant = partial(send_grant, stdin.fileno())
+        with stdin, lease.register(process.pid, grant, index) as tenant, process:
+            yield process, WorkerChannel(receive, measure, lease, tenant, on_phase)
 
 
 def send_grant(pipe: int, grant: LeaseGrant) -> bool:
