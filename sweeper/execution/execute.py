@@ -73,21 +73,10 @@ def execute(
         except OSError as error:
             raise NoSpaceError(describe_failed_start(error)) from error
         slots = make_slots(placement, claimed, reaper)
-        run_one, begin_s = functools.partial(_run_and_write, settings), time.monotonic()
-        groups = {}  # those that have several GPUs come last, so that none waits for another
-        for count in sorted({trial.num_devices for trial in trials}):
-            own = [trial for trial in trials if trial.num_devices == count]
-            groups[count] = own, slots if count == 1 else [join_slots(slots, count)]
-        for own, lent in groups.values():
-            num_ended, is_interrupted = 0, False
-            with closing(run_all(own, lent, run_one, settings, begin_s)) as events:
-                for event in events:
-                    if isinstance(event, Finished):
-                        num_ended += 1
-                        is_interrupted |= event.record.status == "interrupted"
-                    yield event
-            if is_interrupted or num_ended < len(own):
-                return
+        counts = sorted({trial.num_devices for trial in trials} - {1})
+        slots += [join_slots(slots, count) for count in counts]
+        run_one = functools.partial(_run_and_write, settings)
+        yield from running.enter_context(closing(run_all(trials, slots, run_one, settings)))
 
 
 def _run_and_write(

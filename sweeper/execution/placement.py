@@ -40,6 +40,10 @@ class DeviceSlot(DeviceShare):
     memory: MemoryBudget = field(default_factory=MemoryBudget, compare=False)
     peak_memory: PeakMemory = field(default_factory=PeakMemory, compare=False)
 
+    @property
+    def num_devices(self) -> int:
+        return 1 + len(self.device.others)
+
 
 @dataclass(frozen=True)
 class Placement:

@@ -63,17 +63,16 @@ def run_all(
     slots: Sequence[DeviceSlot],
     run_trial: RunTrial,
     settings: Settings,
-    begin_s: float,
 ) -> Generator[Event, None, None]:
     """Run every trial on one of the slots and yield the events. Closing the generator ends what
-    still runs. The sweep began at `begin_s` of `time.monotonic`.
+    still runs.
 
     A KeyboardInterrupt asks running trials to end (the event that `run_trial` gets) and starts no
     other; the second one is raised. What `run_trial` raises is raised here when the other threads
     have ended their trials.
     """
     stop, events = threading.Event(), Events()
-    turns = Turns(trials, settings, stop, begin_s)
+    turns = Turns(trials, settings, stop)
     threads: list[threading.Thread] = []
     # First one trial on each device, then a second: longest first has to hold over all of them.
     for number in range(max(slot.concurrency for slot in slots)):

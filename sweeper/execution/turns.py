@@ -3,7 +3,8 @@
 A trial that wants another process waits for its turn. Trials that differ in mode or backend alone
 are a race: no second process begins before each of them has shown what it gains in a first one. One
 that another beats then waits until those are done that none beats, and ends if it is beaten still.
-Trials of features wait until the trial that they are compared with has ended. Trials go in their
+Trials of features wait until the trial that they are compared with has ended, and those that have
+several GPUs until all with fewer have, so that none waits for another. Trials go in their
 order, race by race; where the time of the sweep is limited, those with the fewest processes go
 first.
 """
@@ -32,6 +33,7 @@ class Entrant:
     trial: Trial
     race: str
     place: tuple[int, int]  # of the race among races, and of the trial among all
+    num_devices: int
     slot: DeviceSlot | None = None  # on which it began
     steps: Generator[TrialGain | None, bool, Any] | None = None  # as the scheduler says
     processes: int = 0  # that have ended
@@ -42,16 +44,10 @@ class Entrant:
 class Turns:
     """The trials of a sweep that have not ended, for the threads of all its devices."""
 
-    def __init__(
-        self,
-        trials: Sequence[Trial],
-        settings: Settings,
-        stop: threading.Event,
-        begin_s: float = 0.0,
-    ) -> None:
-        """The sweep began at `begin_s` of `time.monotonic`."""
+    def __init__(self, trials: Sequence[Trial], settings: Settings, stop: threading.Event) -> None:
+        """The sweep begins now."""
         self._stop, self._limit_s = stop, settings.sweep_time_s
-        self._end = begin_s + (self._limit_s or math.inf)
+        self._end = time.monotonic() + (self._limit_s or math.inf)
         self._changed = threading.Condition()
         self._left: list[Entrant] = []
         self._ended: list[Entrant] = []
@@ -59,7 +55,7 @@ class Turns:
         races = name_races(trials, settings.measure)
         for number, (trial, race) in enumerate(zip(trials, races, strict=True)):
             place = begins.setdefault(race, number), number
-            self._left.append(Entrant(trial, race, place))
+            self._left.append(Entrant(trial, race, place, trial.num_devices))
 
     @property
     def time_is_over(self) -> bool:
@@ -71,7 +67,7 @@ class Turns:
             while True:
                 if self._stop.is_set() or self.time_is_over:
                     self._drop_waiting()
-                of_slot = [one for one in self._left if one.slot in (None, slot)]
+                of_slot = [one for one in self._left if _may_run(one, slot)]
                 if not of_slot:
                     return None
                 if ready := [one for one in of_slot if self._is_ready(one)]:
@@ -111,8 +107,11 @@ class Turns:
 
     def _is_ready(self, entrant: Entrant) -> bool:
         default_id = entrant.trial.labels.default_id
-        if entrant.runs or any(one.trial.id == default_id for one in self._left):
+        if entrant.runs:
             return False
+        for one in self._left:
+            if one.trial.id == default_id or one.num_devices < entrant.num_devices:
+                return False
         if not entrant.processes or self._stop.is_set() or self.time_is_over:
             return True
         mates = [one for one in self._left if one.race == entrant.race]
@@ -130,6 +129,10 @@ class Turns:
         if self._limit_s is not None:
             return entrant.processes, race, number
         return race, entrant.processes, number
+
+
+def _may_run(entrant: Entrant, slot: DeviceSlot) -> bool:
+    return entrant.num_devices == slot.num_devices and entrant.slot in (None, slot)
 
 
 def name_races(trials: Sequence[Trial], measure: Measure) -> list[str]:

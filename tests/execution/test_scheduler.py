@@ -46,7 +46,7 @@ def run_at_once(
         return run(*arguments)
         yield None
 
-    return run_all(trials, slots, begin, Settings("s"), time.monotonic())
+    return run_all(trials, slots, begin, Settings("s"))
 
 
 def test_every_trial_runs_once_and_is_told_in_order() -> None:

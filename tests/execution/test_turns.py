@@ -40,7 +40,7 @@ class Races:
     ) -> Counter[str]:
         """How many processes each trial got."""
         trials = [make_trial(model, mode=mode, **axes) for model in models for mode in modes]  # type: ignore[arg-type]
-        events = list(run_all(trials, [SLOT], self.run_trial, self._settings, time.monotonic()))
+        events = list(run_all(trials, [SLOT], self.run_trial, self._settings))
         ended = [event for event in events if isinstance(event, Finished)]
         assert len(ended) == len(set(self.order))
         return Counter(self.order)
@@ -118,7 +118,7 @@ def test_interrupted_trials_end_whether_they_run_or_wait() -> None:
     races = Races(settings)
     races.process_s = 0.4
     trials = [make_trial(model) for model in "abc"]
-    events = run_all(trials, [SLOT], races.run_trial, settings, time.monotonic())
+    events = run_all(trials, [SLOT], races.run_trial, settings)
     seen = [next(events) for _ in range(3)]
     time.sleep(0.2)
     events.close()
@@ -144,7 +144,7 @@ def test_features_wait_until_the_trial_that_they_are_compared_with_has_ended() -
         ended.append(trial.id)
         return Finished(record, derive(record))
 
-    list(run_all(trials, [slot], run_trial, Settings("s"), time.monotonic()))
+    list(run_all(trials, [slot], run_trial, Settings("s")))
     assert ended[0] == default.id
     assert len(ended) == 3
 
@@ -152,5 +152,5 @@ def test_features_wait_until_the_trial_that_they_are_compared_with_has_ended() -
 def test_features_begin_where_the_default_is_not_in_the_plan() -> None:
     races = Races(Settings("s"))
     trial = change(make_trial("a"), "combo_kernels")
-    list(run_all([trial], [SLOT], races.run_trial, Settings("s"), time.monotonic()))
+    list(run_all([trial], [SLOT], races.run_trial, Settings("s")))
     assert races.order == ["a default"] * PROCESSES
