@@ -122,14 +122,9 @@ def _share_taken_by_others(process: Process) -> float:
     """
     host = process.host or HostState()
     taken = host.busy_while_measuring or 0.0
-    if rounds_s := _rounds_s(process):
-        taken += (host.throttled_s or 0.0) / rounds_s
+    if process.rounds_s:
+        taken += (host.throttled_s or 0.0) / process.rounds_s
     return 1 / (1 - min(taken, 0.99)) - 1
-
-
-def _rounds_s(process: Process) -> float:
-    """Seconds that all rounds of a process took, void ones too."""
-    return sum((item.eager_s or 0.0) + (item.compiled_s or 0.0) for item in process.rounds)
 
 
 def _is_compile_contended(_record: Record, process: Process) -> bool:
@@ -143,7 +138,7 @@ def _is_host_busy(_record: Record, process: Process) -> bool:
     """
     host = process.host or HostState()
     is_busy = (host.busy_while_measuring or 0.0) > MAX_BUSY_HOST
-    return is_busy or (host.throttled_s or 0.0) > MAX_THROTTLED * _rounds_s(process)
+    return is_busy or (host.throttled_s or 0.0) > MAX_THROTTLED * process.rounds_s
 
 
 def _is_random_in_step(record: Record, process: Process) -> bool:

@@ -435,6 +435,11 @@ class Process:
         """Wall seconds with the device, roughly: compiling needs it only for moments."""
         return sum(took_s for phase, took_s in self.phases_s.items() if phase != "compiling")
 
+    @property
+    def rounds_s(self) -> float:
+        """Wall seconds of the blocks of all rounds, void ones too."""
+        return sum((item.eager_s or 0.0) + (item.compiled_s or 0.0) for item in self.rounds)
+
     def blocks_s(self, arm: str) -> list[float]:
         """Wall seconds of an arm's blocks in the rounds that count."""
         blocks = (getattr(item, f"{arm}_s") for item in self.rounds if item.void is None)
