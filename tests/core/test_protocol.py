@@ -70,6 +70,12 @@ def test_job_and_grant_are_read_back(trial: Trial) -> None:
     assert LeaseGrant.loads(grant.dumps()) == grant
 
 
+@pytest.mark.parametrize("text", ["[]", "null", '"trial"', "{}", '{"trial_id": "0"}', "no JSON"])
+def test_what_is_no_job_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"Job: |Expecting value"):
+        Job.loads(text)
+
+
 def test_what_the_checks_of_a_machine_found_is_read_back() -> None:
     software = Software((Package("torch", "2.13"), Package("g++", None, "install it")), True)
     assert from_json(Software, to_json(software)) == software
