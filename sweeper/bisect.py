@@ -22,7 +22,7 @@ from sweeper.core.libraries import CUSTOM, SCRIPT
 from sweeper.core.paths import SweepPaths
 from sweeper.core.protocol import Job, Outcome, ProtocolError
 from sweeper.core.record import FAULTS, Record
-from sweeper.core.serialization import Json, flatten, show_value
+from sweeper.core.serialization import Json, flatten, show_value, to_json
 from sweeper.core.system.exit_codes import BAD_INPUT, NOT_OK, OK
 from sweeper.core.system.leftovers import make_temporary
 from sweeper.core.system.pipes import run_until_closed
@@ -30,6 +30,7 @@ from sweeper.core.trial import OPEN_SETTINGS, SPELLED_OUT, Compile
 from sweeper.execution import processes
 from sweeper.execution.device_lease import DeviceLease
 from sweeper.execution.worker_channel import start_worker
+from sweeper.loading.sources import find_sweep
 
 STAGES = {  # backends, and what each adds to the one before
     "eager": "Dynamo",
@@ -109,7 +110,7 @@ def run(backend: str | None) -> dict[str, torch.Tensor]:
             elif loss is None:
                 loss = torch.stack([x.float().mean() for x in floats]).mean()
     if TRAINS:
-        (loss * (2.0**16 if AUTOCAST is torch.float16 and $scales else 1.0)).backward()
+        (loss * (2.0**16 if AUTOCAST is torch.float16 and $grad_scaler else 1.0)).backward()
         found["loss"] = loss.detach()
         for name, parameter in model.named_parameters():
             if parameter.grad is not None:
@@ -274,28 +275,25 @@ def _find_application(probes: Probes, job: Job, part: str) -> str:
 
 def write_script(job: Job, finding: Finding, path: Path) -> None:
     """Write a script that shows the fault without sweeper, or say why there is none."""
-    trial, precision = job.trial, job.trial.precision
+    trial = job.trial
     if hidden := flatten(trial.axes()).keys() - SHOWN:
         print(f"no script without sweeper: it could not show {', '.join(sorted(hidden))}")
         return
     module, _, function = trial.model.name.rpartition(":")
     formats = {None: "None", "auto": "torch.bfloat16 if has_bf16 else torch.float16"}
+    values = to_json(trial)
+    for part in (trial.model, trial.precision, trial.compile):
+        values |= to_json(part)
     text = FAULT_SCRIPT.substitute(
+        values,
         fault=finding.describe().replace("\\", "/").replace('"', "'"),
         folder=repr(str(Path.cwd())),
         module=module,
         function=function,
-        autocast=formats.get(precision.autocast, f"torch.{precision.autocast}"),
-        scales=precision.grad_scaler,
-        dropout=trial.model.dropout,
+        autocast=formats.get(trial.precision.autocast, f"torch.{trial.precision.autocast}"),
         budget=trial.compile.memory_budget or 1.0,
-        dynamic=trial.compile.dynamic,
-        fullgraph=trial.compile.fullgraph,
         seed=job.measure.seed,
-        batch_size=trial.batch_size,
-        device=trial.device,
         trains=trial.workload == "train",
-        backend=trial.backend,
     )
     make_way(path)
     write_text(path, text)
@@ -307,9 +305,7 @@ def read_job(sweep: str, trial_id: str) -> tuple[Job, Path]:
 
     Raises ConfigError for a trial that is not there, or that bisection does not know.
     """
-    folder = Path(sweep)
-    if not folder.is_dir():
-        folder = SweepPaths.of(sweep).folder
+    folder = find_sweep(sweep)
     trials = SweepPaths(folder).trials()
     if trial_id not in trials:
         raise ConfigError(f"{folder} has no trial {trial_id}; it has: {', '.join(trials)}")

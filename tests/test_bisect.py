@@ -268,7 +268,7 @@ def test_a_planted_fault_of_inductor_is_named(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["no-such-sweep", "0"], "no-such-sweep has no trial 0"),
+        (["no-such-sweep", "0"], "no-such-sweep: no sweep runs/no-such-sweep and no folder"),
         (["a", "0", "--limit-s", "0"], "--limit-s 0.0: give seconds above 0"),
         (["a", "0", "--limit-s", "-1"], "--limit-s -1.0: give seconds above 0"),
         (["a", "0", "--limit-s", "nan"], "--limit-s nan: give seconds above 0"),
