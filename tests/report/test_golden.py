@@ -25,8 +25,6 @@ OF_JOBS = {("recommendations", column) for column in ("max_memory_gib", "total_c
 # Columns that no stored sweep fills, and why.
 NEVER_FILLED = {
     ("speedups", "memory_missing"): "every ok trial of the sweeps on GPUs has its memory",
-    ("scripts", "dropout"): "the stored scripts ran before it was recorded",
-    ("scripts", "autocast"): "the same",
     ("ladder", "variant"): "the stored ladder varies nothing but its rungs",
     **dict.fromkeys(
         (
