@@ -41,8 +41,8 @@ $(VENV)/.installed-ray: $(VENV)/.installed-dev
 	$(INSTALL) --editable '.[ray]'
 	touch $@
 
-sweep: install ## run a small real sweep on the CPU: three families, fp32 and AMP; results in runs/cpu_demo
-	@echo "Three tiny models of three families, in fp32 and AMP: about three minutes on two quiet cores."
+sweep: install ## run a small real sweep on the CPU: three families in fp32; results in runs/cpu_demo
+	@echo "Three tiny models of three families, in processes until the answers are sure, at most about four minutes."
 	@echo "Each is trained in eager, compiled (the longest phase), checked against fp64, and timed in both ways in turn."
 	@echo "Inductor does not try out the vector instructions of this CPU in each trial, so compile times are some seconds short."
 	TORCHINDUCTOR_VEC_ISA_OK=1 $(BIN)/python -m sweeper experiment=cpu_demo sweep=$(SWEEP)
