@@ -4,7 +4,7 @@ model has hundreds of small tensors, and the device waits for the host at each.
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -48,7 +48,24 @@ class Chunk(NamedTuple):
         return torch.tensor([_count_rows(size) for size in self.sizes])
 
 
-def pack(pairs: Iterable[Pair]) -> Iterator[Chunk]:
+def sum_up(pairs: Iterable[Pair], find: Callable[[Chunk], torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Add what `find` gives for the pieces of each tensor: float64 [n] on the host, which waits for
+    all of them once.
+    """
+    names = []
+    waiting: list[torch.Tensor] = []
+    for chunk in _pack(pairs):
+        names += chunk.names
+        found = find(chunk)
+        waiting.append(found.to(waiting[0].device) if waiting else found)
+    totals: dict[str, torch.Tensor] = {}
+    if waiting:
+        for name, sums in zip(names, torch.cat(waiting).cpu(), strict=True):
+            totals[name] = totals[name] + sums if name in totals else sums
+    return totals
+
+
+def _pack(pairs: Iterable[Pair]) -> Iterator[Chunk]:
     """Lay pairs of tensors of equal shapes into chunks; a large one is in several, small ones of a
     device share theirs.
     """
@@ -70,15 +87,6 @@ def pack(pairs: Iterable[Pair]) -> Iterator[Chunk]:
         rows[device] += more
     for pieces in shared.values():
         yield _join(pieces)
-
-
-def gather(sums: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The sums of several chunks on the host, which waits for all of them once."""
-    if not sums:
-        return []
-    device = sums[0].device
-    joined = torch.cat([item.to(device) for item in sums]).cpu()
-    return [*torch.split(joined, [len(item) for item in sums])]
 
 
 def _count_rows(elements: int) -> int:

@@ -3,14 +3,14 @@ direction.
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import torch
 
 from sweeper.worker.measurement.capture import GRADIENT, LOSS, Named, to_reals
 
-from .chunks import BLOCK, Chunk, Pair, gather, pack
+from .chunks import BLOCK, Chunk, sum_up
 from .rule import DifferentTensorsError, pair_up
 
 
@@ -51,13 +51,13 @@ class Direction:
         self.sizes: dict[str, Size] = {}
         self.gradients: dict[str, Size] = {}
         pairs = [(name, mean, mean) for name, mean in means.items()]
-        measured = _sum_up(pairs, _measure)
+        measured = sum_up(pairs, _measure)
         leasts = {}
         for name, mean in means.items():
             square = float(measured[name][0])
             # of the root mean square: whether smaller elements are zero is up to rounding
             leasts[name] = 1e-3 * math.sqrt(square / max(1, mean.numel()))
-        counts = _sum_up(pairs, lambda chunk: _count_large(chunk, leasts))
+        counts = sum_up(pairs, lambda chunk: _count_large(chunk, leasts))
         for name, mean in means.items():
             square, nan, infinite = measured[name].tolist()
             counted = int(counts[name])
@@ -77,7 +77,7 @@ class Direction:
                 raise DifferentTensorsError(f"{name}, where eager changes nothing")
             pairs.append((name, tensor, mean))
         reduced = {}
-        for name, sums in _sum_up(pairs, self._reduce).items():
+        for name, sums in sum_up(pairs, self._reduce).items():
             distance, zeros = sums[BLOCK:].tolist()
             finite = bool(sums.isfinite().all())
             reduced[name] = Reduced(sums[:BLOCK], distance, int(zeros), finite)
@@ -98,8 +98,8 @@ class Direction:
         given = {name: tensor for name, tensor in step if name in other}
         one = [(name, tensor, self._means[name]) for name, tensor in given.items()]
         two = [(name, other[name].to(mean.device), mean) for name, _, mean in one]
-        squares = _sum_up([(name, given[name], other[name]) for name in given], _sum_squares)
-        zeros = [_sum_up(pairs, self._count_zeros) for pairs in (one, two)]
+        squares = sum_up([(name, given[name], other[name]) for name in given], _sum_squares)
+        zeros = [sum_up(pairs, self._count_zeros) for pairs in (one, two)]
         changes = {}
         for name in given:
             counted = self.sizes[name].counted
@@ -152,22 +152,6 @@ def join(parts: Iterable[Reduced]) -> Reduced:
 def compute_log_odds(zeros: torch.Tensor, elements: int) -> torch.Tensor:
     """The log odds of the share of zeros; half an element keeps it from 0 and 1."""
     return ((zeros + 0.5) / (elements - zeros + 0.5)).log()
-
-
-def _sum_up(
-    pairs: Iterable[Pair], find: Callable[[Chunk], torch.Tensor]
-) -> dict[str, torch.Tensor]:
-    """Sum what `find` gives for pieces over each tensor: float64 [n] on the host."""
-    names = []
-    waiting = []
-    for chunk in pack(pairs):
-        names.append(chunk.names)
-        waiting.append(find(chunk))
-    totals: dict[str, torch.Tensor] = {}
-    for chunk_names, sums in zip(names, gather(waiting), strict=True):
-        for name, piece in zip(chunk_names, sums, strict=True):
-            totals[name] = totals[name] + piece if name in totals else piece
-    return totals
 
 
 def _measure(chunk: Chunk) -> torch.Tensor:

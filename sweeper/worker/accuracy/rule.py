@@ -52,7 +52,7 @@ from sweeper.worker.measurement.capture import (
 )
 from sweeper.worker.monitoring import torch_flags
 
-from .chunks import Chunk, Pair, gather, pack
+from .chunks import Chunk, sum_up
 from .verdict import CaseVerdict
 
 MAX_TIMES = 3.0
@@ -168,8 +168,13 @@ def compare(step: Named, reference: StepTensors, stages: Mapping[str, str] = {})
         else:
             comparison[name] = Sums()
             numbers.append((name, tensor, other))
-    for name, sums in _sum_up(numbers):
-        comparison[name] = _add([comparison[name], sums])
+    found = sum_up(numbers, _compare_chunk)
+    for name, tensor, _ in numbers:
+        differences, squares, steps, products, infinite, unlike = found[name].tolist()
+        if unlike:
+            differences = math.inf
+        elements = tensor.numel() - int(infinite)
+        comparison[name] = Sums(differences, squares, steps, products, elements, int(infinite))
     by_stage: dict[str, list[Sums]] = defaultdict(list)
     for name, sums in comparison.items():
         if name.startswith(GRADIENT):
@@ -263,22 +268,6 @@ def _find_ties(
     ties = inside & ((pointed[0] - pointed[1]).abs() <= MAX_TIMES * distance)
     ties &= reference.amax(dim, keepdim=True) > reference.amin(dim, keepdim=True)
     return ties if keeps_dim else ties.squeeze(dim)
-
-
-def _sum_up(pairs: Iterable[Pair]) -> Iterator[tuple[str, Sums]]:
-    """Sums over each piece of pairs of tensors, step and reference; the host waits once."""
-    chunks = []
-    waiting = []
-    for chunk in pack(pairs):
-        chunks.append((chunk.names, chunk.sizes))
-        waiting.append(_compare_chunk(chunk))
-    for (names, sizes), sums in zip(chunks, gather(waiting), strict=True):
-        for name, size, row in zip(names, sizes, sums.tolist(), strict=True):
-            differences, references, steps, products, infinite, unlike = row
-            if unlike:
-                differences = math.inf
-            elements = size - int(infinite)
-            yield name, Sums(differences, references, steps, products, elements, int(infinite))
 
 
 def _compare_chunk(chunk: Chunk) -> torch.Tensor:
