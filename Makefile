@@ -42,7 +42,7 @@ $(VENV)/.installed-ray: $(VENV)/.installed-dev
 	touch $@
 
 sweep: install ## run a small real sweep on the CPU: three families in fp32; results in runs/cpu_demo
-	@echo "Three tiny models of three families, in processes until the answers are sure, at most about four minutes."
+	@echo "Three tiny models of three families, measured until the answers are sure: about four minutes at most."
 	@echo "Each is trained in eager, compiled (the longest phase), checked against fp64, and timed in both ways in turn."
 	@echo "Inductor does not try out the vector instructions of this CPU in each trial, so compile times are some seconds short."
 	TORCHINDUCTOR_VEC_ISA_OK=1 $(BIN)/python -m sweeper experiment=cpu_demo sweep=$(SWEEP)

@@ -1,22 +1,22 @@
 """A training script for several processes, which takes its own time. No code of sweeper is in it.
 
-With `model.launch`, its step speedup and its loop speedup are to be those of two runs by hand:
+With `model.launch`, its step speedup and its loop speedup should equal those of two runs by hand:
 
     torchrun --nproc-per-node 2 benchmarks/train_ranks.py nano --time 60
     torchrun --nproc-per-node 2 benchmarks/train_ranks.py nano --time 60 --compile
     python -m sweeper -m model=script model.launch='torchrun --nproc-per-node 2' \\
         model.path=benchmarks/train_ranks.py "model.args='nano','resnet50','bert','nano_fsdp2'"
 
-`nano` is a GPT of its own blocks in DistributedDataParallel, `nano_fsdp2` the same GPT with
+`nano` is a GPT written here in DistributedDataParallel, `nano_fsdp2` the same GPT with
 `fully_shard` on each block and on the whole, `resnet50` is timm's, and `bert` a classifier of
 transformers in accelerate, which `accelerate launch` starts as well. All train in bfloat16, with
 autocast or the policy of `fully_shard`, and a GPU for each process. `--compile` compiles what
 `parallel.compile=inside` compiles.
 
 Each process gives its own batches to its model. Images are bytes until they are on the device.
-With `--time N` the script prints two times of N steps each, in milliseconds per step, as in the
-slowest process: of steps whose batches have left the loader before, and of the loop with its
-loader. 40 untimed steps come before each. Processes wait for each other before the clock and after
+With `--time N` the script prints two times of N steps each, in milliseconds per step of the slowest
+process: of steps whose batches were loaded beforehand, and of the loop with its loader. 40 untimed
+steps come before each. Processes wait for each other before the clock and after
 it.
 """
 
@@ -260,8 +260,8 @@ def main():
     parser.add_argument("model", choices=SIZES)
     parser.add_argument("--batch-size", type=int, help="of each process")
     parser.add_argument("--small", action="store_true", help="for a CPU")
-    parser.add_argument("--compile", action="store_true")
-    parser.add_argument("--time", type=int)
+    parser.add_argument("--compile", action="store_true", help="compile the model")
+    parser.add_argument("--time", type=int, help="steps to time")
     options = parser.parse_args()
     torch.manual_seed(0)
     model, data = make(options.model, options.small)

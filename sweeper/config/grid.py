@@ -78,7 +78,7 @@ class Composer:
             if changes is None:
                 yield self.compose(overrides)
             else:
-                # eight times as fast as copy.deepcopy
+                # several times as fast as copy.deepcopy
                 config = pickle.loads(pickled)  # noqa: S301
                 yield self._assemble(overrides, config, first.choices, changes)
 

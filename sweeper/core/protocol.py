@@ -26,7 +26,7 @@ from .trial import Trial
 class Job:
     """Everything that a worker needs to know about a trial: the content of `trial.json`."""
 
-    RETIRED = ("trial_id",)  # for people
+    RETIRED = ("trial_id",)  # written for people, and not read
 
     trial: Trial
     measure: Measure

@@ -3,16 +3,15 @@
 A trial that wants another process waits for its turn. Trials that differ in mode or backend alone
 are a race: no second process begins before each of them has shown what it gains in a first one. One
 that another beats then waits until those are done that none beats, and ends if it is beaten still.
-Trials of features wait until the trial that they are compared with has ended, and those that have
-several GPUs until all with fewer have, so that none waits for another. Trials go in their
-order, race by race; where the time of the sweep is limited, those with the fewest processes go
-first.
+Trials of features wait until the trial that they are compared with has ended, and trials on several
+GPUs until all on fewer have, so that none waits for another. Trials go in their order, race by
+race; where the time of the sweep is limited, those with the fewest processes go first.
 """
 
 import math
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +30,7 @@ class Entrant:
     """A trial that has not ended."""
 
     trial: Trial
+    id: str  # of the trial
     race: str
     place: tuple[int, int]  # of the race among races, and of the trial among all
     num_devices: int
@@ -55,7 +55,7 @@ class Turns:
         races = name_races(trials, settings.measure)
         for number, (trial, race) in enumerate(zip(trials, races, strict=True)):
             place = begins.setdefault(race, number), number
-            self._left.append(Entrant(trial, race, place, trial.num_devices))
+            self._left.append(Entrant(trial, trial.id, race, place, trial.num_devices))
 
     @property
     def time_is_over(self) -> bool:
@@ -70,7 +70,9 @@ class Turns:
                 of_slot = [one for one in self._left if _may_run(one, slot)]
                 if not of_slot:
                     return None
-                if ready := [one for one in of_slot if self._is_ready(one)]:
+                left = {one.id for one in self._left}
+                fewest = min(one.num_devices for one in self._left)
+                if ready := [one for one in of_slot if self._is_ready(one, left, fewest)]:
                     taken = min(ready, key=self._rank)
                     taken.slot, taken.runs = slot, True
                     return taken
@@ -105,13 +107,14 @@ class Turns:
     def _drop_waiting(self) -> None:
         self._left = [one for one in self._left if one.runs or one.processes]
 
-    def _is_ready(self, entrant: Entrant) -> bool:
-        default_id = entrant.trial.labels.default_id
-        if entrant.runs:
+    def _is_ready(self, entrant: Entrant, left: Set[str], fewest: int) -> bool:
+        """Whether it may run, where `left` has the ids of all that have not ended, which have
+        `fewest` devices or more.
+        """
+        if entrant.runs or entrant.num_devices > fewest:
             return False
-        for one in self._left:
-            if one.trial.id == default_id or one.num_devices < entrant.num_devices:
-                return False
+        if entrant.trial.labels.default_id in left:
+            return False
         if not entrant.processes or self._stop.is_set() or self.time_is_over:
             return True
         mates = [one for one in self._left if one.race == entrant.race]

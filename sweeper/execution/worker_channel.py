@@ -140,8 +140,8 @@ def start_worker(
     on_phase: Callable[[Phase], None],
     index: int = 0,
 ) -> Iterator[tuple[WholeGroup, WorkerChannel]]:
-    """Start a worker, process `index` of its trial, as long as the body runs, with the channel to
-    it. Raises OSError where it cannot be started.
+    """Run a worker, process `index` of its trial, while the body runs; gives its process and the
+    channel to it. Raises OSError where it cannot be started.
 
     The worker holds the other end of `stdin`: when this process dies, the pipe closes and the
     worker exits. Its lease ends once the worker has exited and its device memory is free.

@@ -10,14 +10,14 @@ import torch
 
 from sweeper.worker.measurement.capture import GRADIENT, LOSS, Named, to_reals
 
-from .chunks import BLOCK, Chunk, sum_up
+from .chunks import ROW, Chunk, sum_up
 from .rule import DifferentTensorsError, pair_up
 
 
 class Reduced(NamedTuple):
     """What is kept of a tensor x of one step; m is the direction."""
 
-    blocks: torch.Tensor  # <x, m> by blocks of elements, float64 [BLOCK]
+    blocks: torch.Tensor  # <x, m> by blocks of elements, float64 [ROW]
     distance: float  # |x - m|^2
     zeros: int  # among the elements where m is not negligible
     finite: bool = True
@@ -31,7 +31,6 @@ class Size(NamedTuple):
     least: float  # elements of m up to this one are negligible
     counted: int  # elements that are not
     has_nan: bool = False
-    has_infinity: bool = False
 
 
 class StepDistance(NamedTuple):
@@ -59,9 +58,8 @@ class Direction:
             leasts[name] = 1e-3 * math.sqrt(square / max(1, mean.numel()))
         counts = sum_up(pairs, lambda chunk: _count_large(chunk, leasts))
         for name, mean in means.items():
-            square, nan, infinite = measured[name].tolist()
-            counted = int(counts[name])
-            size = Size(square, mean.numel(), leasts[name], counted, nan > 0, infinite > 0)
+            square, nan = measured[name].tolist()
+            size = Size(square, mean.numel(), leasts[name], int(counts[name]), nan > 0)
             self.sizes[name] = size
             if name.startswith(GRADIENT):
                 self.gradients[name] = size
@@ -78,18 +76,17 @@ class Direction:
             pairs.append((name, tensor, mean))
         reduced = {}
         for name, sums in sum_up(pairs, self._reduce).items():
-            distance, zeros = sums[BLOCK:].tolist()
+            distance, zeros = sums[ROW:].tolist()
             finite = bool(sums.isfinite().all())
-            reduced[name] = Reduced(sums[:BLOCK], distance, int(zeros), finite)
+            reduced[name] = Reduced(sums[:ROW], distance, int(zeros), finite)
         return reduced
 
     def _reduce(self, chunk: Chunk) -> torch.Tensor:
-        """The numbers of a `Reduced`, by pieces: float64 [pieces, BLOCK + 2]."""
+        """The numbers of a `Reduced`, by pieces: float64 [pieces, ROW + 2]."""
         x, m = chunk.one, chunk.other
         zeros = self._count_zeros(chunk)
-        if any(self.sizes[name].has_infinity for name in chunk.names):
-            finite = torch.isfinite(m)
-            x, m = torch.where(finite, x, 0.0), torch.where(finite, m, 0.0)
+        left_out = m.isinf()
+        x, m = torch.where(left_out, 0.0, x), torch.where(left_out, 0.0, m)
         distances = chunk.sum_pieces(_square_rows(x - m))
         return torch.column_stack([chunk.sum_pieces(x * m), distances, zeros])
 
@@ -97,7 +94,7 @@ class Direction:
         """Compare two steps of one seed; elements that are not finite in both are left out."""
         given = {name: tensor for name, tensor in step if name in other}
         one = [(name, tensor, self._means[name]) for name, tensor in given.items()]
-        two = [(name, other[name].to(mean.device), mean) for name, _, mean in one]
+        two = [(name, other[name], self._means[name]) for name in given]
         squares = sum_up([(name, given[name], other[name]) for name in given], _sum_squares)
         zeros = [sum_up(pairs, self._count_zeros) for pairs in (one, two)]
         changes = {}
@@ -155,10 +152,10 @@ def compute_log_odds(zeros: torch.Tensor, elements: int) -> torch.Tensor:
 
 
 def _measure(chunk: Chunk) -> torch.Tensor:
-    """Squares, and how many elements are NaN or infinite: float64 [pieces, 3]."""
+    """Squares, and how many elements are NaN: float64 [pieces, 2]."""
     squares = _square_rows(chunk.one.nan_to_num(0.0, 0.0, 0.0))
-    counts = [found.sum(1, dtype=torch.float64) for found in (chunk.one.isnan(), chunk.one.isinf())]
-    return chunk.sum_pieces(torch.stack([squares, *counts], dim=1))
+    unknown = chunk.one.isnan().sum(1, dtype=torch.float64)
+    return chunk.sum_pieces(torch.stack([squares, unknown], dim=1))
 
 
 def _count_large(chunk: Chunk, leasts: Mapping[str, float]) -> torch.Tensor:

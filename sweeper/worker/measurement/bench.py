@@ -161,10 +161,11 @@ class Bench(ABC):
         rounds, where each takes `step_s`.
         """
         reading = math.ceil(MIN_READING_S / step_s)
+        readings = 3 if reading == 1 else 2 + 3 * reading
         block_s = measure.block_s or MIN_BLOCK_S[self.device.type]
         least = measure.block_steps or MIN_BLOCK_STEPS[self.device.type]
         block = STEPS_BEFORE_BLOCK + max(least, math.ceil(block_s / step_s))
-        return FIRST_STEPS[0] + 2 * (STEPS_BEFORE_BLOCK + 5 * reading) + 6 * block
+        return FIRST_STEPS[0] + 2 * (STEPS_BEFORE_BLOCK + readings) + 6 * block
 
     def now(self) -> float:
         """The time by `clock`, which is the same for all who decide by it at this step."""
@@ -198,12 +199,12 @@ class Bench(ABC):
         deadline = self.now() + limit_s
         # libraries load and pick algorithms in the first steps
         yield from self.run(arm, STEPS_BEFORE_BLOCK)
-        first = deque[float](maxlen=3)
+        last = deque[float](maxlen=3)
         for _ in range(2):
-            first.append((yield from self.block_s(arm, self.num_sizes)) / self.num_sizes)
-        steps = self.round_up(MIN_READING_S / min(first))
-        # readings of long steps are as long as blocks
-        last = first if steps == self.num_sizes else deque[float](maxlen=3)
+            last.append((yield from self.block_s(arm, self.num_sizes)) / self.num_sizes)
+        steps = self.round_up(MIN_READING_S / min(last))
+        if steps > self.num_sizes:
+            last.clear()  # these were too short for readings
         while True:
             last.append((yield from self.block_s(arm, steps)) / steps)
             flat = len(last) == 3 and spread(last) <= MAX_WARM_UP_SPREAD[self.device.type]

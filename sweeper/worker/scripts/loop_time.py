@@ -57,13 +57,14 @@ class _StepEnds:
     """
 
     def __init__(self, subject: ScriptSubject) -> None:
+        self._is_queued = subject.ranks.size > 1 and subject.device.type == "cuda"
         self._device, self._clock = subject.device, subject.bench.clock
         self._times: dict[int, float] = {}
         self._events: dict[int, torch.cuda.Event] = {}
 
     def note(self, step: int) -> float:
         """Note the end of a step; the time of the host, which does not wait for the device."""
-        if self._device.type == "cuda":
+        if self._is_queued:
             event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(self._device))
             self._events[step] = event
@@ -72,7 +73,7 @@ class _StepEnds:
 
     def seconds_between(self, begin: int, end: int) -> float:
         """Seconds from the end of a step to that of another one."""
-        if self._device.type == "cuda":
+        if self._is_queued:
             self._events[end].synchronize()
             return float(self._events[begin].elapsed_time(self._events[end])) / 1e3
         return self._times[end] - self._times[begin]

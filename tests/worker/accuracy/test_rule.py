@@ -474,7 +474,7 @@ def test_tensors_are_compared_in_parts_and_added() -> None:
         Keep().copy([("output", torch.tensor([3.0, 1e30, 4.0], dtype=torch.float64))]), "float64"
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(chunks, "BLOCK", 2)
+        patch.setattr(chunks, "ROW", 2)
         patch.setattr(chunks, "MAX_ROWS", {"cpu": 1})
         sums = rule.compare(
             [("output", torch.tensor([3.0, 1e30, 8.0], dtype=torch.float64))], truth
