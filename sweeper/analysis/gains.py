@@ -80,6 +80,20 @@ class TrialGain:
         return self.gain.value > self.turn and bool(self.device and self.device.low > self.turn)
 
     @property
+    def by_device(self) -> bool:
+        """Whether the gain is that of the device's time."""
+        return self.gain is self.device
+
+    def see_by_device(self) -> "TrialGain | None":
+        """The same trial with the time of the device as its clock; None where that is not known, or
+        a script's loop was timed.
+        """
+        eager_s = self.result.device_step_s.eager
+        if self.of_loop or self.device is None or eager_s is None:
+            return None
+        return replace(self, gain=self.device, eager_s=eager_s)
+
+    @property
     def waits_for_host(self) -> bool:
         """Whether the device waits for the host in a compiled step."""
         return self.result.host_bound_arms in ("compiled", "both")
@@ -124,6 +138,16 @@ def can_become_sure(record: Record, result: Result, measure: Measure) -> bool:
 def find_gain_so_far(record: Record, result: Result, measure: Measure) -> TrialGain | None:
     """Find what a trial shows that has not ended, so that its record has no flags yet."""
     return read_gain(replace(record, flags=find_flags(record, result, measure)), result)
+
+
+def see_feature(in_code: bool, one: TrialGain, other: TrialGain) -> tuple[TrialGain, TrialGain]:
+    """Two trials that differ in a feature of the compiler alone, as they are compared: a feature
+    that is all `in_code` by the time of the device, which no host disturbs, where both have it.
+    """
+    first, second = one.see_by_device(), other.see_by_device()
+    if not in_code or first is None or second is None:
+        return one, other
+    return first, second
 
 
 def differ(one: TrialGain, other: TrialGain, device: str) -> bool:

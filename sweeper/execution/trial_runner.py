@@ -15,7 +15,13 @@ from pathlib import Path
 
 from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import is_resolved
-from sweeper.analysis.gains import are_alike, can_become_sure, differ, find_gain_so_far
+from sweeper.analysis.gains import (
+    are_alike,
+    can_become_sure,
+    differ,
+    find_gain_so_far,
+    see_feature,
+)
 from sweeper.core import ablation
 from sweeper.core.files import make_way, write_text
 from sweeper.core.paths import SweepPaths
@@ -134,6 +140,8 @@ class TrialRun(Draft):
         other = find_gain_so_far(self.record, self.result, measure)
         if one is None or other is None:
             return False
+        feature = ablation.FEATURES[str(self.trial.labels.feature)]
+        one, other = see_feature(feature.in_code, one, other)
         return are_alike(one, other, device) or (
             self.num_processes >= measure.process_minimum and differ(one, other, device)
         )

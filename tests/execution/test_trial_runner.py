@@ -37,7 +37,7 @@ PRELUDE = """
 import json, os, signal, subprocess, sys, time, argparse
 from dataclasses import replace
 from sweeper.core.protocol import LeaseGrant, Outcome, Phase, LeaseRequest, encode
-from sweeper.core.record import Accuracy, Process, Round
+from sweeper.core.record import Accuracy, PerArm, Process, Round
 parser = argparse.ArgumentParser()
 parser.add_argument("trial"); parser.add_argument("--index", type=int, default=0)
 parser.add_argument("--draw", type=int, default=0)
@@ -53,8 +53,10 @@ def process():
     speedups = os.environ.get("SPEEDUPS", "2").split()
     speedup = float(speedups[a.index % len(speedups)])
     rounds = (Round("AB", 0.002, 0.002 / speedup),)
+    seen = os.environ.get("DEVICE_SPEEDUP")
+    seen = PerArm(0.001, 0.001 / float(seen)) if seen else None
     return Process(a.index, a.draw, a.cold, compile_s=0.001, first_steps_s=(0.001,),
-                   steps_per_block=2, rounds=rounds)
+                   steps_per_block=2, rounds=rounds, device_step_s=seen)
 """
 GOOD = 'say(Phase("building")); say(Outcome("ok", process=process()))'
 
@@ -956,6 +958,19 @@ def test_a_feature_gets_processes_until_it_is_told_apart_from_the_default(
     monkeypatch.setenv("SPEEDUPS", speedups)
     record = run("CODE = 'two'" + CODED, of=change(on_gpu, "combo_kernels"), processes=None)
     assert len(record.processes) == processes
+
+
+def test_a_feature_that_is_all_code_is_told_apart_by_the_time_of_the_device(
+    run, trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By wall clock neither feature is known to be as fast as the default."""
+    on_gpu = replace(trial, device="cuda")
+    monkeypatch.setenv("DEVICE_SPEEDUP", "2")
+    write_default(on_gpu, run("CODE = 'one'" + CODED, of=on_gpu, processes=2))
+    monkeypatch.setenv("SPEEDUPS", "2.1 2.12")
+    for feature, wanted in (("combo_kernels", 1), ("cuda_graphs", 8)):
+        record = run("CODE = 'two'" + CODED, of=change(on_gpu, feature), processes=None)
+        assert len(record.processes) == wanted
 
 
 def test_a_feature_whose_default_failed_goes_on_as_any_trial_does(run, trial: Trial) -> None:

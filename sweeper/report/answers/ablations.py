@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sweeper.analysis.flags import UNVERIFIED
-from sweeper.analysis.gains import are_alike, differ
+from sweeper.analysis.gains import TrialGain, are_alike, differ, see_feature
 from sweeper.analysis.stats import Estimate, difference
 from sweeper.core.ablation import FEATURES, Feature, change
 from sweeper.core.record import CHANGEABLE, NOT_JUDGED
@@ -54,11 +54,25 @@ class FeatureAnswer:
         return self.entry, self.default
 
     @cached_property
+    def gains(self) -> tuple[TrialGain, TrialGain] | None:
+        """What both sides gain over eager, by the clock by which they are compared."""
+        having, lacking = map(find_candidate, self.sides)
+        if having is None or lacking is None:
+            return None
+        return see_feature(self.feature is None or self.feature.in_code, having, lacking)
+
+    @cached_property
     def speedup(self) -> Estimate | None:
-        """How many times as fast a compiled step with the feature is as one without it."""
-        having, lacking = (entry.result.compiled_step for entry in self.sides)
-        if having and lacking and having is not lacking:
-            return difference(lacking, having)
+        """How many times as fast a compiled step with the feature is as one without it; by the time
+        of the device each beside its own eager step.
+        """
+        if self.gains is None or self.entry is self.default:
+            return None
+        having, lacking = (gain.result for gain in self.gains)
+        if self.gains[0].by_device and having.device_speedup and lacking.device_speedup:
+            return difference(having.device_speedup, lacking.device_speedup)
+        if having.compiled_step and lacking.compiled_step:
+            return difference(lacking.compiled_step, having.compiled_step)
         return None
 
     @property
@@ -90,9 +104,9 @@ class FeatureAnswer:
         code = having.result.code
         if code and code == lacking.result.code and self.feature.in_code:
             return NO_EFFECT
-        one, other, device = find_candidate(having), find_candidate(lacking), having.trial.device
-        if one is None or other is None:
+        if self.gains is None:
             return NOT_SURE
+        (one, other), device = self.gains, having.trial.device
         if differ(one, other, device):
             return PAYS if one.gain.value > other.gain.value else HURTS
         return NO_DIFFERENCE if are_alike(one, other, device) else NOT_SURE

@@ -13,7 +13,7 @@ from records import make_process, make_record, make_trial, write_sweep
 from reports import write_report
 
 from sweeper.core.ablation import change
-from sweeper.core.record import Accuracy, Record
+from sweeper.core.record import Accuracy, PerArm, Record
 from sweeper.core.trial import Compile, Trial
 from sweeper.loading.sources import SweepFolder
 from sweeper.report.answers.ablations import AblationAnswer
@@ -43,6 +43,15 @@ def make(
         process = make_process(speedup * (1 + index / 1000), index=index, eager_s=eager_s)
         made.append(replace(process, accuracy=CHECKED, code_fingerprint=code or str(feature)))
     return replace(record, processes=tuple(made))
+
+
+def see_on_device(record: Record, speedup: float) -> Record:
+    """The same trial with device times, which agree within 0.1 % in all its processes."""
+    seen = []
+    for process in record.processes:
+        compiled_s = 0.016 / speedup * (1 + process.index / 1000)
+        seen.append(replace(process, device_step_s=PerArm(0.016, compiled_s)))
+    return replace(record, processes=tuple(seen))
 
 
 def report_on(folder: Path, *records: Record) -> Report:
@@ -97,6 +106,30 @@ def test_a_ratio_is_of_the_step_without_the_feature_over_the_step_with_it(tmp_pa
     ratios = {one.usual: one.speedup.ratio for one in answer.features if one.speedup}
     assert ratios == {"on": pytest.approx(1.25), "off": pytest.approx(1.25)}
     assert [one.error for one in answer.features] == [pytest.approx(1.5)] * 3
+
+
+def test_the_time_of_the_device_decides_but_of_a_feature_that_is_no_code(tmp_path: Path) -> None:
+    """The host of the default was slow, so by wall clock every feature gains."""
+    default = see_on_device(make(None, 1.0), 2.0)
+    fusion = see_on_device(make("combo_kernels", 1.3), 2.5)
+    alike = see_on_device(make("memory_budget", 1.3), 2.0)
+    graphs = see_on_device(make("cuda_graphs", 3.0), 2.0)
+    answer = find(tmp_path, default, fusion, alike, graphs)
+    assert read_verdicts(answer) == {
+        "combo kernels": "pays",
+        "memory budget of 0.5": "no difference",
+        "CUDA graphs": "pays",
+    }
+    ratios = {one.feature.title: one.speedup for one in answer.features if one.feature}
+    shown = {name: round(speedup.ratio, 3) for name, speedup in ratios.items() if speedup}
+    assert shown == {"combo kernels": 1.25, "memory budget of 0.5": 1.0, "CUDA graphs": 3.0}
+
+
+def test_wall_time_decides_where_the_time_of_the_device_is_not_known_of_both(
+    tmp_path: Path,
+) -> None:
+    answer = find(tmp_path, make(None, 1.0), see_on_device(make("combo_kernels", 3.0), 1.0))
+    assert read_verdicts(answer) == {"combo kernels": "pays"}
 
 
 def test_what_is_better_is_set_and_several_were_not_measured_together(tmp_path: Path) -> None:
