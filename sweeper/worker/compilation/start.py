@@ -24,6 +24,8 @@ def begin_start(start: str) -> None:
     """Prepare for what is compiled from now on."""
     if start == "caching_precompile":
         torch._dynamo.config.caching_precompile = True
+    if start == "aot_compile" and hasattr(torch._dynamo.config, "enable_aot_compile"):
+        torch._dynamo.config.enable_aot_compile = True  # off by default in older torch
     kept = _find_kept(start)
     if start == "mega_cache" and kept.exists():
         artifacts = kept.read_bytes()
