@@ -8,6 +8,12 @@ from omegaconf import DictConfig
 class BaseLauncher(Launcher):
     """Keeps what Hydra sets a launcher up with."""
 
+    num_devices = 1  # that each of the next jobs has
+
+    def ask_for(self, num_devices: int) -> None:
+        """Have each job that is launched from now on get so many devices."""
+        self.num_devices = num_devices
+
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:

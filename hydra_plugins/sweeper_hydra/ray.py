@@ -31,13 +31,15 @@ class RayLauncher(BaseLauncher):
         from hydra_plugins.hydra_ray_launcher._launcher_util import launch_job_on_ray
 
         setup_globals()
-        tasks = []
+        tasks, remote = [], self._arguments.remote.copy()
+        if gpus := remote.get("num_gpus"):
+            remote.num_gpus = gpus * self.num_devices
         for number, overrides in enumerate(job_overrides, initial_job_idx):
             config = self._context.config_loader.load_sweep_config(self._config, list(overrides))
             with open_dict(config):
                 config.hydra.job.id = str(number)
                 config.hydra.job.num = number
-            remote, state = self._arguments.remote, Singleton.get_state()
+            state = Singleton.get_state()
             # Ray runs the task when it has resources
             task = launch_job_on_ray(self._context, remote, config, self._task_function, state)
             tasks.append(task)

@@ -58,7 +58,11 @@ class SlurmLauncher(BaseLauncher):
         import submitit
         from hydra_plugins.hydra_submitit_launcher import submitit_launcher
 
-        launcher = submitit_launcher.SlurmLauncher(**self._parameters)
+        parameters = {**self._parameters}
+        for name in ("gpus_per_node", "gpus_per_task"):
+            if gpus := parameters.get(name):
+                parameters[name] = gpus * self.num_devices
+        launcher = submitit_launcher.SlurmLauncher(**parameters)
         launcher.setup(
             hydra_context=self._context, task_function=self._task_function, config=self._config
         )

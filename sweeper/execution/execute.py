@@ -170,11 +170,13 @@ def make_cluster_launcher(
     launch: Launch,
     overrides: Mapping[str, Sequence[str]],
     prepare: Callable[[], object] | None = None,
+    ask_for: Callable[[int], object] | None = None,
 ) -> Launcher:
     """Make a launcher that runs each trial as a job; `overrides` are those of the trials by their
     ids.
 
     `launch` raises ConfigError when it can start no job, anything else when some job is lost.
+    `ask_for` sets how many devices the jobs get; those with fewer run first.
     """
 
     def run(
@@ -183,12 +185,18 @@ def make_cluster_launcher(
         if not trials:  # submitit refuses an array of no jobs
             return
         begin = time.time()
-        try:
-            launch([overrides[trial.id] for trial in trials])
-        except ConfigError:  # no job has begun
-            raise
-        except Exception as error:  # noqa: BLE001  # a launcher raises anything when a job is lost; its trial says so
-            print(f"note: {name}: {type(error).__name__}: {error}", file=sys.stderr)
+        counts = sorted({trial.num_devices for trial in trials})
+        if ask_for is None and counts != [1]:
+            raise ConfigError(f"{name} gives each job one GPU, and model.launch asks for more")
+        for count in counts:
+            if ask_for:
+                ask_for(count)
+            try:
+                launch([overrides[trial.id] for trial in trials if trial.num_devices == count])
+            except ConfigError:  # no job has begun
+                raise
+            except Exception as error:  # noqa: BLE001  # a launcher raises anything when a job is lost; its trial says so
+                print(f"note: {name}: {type(error).__name__}: {error}", file=sys.stderr)
         for trial in trials:
             yield Started(trial)
             job = Draft(trial, settings)

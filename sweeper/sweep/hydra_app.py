@@ -94,8 +94,9 @@ def run_grid(
     """Run every configuration of a grid as one sweep, in this process or as jobs of a cluster; the
     exit code.
 
-    `cluster` is Hydra's launcher of that name. Its method `prepare`, if it has one, joins the
+    `cluster` is Hydra's launcher of that name. Its methods, if it has them: `prepare` joins the
     cluster, and raises ConfigError where there is none; it is called where a trial would run.
+    `ask_for` sets how many devices each job gets from then on.
     Raises ConfigError before anything has started.
     """
     trials = []
@@ -124,5 +125,6 @@ def run_grid(
             f"{name}: say device=cuda or device=cpu; this machine's may be another than the jobs'"
         )
     launch = functools.partial(cluster.launch, initial_job_idx=0)
-    prepare = getattr(cluster, "prepare", None)
-    return run_sweep(trials, settings, make_cluster_launcher(name, launch, overrides, prepare))
+    prepare, ask_for = (getattr(cluster, method, None) for method in ("prepare", "ask_for"))
+    launcher = make_cluster_launcher(name, launch, overrides, prepare, ask_for)
+    return run_sweep(trials, settings, launcher)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -478,6 +478,37 @@ def test_jobs_are_launched_together_with_their_overrides_and_none_where_there_ar
     events = list(launcher.run(trials[:2], SETTINGS, Placement("slurm")))
     assert launched == [[("batch_size=1",), ("batch_size=2",)]]
     assert [type(event) for event in events] == [Started, Finished] * 2
+
+
+def launch_in_processes(trial: Trial, processes: int) -> Trial:
+    arguments = {"launch": f"torchrun --nproc-per-node {processes}"}
+    return replace(trial, device="cuda", model=replace(trial.model, arguments=arguments))
+
+
+def test_jobs_of_several_processes_ask_for_as_many_devices_and_come_last(
+    trials: list[Trial],
+) -> None:
+    """A lost job in the first array does not keep the second from being launched."""
+    asked: list[object] = []
+
+    def launch(overrides: Sequence[Sequence[str]]) -> None:
+        asked.append([*overrides])
+        raise RuntimeError("preempted")
+
+    several = [launch_in_processes(trials[0], 2), trials[1], launch_in_processes(trials[2], 2)]
+    overrides = {trial.id: (str(number),) for number, trial in enumerate(several)}
+    launcher = make_cluster_launcher("slurm", launch, overrides, ask_for=asked.append)
+    list(launcher.run(several, SETTINGS, Placement("slurm")))
+    assert asked == [1, [("1",)], 2, [("0",), ("2",)]]
+
+
+def test_a_cluster_that_gives_one_device_to_each_job_refuses_trials_of_several(
+    trials: list[Trial],
+) -> None:
+    trial = launch_in_processes(trials[0], 2)
+    launcher = make_cluster_launcher("joblib", lambda _overrides: None, {trial.id: ()})
+    with pytest.raises(ConfigError, match="joblib gives each job one GPU"):
+        list(launcher.run([trial], SETTINGS, Placement("joblib")))
 
 
 def test_launcher_that_can_start_no_job_says_so(trials: list[Trial]) -> None:
