@@ -250,15 +250,17 @@ def test_a_worker_ends_with_the_bisection_that_is_killed(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("model", ["waves", "pictures", "sentences"])
 @pytest.mark.parametrize(
-    ("factory", "part"),
+    ("fault", "part"),
     [("wrong_lowering", "lowerings"), ("breaking_pass", "post_grad_passes")],
 )
 def test_a_planted_fault_of_inductor_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factory: str, part: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: str, part: str, model: str
 ) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parent / "support")
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent / "support"), prepend=":")
+    factory = f"{fault}_{model}"
     trial = custom(factory, "broken_compiler", backend="inductor", workload="inference")
     found = bisect(Probes(Job(trial, MEASURE), tmp_path, 600.0))
     assert found.part.startswith(f"Inductor: {part}, number ")

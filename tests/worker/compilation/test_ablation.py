@@ -56,10 +56,18 @@ def slow_fusion(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(lowering.lowerings, aten.sin.default, slow_sine)
 
 
+@pytest.mark.parametrize(
+    ("factory", "module"),
+    [
+        ("sine", "factories"),
+        pytest.param("pictures", "broken_compiler", marks=pytest.mark.slow),
+        pytest.param("sentences", "broken_compiler", marks=pytest.mark.slow),
+    ],
+)
 def test_a_slow_fusion_is_named_and_code_that_is_the_same_is_not_timed(
-    tmp_path: Path, slow_fusion: None
+    tmp_path: Path, slow_fusion: None, factory: str, module: str
 ) -> None:
-    plain = custom("sine", backend="inductor", workload="inference", optimizer="none")
+    plain = custom(factory, module, backend="inductor", workload="inference", optimizer="none")
     default = measure(plain)
     assert default.process is not None
     code = default.process.code_fingerprint
@@ -67,7 +75,7 @@ def test_a_slow_fusion_is_named_and_code_that_is_the_same_is_not_timed(
     for trial, outcome in (
         (plain, default),
         (change(plain, "epilogue_fusion"), measure(change(plain, "epilogue_fusion"), code)),
-        (change(plain, "autotuned_gemm"), measure(change(plain, "autotuned_gemm"), code)),
+        (change(plain, "own_random_numbers"), measure(change(plain, "own_random_numbers"), code)),
     ):
         assert outcome.status == "ok", outcome.message
         assert outcome.process is not None
@@ -77,5 +85,5 @@ def test_a_slow_fusion_is_named_and_code_that_is_the_same_is_not_timed(
     assert [bool(record.processes[0].rounds) for record in records] == [True, True, False]
     (answer,) = make_report([SweepFolder(write_sweep(tmp_path, records))]).findings.ablations
     verdicts = [(one.feature.title, one.verdict) for one in answer.features if one.feature]
-    assert verdicts == [("epilogue fusion", "hurts"), ("max-autotune of GEMM", "no effect")]
+    assert verdicts == [("epilogue fusion", "hurts"), ("random numbers of its own", "no effect")]
     assert answer.explain().endswith("set torch.compile(model, options={'epilogue_fusion': False})")
