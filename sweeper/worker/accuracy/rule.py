@@ -160,20 +160,19 @@ def compare(step: Named, reference: StepTensors, stages: Mapping[str, str] = {})
     give the same tensors.
     """
     comparison = {}
-    numbers = []
+    numbers = {}
     given = dict(step)
     for name, tensor, other in pair_up(given.items(), reference.tensors, "the reference"):
         if is_whole(other):
             comparison[name] = _compare_whole(tensor, other, given, reference.tensors)
         else:
             comparison[name] = Sums()
-            numbers.append((name, tensor, other))
-    found = sum_up(numbers, _compare_chunk)
-    for name, tensor, _ in numbers:
-        differences, squares, steps, products, infinite, unlike = found[name].tolist()
+            numbers[name] = tensor, other
+    for name, found in sum_up(numbers, _compare_chunk).items():
+        differences, squares, steps, products, infinite, unlike = found.tolist()
         if unlike:
             differences = math.inf
-        elements = tensor.numel() - int(infinite)
+        elements = numbers[name][0].numel() - int(infinite)
         comparison[name] = Sums(differences, squares, steps, products, elements, int(infinite))
     by_stage: dict[str, list[Sums]] = defaultdict(list)
     for name, sums in comparison.items():
@@ -272,7 +271,7 @@ def _find_ties(
 
 def _compare_chunk(chunk: Chunk) -> torch.Tensor:
     """What `Sums` are made of, for each piece: float64 [pieces, 6]."""
-    step, reference = chunk.one, chunk.other
+    step, reference = chunk.tensors
     finite = reference.abs() < HUGE
     # An infinity that is meant, of a mask, is in both; NaN equals nothing.
     alike = finite | ((reference.sign() == step.sign()) & (step.abs() >= HUGE))

@@ -138,8 +138,7 @@ class SeedTest:
         """Take an eager step with the seed of the last one, and with perturbed parameters and
         inputs.
         """
-        floats = [(name, tensor) for name, tensor in step if not is_whole(tensor)]
-        self._changes = self.direction.compare(floats, self._last)
+        self._changes = self.direction.compare(step, self._last)
         self._last = {}
 
     def add(self, kind: str, step: Named) -> None:
@@ -304,7 +303,7 @@ def _decide(
             unjudged += MAX_TIMES * sample.change >= 1
     means = [test for test in tests if test.statistic != "spread"]
     spreads = [test for test in tests if test.statistic == "spread"]
-    splits = list_splits(STEPS, STEPS)
+    splits = list_splits(STEPS)
     no_values = torch.zeros(2 * STEPS, 0, dtype=torch.float64)
     values = torch.column_stack([no_values, *(test.values for test in means)])
     correlations = correlate(values, splits)
