@@ -415,7 +415,9 @@ class AccuracyCheck:
     ) -> StepTensors:
         judged, attributes = self._judged, self._states.attributes
         self._restore(case, seed_offset)
-        return run_reference(judged.built, attributes, case.batch, judged.trial, dtype, keep)
+        return run_reference(
+            judged.built, judged.capture, attributes, case.batch, judged.trial, dtype, keep
+        )
 
     def _restore(self, case: Case, seed_offset: int) -> None:
         judged = self._judged
@@ -537,7 +539,7 @@ class AccuracyCheck:
             seed_generators(judged.measure.seed + seed_offset)
         changes = Changes(module, self._states.attributes, batch, judged.compiled_optimizer(arm))
         run, factor = partial(judged.bench.run_on, arm, batch), judged.gradient_factor()
-        named = capture_step(run, judged.capture, changes, module, judged.trial, factor)
+        named = [*capture_step(run, judged.capture, changes, module, judged.trial, factor)]
         self._texts[arm.name] = judged.capture.texts
         if arm is judged.eager:
             self._unseen.update(dict.fromkeys(judged.capture.unseen))
