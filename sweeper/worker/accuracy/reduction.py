@@ -141,10 +141,6 @@ class Direction:
                 target.add_((grad / factor - mean).nan_to_num(0.0, 0.0, 0.0), alpha=alpha)
         return True
 
-    def move(self, place: torch.device) -> None:
-        """Hold the means at another place from now on."""
-        self._means = {name: mean.to(place) for name, mean in self._means.items()}
-
 
 def join(parts: Iterable[Reduced]) -> Reduced:
     """Several tensors as one; exact zeros are left to the single ones."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import torch
@@ -63,9 +63,8 @@ class OutputCapture:
         self.changes: Changes | None = None
         self.keep = Keep(None)  # of the output
         self.output: list[tuple[str, torch.Tensor]] = []
-        # of the last step that was seen
-        self.texts: dict[str, str] = {}
-        self.unseen: list[str] = []
+        self.texts: dict[str, str] = {}  # of the last step that was seen
+        self.unseen: dict[str, None] = {}  # parts of outputs that nobody looked into
 
     def wrap(self, loss: Loss) -> Loss:
         """The same loss, of which the wrapper stays eager where `loss` is compiled."""
@@ -81,7 +80,8 @@ class OutputCapture:
     def read(self, output: object) -> Named:
         """Name the tensors of an output, and note its other leaves."""
         leaves = read_leaves(OUTPUT, output)
-        self.texts, self.unseen = leaves.texts, leaves.unseen
+        self.texts = leaves.texts
+        self.unseen |= dict.fromkeys(leaves.unseen)
         return _detach(leaves)
 
 
@@ -98,11 +98,6 @@ class StepTensors:
     kind: str = "as timed"  # or the number format of a reference, float64 or float32
     # root mean squares of what is changed, before the step
     sizes: Mapping[str, float] = field(default_factory=dict)
-
-    def move(self, place: torch.device) -> StepTensors:
-        return replace(
-            self, tensors={name: tensor.to(place) for name, tensor in self.tensors.items()}
-        )
 
 
 class Changes:
@@ -293,7 +288,7 @@ def capture_step(
     """Run one step and name what it gives and changes, which stays on the device but for what
     `keep` says of the output of a training step. Gradients are divided by `factor`.
     """
-    capture.changes, capture.keep, capture.texts, capture.unseen = changes, keep, {}, []
+    capture.changes, capture.keep, capture.texts = changes, keep, {}
     try:
         returned = run()
     finally:
