@@ -376,8 +376,7 @@ def set_bounds(
                     del bounds[name]
                 if eager.passes_zeros(name):
                     least_sizes[name] = sums.step_size / MAX_TIMES
-        span = eager.span_projections(name)
-        if span is not None:
+        if span := eager.span_projections(name):
             spans[name] = span
     moved = any(
         not sums.error <= eager.find_floor(name)

@@ -210,21 +210,23 @@ class SeedTest:
             return SeedVerdict(None, f"eager gives NaN or infinity in {', '.join(names)}")
         for name in judged:
             if not _are_finite(compiled, name):
-                worst = Test(name, "not finite", torch.empty(0), 0.0, math.inf, math.inf)
-                return SeedVerdict(False, worst=worst, p=0.0)
+                return _fail(name, "not finite", math.inf)
         for name, wrong in self._wrong.items():
             if wrong.any():
-                share = float(wrong.double().mean())
-                worst = Test(name, WHOLE, torch.empty(0), 0.0, share, math.inf)
-                return SeedVerdict(False, worst=worst, p=0.0)
+                return _fail(name, WHOLE, float(wrong.double().mean()))
         samples = _relate(judged, self._changes, [*eager, *compiled])
-        references = {}
-        if reliable := self.steps["reliable"]:
-            references = _relate(judged, self._changes, reliable)
+        reliable = self.steps["reliable"]
+        references = _relate(judged, self._changes, reliable) if reliable else {}
         slopes = torch.tensor(self._slopes, dtype=torch.float64)
         if len(slopes) == 2 * STEPS and not infinite and bool(slopes.isfinite().all()):
             samples[ALL_GRADIENTS].values["slope"] = slopes
         return _decide(samples, references, self._precision, len(infinite))
+
+
+def _fail(name: str, statistic: str, compiled: float) -> SeedVerdict:
+    """The verdict on a fault that no seed gives eager."""
+    worst = Test(name, statistic, torch.empty(0), 0.0, compiled, math.inf)
+    return SeedVerdict(False, worst=worst, p=0.0)
 
 
 StepSums = Sequence[Mapping[str, Reduced]]
