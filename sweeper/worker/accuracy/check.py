@@ -410,7 +410,7 @@ class AccuracyCheck:
         keep = Keep(self._place, RELIABLE[tolerance])
         reference = self._run_reference(case, dtype, keep)
         named = dict(self._capture(self._judged.eager, case))
-        reference = rule.take_whole(reference, keep.copy(named.items()))
+        reference = rule.take_whole(reference, named, keep)
         first = rule.compare(named.items(), reference, self._stages)
         if self._repeated is None:
             kept = StepTensors(Keep(self._place).copy(named.items()))

@@ -46,6 +46,7 @@ from sweeper.worker.measurement.capture import (
     GRADIENT,
     LOSS,
     OUTPUT,
+    Keep,
     Named,
     StepTensors,
     is_whole,
@@ -186,10 +187,14 @@ def compare(step: Named, reference: StepTensors, stages: Mapping[str, str] = {})
     return comparison
 
 
-def take_whole(reference: StepTensors, eager: Mapping[str, torch.Tensor]) -> StepTensors:
-    """The reference with eager's whole numbers: they may follow from the number format."""
+def take_whole(
+    reference: StepTensors, eager: Mapping[str, torch.Tensor], keep: Keep
+) -> StepTensors:
+    """The reference with copies of eager's whole numbers: they may follow from the number
+    format.
+    """
     tensors = {name: item for name, item in reference.tensors.items() if not is_whole(item)}
-    tensors |= {name: item for name, item in eager.items() if is_whole(item)}
+    tensors |= keep.copy((name, item) for name, item in eager.items() if is_whole(item))
     return replace(reference, tensors=tensors)
 
 
