@@ -211,7 +211,7 @@ class ModelSubject(Judged, Subject):
         require_right(accuracy)
 
     def _measure_memory(self, arm: Arm, log: ProcessLog) -> None:
-        self.monitor.gpu.take_reading("before")
+        self.monitor.gpu.take_reading()
         is_shared = self.monitor.gpu.is_shared()
         reading = try_reading(partial(self.measure_memory, arm))
         note_memory(log, arm.name, reading, is_shared)

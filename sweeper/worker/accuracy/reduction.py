@@ -30,7 +30,6 @@ class Size(NamedTuple):
     elements: int
     least: float  # elements of m up to this one are negligible
     counted: int  # elements that are not
-    has_nan: bool = False
 
 
 class StepDistance(NamedTuple):
@@ -42,24 +41,22 @@ class StepDistance(NamedTuple):
 
 class Direction:
     """The mean of steps. Where it is infinite, as masked logits are, elements of all steps are left
-    out.
+    out; where it is NaN, no step is finite beside it.
     """
 
     def __init__(self, means: Mapping[str, torch.Tensor]) -> None:
         self._means = dict(means)
         self.sizes: dict[str, Size] = {}
         alone = {name: (mean,) for name, mean in means.items()}
-        measured = sum_up(alone, _measure)
+        squares = sum_up(alone, _sum_squares)
         leasts = {}
         for name, mean in means.items():
-            square = float(measured[name][0])
             # of the root mean square: whether smaller elements are zero is up to rounding
-            leasts[name] = 1e-3 * math.sqrt(square / max(1, mean.numel()))
+            leasts[name] = 1e-3 * math.sqrt(float(squares[name]) / max(1, mean.numel()))
         counts = sum_up(alone, lambda chunk: _count_large(chunk, leasts))
         for name, mean in means.items():
-            square, nan = measured[name].tolist()
-            size = Size(square, mean.numel(), leasts[name], int(counts[name]), nan > 0)
-            self.sizes[name] = size
+            square, counted = float(squares[name]), int(counts[name])
+            self.sizes[name] = Size(square, mean.numel(), leasts[name], counted)
         self.gradients = {
             name: size for name, size in self.sizes.items() if name.startswith(GRADIENT)
         }
@@ -153,12 +150,9 @@ def compute_log_odds(zeros: torch.Tensor, elements: int) -> torch.Tensor:
     return ((zeros + 0.5) / (elements - zeros + 0.5)).log()
 
 
-def _measure(chunk: Chunk) -> torch.Tensor:
-    """Squares, and how many elements are NaN: float64 [pieces, 2]."""
-    (values,) = chunk.tensors
-    squares = _square_rows(values.nan_to_num(0.0, 0.0, 0.0))
-    unknown = values.isnan().sum(1, dtype=torch.float64)
-    return chunk.sum_pieces(torch.stack([squares, unknown], dim=1))
+def _sum_squares(chunk: Chunk) -> torch.Tensor:
+    """Squares of the elements that are finite."""
+    return chunk.sum_pieces(_square_rows(chunk.tensors[0].nan_to_num(0.0, 0.0, 0.0)))
 
 
 def _count_large(chunk: Chunk, leasts: Mapping[str, float]) -> torch.Tensor:

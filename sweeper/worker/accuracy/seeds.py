@@ -202,10 +202,10 @@ class SeedTest:
         judged = {}
         infinite = []
         for name, size in self.direction.sizes.items():
-            if size.has_nan or not _are_finite(eager, name):
-                infinite.append(name)
-            else:
+            if _are_finite(eager, name):
                 judged[name] = size
+            else:
+                infinite.append(name)
         if names := sorted(name for name in infinite if not name.startswith(GRADIENT)):
             return SeedVerdict(None, f"eager gives NaN or infinity in {', '.join(names)}")
         for name in judged:

@@ -33,21 +33,22 @@ class GpuMonitor:
         self, device: torch.device, neighbours: Callable[[], frozenset[int]] = frozenset
     ) -> None:
         self._neighbours = neighbours
-        self._readings = defaultdict[str, list[GpuReading]](list)  # by arm, or before
+        self._readings = defaultdict[str, list[GpuReading]](list)  # by arm
         self._most_others: int | None = None
         self._last_sample_us = 0
         self._knows_us = False  # whether NVML's numbers of processes are those that we know
         self._nvml, self._handle = open_nvml(device)
-        self.take_reading("before")
+        self.take_reading()
 
-    def take_reading(self, arm: str) -> None:
+    def take_reading(self, arm: str | None = None) -> None:
         """Take a reading right after a block of an arm: NVML's clock is that of the last tenth of a
-        second.
+        second. Without an arm, look for other processes alone.
         """
         if self._handle is None:
             return
         reading = read_handle(self._nvml, self._handle)
-        self._readings[arm].append(reading)
+        if arm:
+            self._readings[arm].append(reading)
         if reading.pids is None:
             return
         neighbours = self._neighbours()
@@ -79,7 +80,7 @@ class GpuMonitor:
         return PerArm(**medians)
 
     def _slowdowns(self) -> tuple[str, ...] | None:
-        readings = chain.from_iterable(self._readings[arm] for arm in ARMS)
+        readings = chain(*self._readings.values())
         known = [one.lowered_clocks for one in readings if one.lowered_clocks is not None]
         if not known:
             return None
