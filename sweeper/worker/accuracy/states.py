@@ -103,9 +103,8 @@ class States:
     def move(self, share: float) -> None:
         """Make the second state, by a share of the way; the same each time."""
         generator = torch.Generator().manual_seed(self._seed)
-        for held in self._held.values():  # the memory of the last moved ones is free first
-            held.near[MOVED] = held.near[BUILT]
         for held in self._held.values():
+            held.near[MOVED] = held.near[BUILT]  # the memory of the last moved one is free first
             moved = held.move(share, generator)
             if moved is not held.built:
                 held.near[MOVED] = moved.to(self._place)
