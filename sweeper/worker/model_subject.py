@@ -8,7 +8,6 @@ import torch
 
 from sweeper.core.protocol import ALONE, Job
 from sweeper.core.serialization import Json
-from sweeper.core.trial import CACHED
 
 from .accuracy.check import AccuracyCheck, Judged
 from .accuracy.mismatch import require_right
@@ -89,11 +88,8 @@ class ModelSubject(Judged, Subject):
 
         `built` has the loss where that is another one.
         """
-        if self.trial.workload in CACHED:
-            return step.make_cached_step(self.built, module, self.numerics.context)
-        if not self._trains:
-            return step.make_inference_step(module, self.numerics.context)
-        return step.make_training_step(
+        return step.make_step(
+            self.trial,
             built or self.built,
             module,
             self.optimizers[-1],
@@ -215,7 +211,7 @@ class ModelSubject(Judged, Subject):
         require_right(accuracy)
 
     def _measure_memory(self, arm: Arm, log: ProcessLog) -> None:
-        self.monitor.gpu.take_reading("before")
+        self.monitor.gpu.take_reading()
         is_shared = self.monitor.gpu.is_shared()
         reading = try_reading(partial(self.measure_memory, arm))
         note_memory(log, arm.name, reading, is_shared)

@@ -74,8 +74,8 @@ def test_exact_run_is_the_step_in_fp64() -> None:
     subject.compile()
     built = subject.setup.built
     attributes = Attributes(built.module)
-    arguments = (built, attributes, built.unseen, trial, torch.float64, Keep())
-    reference = run_reference(*arguments).tensors
+    arguments = (attributes, built.unseen, trial, torch.float64, Keep())
+    reference = run_reference(built, subject.setup.capture, *arguments).tensors
     exact = subject.run_exactly()[BUILT]
     parameters = {f"change of {name}" for name, _ in built.module.named_parameters()}
     assert parameters <= exact.keys()

@@ -69,21 +69,21 @@ def test_dropout_on_a_gpu():
 
 
 def test_the_real_split_comes_first_and_none_twice():
-    splits = list_splits(8, 8)
+    splits = list_splits(8)
     assert splits[0].tolist() == [True] * 8 + [False] * 8
     assert (
         len(splits)
         == len({tuple(row) for row in torch.cat([splits, ~splits]).tolist()}) / 2
         == 6435
     )
-    assert len(list_splits(2, 3)) == 10
+    assert len(list_splits(2)) == 3
 
 
 def test_the_correlation_is_that_of_student():
     stats = pytest.importorskip("scipy.stats")
     values = torch.randn(16, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     t = stats.ttest_ind(values[:8].numpy(), values[8:].numpy()).statistic
-    found = correlate(values, list_splits(8, 8))[0]
+    found = correlate(values, list_splits(8))[0]
     assert torch.allclose(found.square(), torch.tensor(t**2 / (t**2 + 14)))
 
 
@@ -95,13 +95,13 @@ def test_a_single_p_value_is_that_of_scipy():
     exact = stats.permutation_test(
         arms, lambda a, b: abs(a.mean() - b.mean()), alternative="greater", n_resamples=20_000
     )
-    statistics = correlate(values, list_splits(8, 8))
+    statistics = correlate(values, list_splits(8))
     assert float(rank(statistics)) == pytest.approx(exact.pvalue)
 
 
 def test_p_values_hold_for_all_tests_together():
     generator = torch.Generator().manual_seed(2)
-    splits, trials = list_splits(5, 5), 200
+    splits, trials = list_splits(5), 200
     least = []
     for _ in range(trials):
         statistics = correlate(
@@ -114,12 +114,12 @@ def test_p_values_hold_for_all_tests_together():
 def test_an_arm_without_spread_stands_out():
     vectors = torch.randn(16, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     vectors[8:] = vectors[8]
-    statistics = compare_spreads([vectors], list_splits(8, 8))
+    statistics = compare_spreads([vectors], list_splits(8))
     assert float(rank(statistics)) == pytest.approx(1 / 6435)
 
 
 def test_no_tests_and_no_variation_give_no_finding():
-    splits = list_splits(8, 8)
+    splits = list_splits(8)
     assert find_largest(compare_spreads([], splits)).tolist() == [0.0] * len(splits)
     assert float(correlate(torch.ones(16, 1, dtype=torch.float64), splits).max()) == 0.0
 

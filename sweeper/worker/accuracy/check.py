@@ -34,7 +34,13 @@ from sweeper.core.record import Accuracy, PerArm
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Trial
 from sweeper.worker.compilation.compiler import holds_weights
-from sweeper.worker.failures import MismatchError, Missing, is_out_of_memory, try_reading
+from sweeper.worker.failures import (
+    Failure,
+    MismatchError,
+    Missing,
+    is_out_of_memory,
+    try_reading,
+)
 from sweeper.worker.measurement.bench import Arm, ModelBench
 from sweeper.worker.measurement.capture import (
     HOST,
@@ -64,6 +70,12 @@ MISSING = "missing"
 ROOMY = 0.5  # of a device's memory: with so much of it free, what is compared may stay there
 
 T = TypeVar("T")
+
+
+class FullDeviceError(Failure, MemoryError):
+    """What is compared does not fit into the device's memory."""
+
+    status = "oom"
 
 
 class Judged:
@@ -114,15 +126,12 @@ class AccuracyCheck:
         self._states = States(judged.built.module, judged.measure.seed)
         self._stages = rule.name_stages(judged.built.module)
         self._enter: Enter
-        self._bounds: Bounds | None = None
-        self._seeds: SeedTest | None = None
         # of what is compared and restored; the host, once that had to be
         self._place = judged.device
         # eager's step of the first case, compared with itself
         self._repeated: TensorSums | None = None
         # of an arm's last step: what its output holds beside numbers, and number formats
         self._texts: dict[str, dict[str, str]] = {}
-        self._unseen: dict[str, None] = {}  # parts of eager's output that nobody looked into
         self._seed_offset = 0  # of the last step that had a seed of its own
 
     def restore(self) -> None:
@@ -142,8 +151,8 @@ class AccuracyCheck:
             if isinstance(random, Missing):
                 return Accuracy(None, None, f"no eager step on the unseen batch: {random.reason}")
             found = self._judge_seeds() if random else self._judge_cases()
-            if found.passed and self._unseen:
-                reason = f"parts of the output are not looked into: {', '.join(self._unseen)}"
+            if found.passed and (unseen := self._judged.capture.unseen):
+                reason = f"parts of the output are not looked into: {', '.join(unseen)}"
                 found = replace(found, passed=None, unverified=reason)
             return replace(found, batch=self._judged.built.unseen_origin, random_in_step=random)
 
@@ -157,10 +166,10 @@ class AccuracyCheck:
         try:
             with self._states_in_place(enter) as random:
                 if random:
-                    return self._judge_over_seeds(case).accuracy
-                verdict = self._try(self._compare_arms, case)
+                    return self._run_or_retry_on_host(self._judge_over_seeds, case).accuracy
+                verdict = self._run_or_retry_on_host(self._try, self._compare_arms, case)
                 if isinstance(verdict, Missing) or not verdict.accuracy.passed:
-                    verdict = self._judge_case(case)
+                    verdict = self._run_or_retry_on_host(self._judge_case, case)
                 return verdict.accuracy
         finally:
             self._states = kept
@@ -189,11 +198,10 @@ class AccuracyCheck:
             self._states.find_attributes()
             self._states.place(self._place)
             with enter("reference"):
-                random = self._try(self._draws_random)
+                random = self._run_or_retry_on_host(self._try, self._draws_random)
             yield random
         finally:
             self.restore()
-            self._bounds, self._seeds = None, None
             self._states.place(HOST)
 
     def _draws_random(self) -> bool:
@@ -222,7 +230,8 @@ class AccuracyCheck:
     def _judge_cases(self) -> Accuracy:
         built = self._judged.built
         name = "batch 1" if built.unseen_origin == "timed" else "unseen batch"
-        verdict = self._judge_case(Case(BUILT, built.unseen, name))
+        case = Case(BUILT, built.unseen, name)
+        verdict = self._run_or_retry_on_host(self._judge_case, case)
         first = verdict.accuracy
         if first.nondeterministic:
             reason = str(first.unverified)
@@ -258,7 +267,6 @@ class AccuracyCheck:
             test = self._try(self._take_eager_seeds, case)
         if isinstance(test, Missing):
             return CaseVerdict(Accuracy(None, None, f"no test over seeds: {test.reason}"))
-        self._seeds = test
         with self._enter("checking"), _refusing_other_tensors():
             self._take_seeds(self._judged.compiled, case, test)
             self._require_same_texts(case)
@@ -303,9 +311,9 @@ class AccuracyCheck:
 
     def _take_reliable_seeds(self, case: Case, test: SeedTest) -> None:
         """Take eager steps in a format that rounds far less than eager does."""
-        dtype = RELIABLE[self._tolerance]
-        while len(test.steps["reliable"]) < STEPS:
-            step = self._run_reference(case, dtype, Keep(self._place), self._next_seed())
+        dtype, keep = RELIABLE[self._tolerance], Keep(self._place)
+        for _ in range(STEPS):
+            step = self._run_reference(case, dtype, keep, self._next_seed())
             test.add("reliable", step.tensors.items())
 
     def _take_seeds(self, arm: Arm, case: Case, test: SeedTest) -> None:
@@ -315,7 +323,7 @@ class AccuracyCheck:
         judged = self._judged
         for _ in range(STEPS):
             seed = self._next_seed()
-            test.add(arm.name, self._run_or_retry_on_host(self._capture, arm, case, seed))
+            test.add(arm.name, self._capture(arm, case, seed))
             if judged.trial.workload != "train" or not case.slopes:
                 continue
             self._restore(case, seed)
@@ -351,9 +359,8 @@ class AccuracyCheck:
         seen: list[dict[str, str]] = []
         for index, batch in enumerate(self._judged.built.batches):
             shapes = describe_tensors(batch)
-            verdicts.append(
-                judge(Case(state, batch, f"batch {index + 1}", slopes=shapes not in seen))
-            )
+            case = Case(state, batch, f"batch {index + 1}", slopes=shapes not in seen)
+            verdicts.append(self._run_or_retry_on_host(judge, case))
             seen.append(shapes)
             if not verdicts[-1].accuracy.passed:
                 break
@@ -366,24 +373,25 @@ class AccuracyCheck:
         what rounding does.
         """
         with self._enter("reference"):
-            reasons = self._take_reference(case)
-        if self._bounds is None:
+            bounds, reasons = self._take_reference(case)
+        if bounds is None:
             reason = f"no reference, {'; '.join(reasons)}"
             return _name_case(CaseVerdict(Accuracy(None, None, reason)), case)
         with self._enter("checking"):
-            verdict = self._judge_step(case)
+            verdict = self._judge_step(case, bounds)
             if verdict.accuracy.passed is False:
-                self._try(self._look_closer, case)
-                verdict = self._judge_step(case)
+                closer = self._try(self._look_closer, case, bounds)
+                if not isinstance(closer, Missing):
+                    bounds = closer
+                verdict = self._judge_step(case, bounds)
         return _name_case(verdict, case)
 
-    def _take_reference(self, case: Case) -> list[str]:
-        """Take the reference and compare eager with it; give the reasons where there is none that
+    def _take_reference(self, case: Case) -> tuple[Bounds | None, list[str]]:
+        """Take the reference and set bounds by eager; give the reasons where there is none that
         eager is near.
         """
         reasons = []
         found = []
-        self._bounds = None
         for dtype in (torch.float64, torch.float32):  # the first that will do
             taken = self._try(self._compare_eager, case, dtype)
             if isinstance(taken, Missing):
@@ -394,8 +402,7 @@ class AccuracyCheck:
                 if not taken.far_off:
                     break
             torch.cuda.empty_cache()
-        self._bounds = min(found, key=attrgetter("far_off"), default=None)
-        return reasons
+        return min(found, key=attrgetter("far_off"), default=None), reasons
 
     def _compare_eager(self, case: Case, dtype: torch.dtype) -> Bounds:
         """Take the reference in a number format, and set bounds by eager's distance from it."""
@@ -403,7 +410,7 @@ class AccuracyCheck:
         keep = Keep(self._place, RELIABLE[tolerance])
         reference = self._run_reference(case, dtype, keep)
         named = dict(self._capture(self._judged.eager, case))
-        reference = rule.take_whole(reference, keep.copy(named.items()))
+        reference = rule.take_whole(reference, named, keep)
         first = rule.compare(named.items(), reference, self._stages)
         if self._repeated is None:
             kept = StepTensors(Keep(self._place).copy(named.items()))
@@ -415,7 +422,9 @@ class AccuracyCheck:
     ) -> StepTensors:
         judged, attributes = self._judged, self._states.attributes
         self._restore(case, seed_offset)
-        return run_reference(judged.built, attributes, case.batch, judged.trial, dtype, keep)
+        return run_reference(
+            judged.built, judged.capture, attributes, case.batch, judged.trial, dtype, keep
+        )
 
     def _restore(self, case: Case, seed_offset: int) -> None:
         judged = self._judged
@@ -427,18 +436,16 @@ class AccuracyCheck:
         """
         kept = self._keep_eager(case)
         same = rule.compare(kept.tensors.items(), kept, self._stages)
-        self._bounds = rule.set_bounds(kept, (same,), None, self._tolerance)
-        return self._judge_step(case)
+        return self._judge_step(case, rule.set_bounds(kept, (same,), None, self._tolerance))
 
     def _keep_eager(self, case: Case) -> StepTensors:
         return StepTensors(Keep(self._place).copy(self._capture(self._judged.eager, case)))
 
-    def _look_closer(self, case: Case) -> None:
+    def _look_closer(self, case: Case, bounds: Bounds) -> Bounds:
         """Set the bounds anew, by more eager steps."""
-        assert self._bounds is not None
-        judged, reference, tolerance = self._judged, self._bounds.reference, self._tolerance
+        judged, reference, tolerance = self._judged, bounds.reference, self._tolerance
         relative = rule.perturbation(judged.trial.precision, tolerance)
-        comparisons = [*self._bounds.comparisons]
+        comparisons = [*bounds.comparisons]
         for index in range(1, 1 + rule.PERTURBED_STEPS):
             step = self._capture(judged.eager, case, index, relative)
             compared = dict(rule.compare(step, reference, self._stages))
@@ -447,15 +454,14 @@ class AccuracyCheck:
                 wider = rule.compare(step, reference)
                 compared |= {name: sums for name, sums in wider.items() if sums.whole}
             comparisons.append(compared)
-        self._bounds = rule.set_bounds(reference, comparisons, None, tolerance)
+        return rule.set_bounds(reference, comparisons, None, tolerance)
 
-    def _judge_step(self, case: Case) -> CaseVerdict:
-        assert self._bounds is not None
-        named = self._run_or_retry_on_host(self._capture, self._judged.compiled, case)
+    def _judge_step(self, case: Case, bounds: Bounds) -> CaseVerdict:
+        named = self._capture(self._judged.compiled, case)
         self._require_same_texts(case)
-        verdict = try_reading(lambda: self._judge_tensors(named))
+        verdict = try_reading(lambda: self._judge_tensors(named, bounds))
         if isinstance(verdict, Missing):
-            kind = self._bounds.reference.kind
+            kind = bounds.reference.kind
             return CaseVerdict(Accuracy(kind, None, f"the comparison failed: {verdict.reason}"))
         return verdict
 
@@ -475,30 +481,37 @@ class AccuracyCheck:
                     f"{name} is {here} in the compiled step, and {there} in eager ({case.name})"
                 )
 
-    def _judge_tensors(self, named: Named) -> CaseVerdict:
-        with _refusing_other_tensors():
-            try:
-                return self._compare_with_reference(named)
-            except torch.OutOfMemoryError:
-                pass  # what it had in memory is free only after this clause
-            named = Keep().copy(named).items()
-            self._clear_device()
-            return self._compare_with_reference(named)
+    def _judge_tensors(self, named: Named, bounds: Bounds) -> CaseVerdict:
+        try:
+            return self._compare_with_reference(named, bounds)
+        except torch.OutOfMemoryError:
+            pass  # what it had in memory is free only after this clause
+        copies = Keep().copy(named)
+        torch.cuda.empty_cache()
+        return self._compare_with_reference(copies.items(), bounds)
 
-    def _compare_with_reference(self, named: Named) -> CaseVerdict:
-        bounds = self._bounds
-        assert bounds is not None
-        return rule.judge(rule.compare(named, bounds.reference, self._stages), bounds)
+    def _compare_with_reference(self, named: Named, bounds: Bounds) -> CaseVerdict:
+        with _refusing_other_tensors():
+            return rule.judge(rule.compare(named, bounds.reference, self._stages), bounds)
 
     def _try(self, work: Callable[..., T], *arguments: object) -> T | Missing:
-        """Do `work`, on the host where the device has too little memory; what goes wrong in it
-        becomes a reason.
+        """Do `work`; what goes wrong in it becomes a reason. Raises FullDeviceError where it can be
+        done again on the host.
         """
-        return try_reading(partial(self._run_or_retry_on_host, work, *arguments))
+
+        def run() -> T:
+            try:
+                return work(*arguments)
+            except Exception as error:
+                if self._place != HOST and is_out_of_memory(error):
+                    raise FullDeviceError from error
+                raise
+
+        return try_reading(run)
 
     def _run_or_retry_on_host(self, work: Callable[..., T], *arguments: object) -> T:
-        """Do `work`; if the device runs out of memory, move the check's tensors to the host and do
-        it again.
+        """Do `work`; if the device runs out of memory, do all of it again with the check's tensors
+        on the host.
         """
         if self._place != HOST:
             try:
@@ -506,17 +519,10 @@ class AccuracyCheck:
             except Exception as error:  # what it had in memory is free only after this clause
                 if not is_out_of_memory(error):
                     raise
-            self._clear_device()
+            self._place = HOST
+            self._states.place(HOST)
+            torch.cuda.empty_cache()
         return work(*arguments)
-
-    def _clear_device(self) -> None:
-        self._place = HOST
-        self._states.place(HOST)
-        if self._bounds is not None:
-            self._bounds = replace(self._bounds, reference=self._bounds.reference.move(HOST))
-        if self._seeds is not None:
-            self._seeds.direction.move(HOST)
-        torch.cuda.empty_cache()
 
     @property
     def _tolerance(self) -> str:
@@ -537,10 +543,8 @@ class AccuracyCheck:
             seed_generators(judged.measure.seed + seed_offset)
         changes = Changes(module, self._states.attributes, batch, judged.compiled_optimizer(arm))
         run, factor = partial(judged.bench.run_on, arm, batch), judged.gradient_factor()
-        named = capture_step(run, judged.capture, changes, module, judged.trial, factor)
+        named = [*capture_step(run, judged.capture, changes, module, judged.trial, factor)]
         self._texts[arm.name] = judged.capture.texts
-        if arm is judged.eager:
-            self._unseen.update(dict.fromkeys(judged.capture.unseen))
         return named
 
 

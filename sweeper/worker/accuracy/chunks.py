@@ -1,11 +1,11 @@
-"""Pairs of tensors laid end to end, so that sums over each of them take a few operations for all: a
-model has hundreds of small tensors, and launching a dozen kernels for each takes the host longer
-than they run.
+"""Tensors laid end to end, beside others of their shapes, so that sums over each take a few
+operations for all: a model has hundreds of small tensors, and launching a dozen kernels for each
+takes the host longer than they run.
 """
 
 import math
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -16,18 +16,18 @@ MAX_ROWS = {"cuda": 1 << 16, "cpu": 1 << 10}
 # of a tensor that shares its chunk; they are summed one after the other
 MAX_SHARED_ROWS = 1 << 12
 
-Pair = tuple[str, torch.Tensor, torch.Tensor]
+Beside = Mapping[str, Sequence[torch.Tensor]]  # by name, tensors of one shape
+_Piece = tuple[str, Sequence[torch.Tensor]]
 
 
 class Chunk(NamedTuple):
-    """A piece of a pair of tensors, or several small pairs end to end, where the first tensors lie.
-    Each begins a row, and zeros fill its last one.
+    """Pieces of tensors end to end, and in the same places those of the tensors beside them. They
+    lie where the first tensors do. Each piece begins a row, and zeros fill its last one.
     """
 
     names: list[str]  # of the tensor that each piece is of
     counts: torch.Tensor  # rows of each piece, int64 [pieces]
-    one: torch.Tensor  # float64 [rows, ROW]
-    other: torch.Tensor
+    tensors: list[torch.Tensor]  # float64 [rows, ROW] each
 
     def sum_pieces(self, values: torch.Tensor) -> torch.Tensor:
         """Sum values of rows over each piece, without waiting for the device: float64 [rows, ...]
@@ -39,17 +39,19 @@ class Chunk(NamedTuple):
 
     def repeat(self, values: Iterable[float]) -> torch.Tensor:
         """Lay values of the pieces beside their rows: float64 [rows, 1]."""
-        each = torch.tensor([*values], dtype=torch.float64).to(self.one.device, non_blocking=True)
-        return each.repeat_interleave(self.counts, output_size=len(self.one)).unsqueeze(1)
+        each = torch.tensor([*values], dtype=torch.float64).to(
+            self.counts.device, non_blocking=True
+        )
+        return each.repeat_interleave(self.counts, output_size=len(self.tensors[0])).unsqueeze(1)
 
 
-def sum_up(pairs: Iterable[Pair], find: Callable[[Chunk], torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Add what `find` gives for the pieces of each tensor: float64 [n] on the host, which waits for
+def sum_up(given: Beside, find: Callable[[Chunk], torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Add what `find` gives for the pieces of each name: float64 [n] on the host, which waits for
     all of them once.
     """
     names = []
     waiting: list[torch.Tensor] = []
-    for chunk in _pack(pairs):
+    for chunk in _pack(given):
         names += chunk.names
         found = find(chunk)
         waiting.append(found.to(waiting[0].device) if waiting else found)
@@ -60,26 +62,25 @@ def sum_up(pairs: Iterable[Pair], find: Callable[[Chunk], torch.Tensor]) -> dict
     return totals
 
 
-def _pack(pairs: Iterable[Pair]) -> Iterator[Chunk]:
-    """Lay pairs of tensors of equal shapes into chunks; a large one is in several, small ones of
-    the same devices share theirs.
+def _pack(given: Beside) -> Iterator[Chunk]:
+    """Lay tensors into chunks; a large one is in several, small ones of the same devices share
+    theirs.
     """
-    shared: dict[tuple[torch.device, torch.device], list[Pair]] = defaultdict(list)
-    rows: dict[tuple[torch.device, torch.device], int] = defaultdict(int)
-    for name, one, other in pairs:
-        assert one.shape == other.shape, name
-        devices, more = (one.device, other.device), _count_rows(one)
-        most = MAX_ROWS[one.device.type]
+    shared: defaultdict[tuple[torch.device, ...], list[_Piece]] = defaultdict(list)
+    rows = Counter[tuple[torch.device, ...]]()
+    for name, tensors in given.items():
+        assert len({tensor.shape for tensor in tensors}) == 1, name
+        devices, more = tuple(tensor.device for tensor in tensors), _count_rows(tensors[0])
+        most = MAX_ROWS[devices[0].type]
+        flat = [tensor.flatten() for tensor in tensors]
         if more > min(MAX_SHARED_ROWS, most):
-            size = most * ROW
-            parts = torch.split(one.flatten(), size), torch.split(other.flatten(), size)
-            for part, beside in zip(*parts, strict=True):
-                yield _join([(name, part, beside)])
+            for parts in zip(*(torch.split(tensor, most * ROW) for tensor in flat), strict=True):
+                yield _join([(name, parts)])
             continue
         if rows[devices] + more > most:
             yield _join(shared.pop(devices))
             rows[devices] = 0
-        shared[devices].append((name, one.flatten(), other.flatten()))
+        shared[devices].append((name, flat))
         rows[devices] += more
     for pieces in shared.values():
         yield _join(pieces)
@@ -89,11 +90,13 @@ def _count_rows(tensor: torch.Tensor) -> int:
     return math.ceil(tensor.numel() / ROW)
 
 
-def _join(pieces: list[Pair]) -> Chunk:
-    names, ones, others = zip(*pieces, strict=True)
-    device = ones[0].device
-    counts = torch.tensor([_count_rows(part) for part in ones]).to(device, non_blocking=True)
-    return Chunk([*names], counts, _lay_out(ones), _lay_out(others).to(device))
+def _join(pieces: Sequence[_Piece]) -> Chunk:
+    names, tensors = zip(*pieces, strict=True)
+    columns = [*zip(*tensors, strict=True)]
+    device = columns[0][0].device
+    counts = torch.tensor([_count_rows(part) for part in columns[0]])
+    laid_out = [_lay_out(parts).to(device) for parts in columns]
+    return Chunk([*names], counts.to(device, non_blocking=True), laid_out)
 
 
 def _lay_out(parts: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -20,17 +20,16 @@ LEAST_SHARE = 1e-12  # of all variation; the least that an arm counts as having
 
 
 @cache
-def list_splits(first: int, second: int) -> torch.Tensor:
-    """List the ways to deal steps out to two arms, the real one first: bool [splits, first +
-    second], true: first arm.
+def list_splits(steps: int) -> torch.Tensor:
+    """List the ways to deal steps out to two arms of so many, the real one first: bool [splits, 2 *
+    steps], true: first arm.
 
-    Of two splits that only swap equally large arms, one is listed.
+    Of two splits that only swap the arms, one is listed.
     """
-    mirrored = first == second
-    count = comb(first + second, first) // (2 if mirrored else 1)
-    assert 0 < count <= 100_000, f"{first} and {second} steps can be split in {count} ways"
-    chosen = torch.tensor(list(islice(combinations(range(first + second), first), count)))
-    return torch.zeros(count, first + second, dtype=torch.bool).scatter_(1, chosen, True)
+    count = comb(2 * steps, steps) // 2
+    assert 0 < count <= 100_000, f"two arms of {steps} steps can be split in {count} ways"
+    chosen = torch.tensor(list(islice(combinations(range(2 * steps), steps), count)))
+    return torch.zeros(count, 2 * steps, dtype=torch.bool).scatter_(1, chosen, True)
 
 
 def correlate(values: torch.Tensor, splits: torch.Tensor) -> torch.Tensor:

@@ -30,7 +30,6 @@ class Size(NamedTuple):
     elements: int
     least: float  # elements of m up to this one are negligible
     counted: int  # elements that are not
-    has_nan: bool = False
 
 
 class StepDistance(NamedTuple):
@@ -42,40 +41,38 @@ class StepDistance(NamedTuple):
 
 class Direction:
     """The mean of steps. Where it is infinite, as masked logits are, elements of all steps are left
-    out.
+    out; where it is NaN, no step is finite beside it.
     """
 
     def __init__(self, means: Mapping[str, torch.Tensor]) -> None:
         self._means = dict(means)
         self.sizes: dict[str, Size] = {}
-        self.gradients: dict[str, Size] = {}
-        pairs = [(name, mean, mean) for name, mean in means.items()]
-        measured = sum_up(pairs, _measure)
+        alone = {name: (mean,) for name, mean in means.items()}
+        squares = sum_up(alone, _sum_squares)
         leasts = {}
         for name, mean in means.items():
-            square = float(measured[name][0])
             # of the root mean square: whether smaller elements are zero is up to rounding
-            leasts[name] = 1e-3 * math.sqrt(square / max(1, mean.numel()))
-        counts = sum_up(pairs, lambda chunk: _count_large(chunk, leasts))
+            leasts[name] = 1e-3 * math.sqrt(float(squares[name]) / max(1, mean.numel()))
+        counts = sum_up(alone, lambda chunk: _count_large(chunk, leasts))
         for name, mean in means.items():
-            square, nan = measured[name].tolist()
-            size = Size(square, mean.numel(), leasts[name], int(counts[name]), nan > 0)
-            self.sizes[name] = size
-            if name.startswith(GRADIENT):
-                self.gradients[name] = size
+            square, counted = float(squares[name]), int(counts[name])
+            self.sizes[name] = Size(square, mean.numel(), leasts[name], counted)
+        self.gradients = {
+            name: size for name, size in self.sizes.items() if name.startswith(GRADIENT)
+        }
 
     def reduce(self, step: Named) -> dict[str, Reduced]:
         """Reduce a step.
 
         Raises DifferentTensorsError when it does not have the tensors of the direction.
         """
-        pairs = []
+        given = {}
         for name, tensor, mean in pair_up(step, self._means, "eager"):
             if name not in self.sizes:
                 raise DifferentTensorsError(f"{name}, where eager changes nothing")
-            pairs.append((name, tensor, mean))
+            given[name] = tensor, mean
         reduced = {}
-        for name, sums in sum_up(pairs, self._reduce).items():
+        for name, sums in sum_up(given, self._reduce).items():
             distance, zeros = sums[ROW:].tolist()
             finite = bool(sums.isfinite().all())
             reduced[name] = Reduced(sums[:ROW], distance, int(zeros), finite)
@@ -83,31 +80,37 @@ class Direction:
 
     def _reduce(self, chunk: Chunk) -> torch.Tensor:
         """The numbers of a `Reduced`, by pieces: float64 [pieces, ROW + 2]."""
-        x, m = chunk.one, chunk.other
-        zeros = self._count_zeros(chunk)
+        x, m = chunk.tensors
+        zeros = self._count_zeros(chunk, x, m)
         left_out = m.isinf()
         x, m = torch.where(left_out, 0.0, x), torch.where(left_out, 0.0, m)
         distances = chunk.sum_pieces(_square_rows(x - m))
         return torch.column_stack([chunk.sum_pieces(x * m), distances, zeros])
 
     def compare(self, step: Named, other: Mapping[str, torch.Tensor]) -> dict[str, StepDistance]:
-        """Compare two steps of one seed; elements that are not finite in both are left out."""
-        given = {name: tensor for name, tensor in step if name in other}
-        one = [(name, tensor, self._means[name]) for name, tensor in given.items()]
-        two = [(name, other[name], self._means[name]) for name in given]
-        squares = sum_up([(name, given[name], other[name]) for name in given], _sum_squares)
-        zeros = [sum_up(pairs, self._count_zeros) for pairs in (one, two)]
+        """Compare the tensors that two steps of one seed have in common; elements that are not
+        finite in both are left out.
+        """
+        given = {
+            name: (tensor, other[name], self._means[name]) for name, tensor in step if name in other
+        }
         changes = {}
-        for name in given:
-            counted = self.sizes[name].counted
-            first, second = (compute_log_odds(item[name], counted) for item in zeros)
-            changes[name] = StepDistance(float(squares[name]), float((first - second).abs()))
+        for name, sums in sum_up(given, self._compare).items():
+            first, second = compute_log_odds(sums[1:], self.sizes[name].counted)
+            changes[name] = StepDistance(float(sums[0]), float((first - second).abs()))
         return changes
 
-    def _count_zeros(self, chunk: Chunk) -> torch.Tensor:
+    def _compare(self, chunk: Chunk) -> torch.Tensor:
+        """The square of the difference, and the zeros of both steps: float64 [pieces, 3]."""
+        one, two, mean = chunk.tensors
+        squares = chunk.sum_pieces(_square_rows((one - two).nan_to_num(0.0, 0.0, 0.0)))
+        zeros = [self._count_zeros(chunk, values, mean) for values in (one, two)]
+        return torch.column_stack([squares, *zeros])
+
+    def _count_zeros(self, chunk: Chunk, values: torch.Tensor, mean: torch.Tensor) -> torch.Tensor:
         """Count the exact zeros of pieces where the direction is not negligible."""
         least = chunk.repeat(self.sizes[name].least for name in chunk.names)
-        found = (chunk.one == 0) & (chunk.other.abs() > least)
+        found = (values == 0) & (mean.abs() > least)
         return chunk.sum_pieces(found.sum(1, dtype=torch.float64))
 
     @property
@@ -135,10 +138,6 @@ class Direction:
                 target.add_((grad / factor - mean).nan_to_num(0.0, 0.0, 0.0), alpha=alpha)
         return True
 
-    def move(self, place: torch.device) -> None:
-        """Hold the means at another place from now on."""
-        self._means = {name: mean.to(place) for name, mean in self._means.items()}
-
 
 def join(parts: Iterable[Reduced]) -> Reduced:
     """Several tensors as one; exact zeros are left to the single ones."""
@@ -151,21 +150,14 @@ def compute_log_odds(zeros: torch.Tensor, elements: int) -> torch.Tensor:
     return ((zeros + 0.5) / (elements - zeros + 0.5)).log()
 
 
-def _measure(chunk: Chunk) -> torch.Tensor:
-    """Squares, and how many elements are NaN: float64 [pieces, 2]."""
-    squares = _square_rows(chunk.one.nan_to_num(0.0, 0.0, 0.0))
-    unknown = chunk.one.isnan().sum(1, dtype=torch.float64)
-    return chunk.sum_pieces(torch.stack([squares, unknown], dim=1))
+def _sum_squares(chunk: Chunk) -> torch.Tensor:
+    """Squares of the elements that are finite."""
+    return chunk.sum_pieces(_square_rows(chunk.tensors[0].nan_to_num(0.0, 0.0, 0.0)))
 
 
 def _count_large(chunk: Chunk, leasts: Mapping[str, float]) -> torch.Tensor:
     least = chunk.repeat(leasts[name] for name in chunk.names)
-    return chunk.sum_pieces((chunk.one.abs() > least).sum(1, dtype=torch.float64))
-
-
-def _sum_squares(chunk: Chunk) -> torch.Tensor:
-    """Squares of the differences that are finite."""
-    return chunk.sum_pieces(_square_rows((chunk.one - chunk.other).nan_to_num(0.0, 0.0, 0.0)))
+    return chunk.sum_pieces((chunk.tensors[0].abs() > least).sum(1, dtype=torch.float64))
 
 
 def _square_rows(values: torch.Tensor) -> torch.Tensor:

@@ -46,6 +46,7 @@ from sweeper.worker.measurement.capture import (
     GRADIENT,
     LOSS,
     OUTPUT,
+    Keep,
     Named,
     StepTensors,
     is_whole,
@@ -160,20 +161,19 @@ def compare(step: Named, reference: StepTensors, stages: Mapping[str, str] = {})
     give the same tensors.
     """
     comparison = {}
-    numbers = []
+    numbers = {}
     given = dict(step)
     for name, tensor, other in pair_up(given.items(), reference.tensors, "the reference"):
         if is_whole(other):
             comparison[name] = _compare_whole(tensor, other, given, reference.tensors)
         else:
             comparison[name] = Sums()
-            numbers.append((name, tensor, other))
-    found = sum_up(numbers, _compare_chunk)
-    for name, tensor, _ in numbers:
-        differences, squares, steps, products, infinite, unlike = found[name].tolist()
+            numbers[name] = tensor, other
+    for name, found in sum_up(numbers, _compare_chunk).items():
+        differences, squares, steps, products, infinite, unlike = found.tolist()
         if unlike:
             differences = math.inf
-        elements = tensor.numel() - int(infinite)
+        elements = numbers[name][0].numel() - int(infinite)
         comparison[name] = Sums(differences, squares, steps, products, elements, int(infinite))
     by_stage: dict[str, list[Sums]] = defaultdict(list)
     for name, sums in comparison.items():
@@ -187,10 +187,14 @@ def compare(step: Named, reference: StepTensors, stages: Mapping[str, str] = {})
     return comparison
 
 
-def take_whole(reference: StepTensors, eager: Mapping[str, torch.Tensor]) -> StepTensors:
-    """The reference with eager's whole numbers: they may follow from the number format."""
+def take_whole(
+    reference: StepTensors, eager: Mapping[str, torch.Tensor], keep: Keep
+) -> StepTensors:
+    """The reference with copies of eager's whole numbers: they may follow from the number
+    format.
+    """
     tensors = {name: item for name, item in reference.tensors.items() if not is_whole(item)}
-    tensors |= {name: item for name, item in eager.items() if is_whole(item)}
+    tensors |= keep.copy((name, item) for name, item in eager.items() if is_whole(item))
     return replace(reference, tensors=tensors)
 
 
@@ -272,7 +276,7 @@ def _find_ties(
 
 def _compare_chunk(chunk: Chunk) -> torch.Tensor:
     """What `Sums` are made of, for each piece: float64 [pieces, 6]."""
-    step, reference = chunk.one, chunk.other
+    step, reference = chunk.tensors
     finite = reference.abs() < HUGE
     # An infinity that is meant, of a mask, is in both; NaN equals nothing.
     alike = finite | ((reference.sign() == step.sign()) & (step.abs() >= HUGE))
@@ -377,8 +381,7 @@ def set_bounds(
                     del bounds[name]
                 if eager.passes_zeros(name):
                     least_sizes[name] = sums.step_size / MAX_TIMES
-        span = eager.span_projections(name)
-        if span is not None:
+        if span := eager.span_projections(name):
             spans[name] = span
     moved = any(
         not sums.error <= eager.find_floor(name)

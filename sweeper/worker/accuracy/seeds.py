@@ -138,8 +138,7 @@ class SeedTest:
         """Take an eager step with the seed of the last one, and with perturbed parameters and
         inputs.
         """
-        floats = [(name, tensor) for name, tensor in step if not is_whole(tensor)]
-        self._changes = self.direction.compare(floats, self._last)
+        self._changes = self.direction.compare(step, self._last)
         self._last = {}
 
     def add(self, kind: str, step: Named) -> None:
@@ -203,29 +202,31 @@ class SeedTest:
         judged = {}
         infinite = []
         for name, size in self.direction.sizes.items():
-            if size.has_nan or not _are_finite(eager, name):
-                infinite.append(name)
-            else:
+            if _are_finite(eager, name):
                 judged[name] = size
+            else:
+                infinite.append(name)
         if names := sorted(name for name in infinite if not name.startswith(GRADIENT)):
             return SeedVerdict(None, f"eager gives NaN or infinity in {', '.join(names)}")
         for name in judged:
             if not _are_finite(compiled, name):
-                worst = Test(name, "not finite", torch.empty(0), 0.0, math.inf, math.inf)
-                return SeedVerdict(False, worst=worst, p=0.0)
+                return _fail(name, "not finite", math.inf)
         for name, wrong in self._wrong.items():
             if wrong.any():
-                share = float(wrong.double().mean())
-                worst = Test(name, WHOLE, torch.empty(0), 0.0, share, math.inf)
-                return SeedVerdict(False, worst=worst, p=0.0)
+                return _fail(name, WHOLE, float(wrong.double().mean()))
         samples = _relate(judged, self._changes, [*eager, *compiled])
-        references = {}
-        if reliable := self.steps["reliable"]:
-            references = _relate(judged, self._changes, reliable)
+        reliable = self.steps["reliable"]
+        references = _relate(judged, self._changes, reliable) if reliable else {}
         slopes = torch.tensor(self._slopes, dtype=torch.float64)
         if len(slopes) == 2 * STEPS and not infinite and bool(slopes.isfinite().all()):
             samples[ALL_GRADIENTS].values["slope"] = slopes
         return _decide(samples, references, self._precision, len(infinite))
+
+
+def _fail(name: str, statistic: str, compiled: float) -> SeedVerdict:
+    """The verdict on a fault that no seed gives eager."""
+    worst = Test(name, statistic, torch.empty(0), 0.0, compiled, math.inf)
+    return SeedVerdict(False, worst=worst, p=0.0)
 
 
 StepSums = Sequence[Mapping[str, Reduced]]
@@ -304,7 +305,7 @@ def _decide(
             unjudged += MAX_TIMES * sample.change >= 1
     means = [test for test in tests if test.statistic != "spread"]
     spreads = [test for test in tests if test.statistic == "spread"]
-    splits = list_splits(STEPS, STEPS)
+    splits = list_splits(STEPS)
     no_values = torch.zeros(2 * STEPS, 0, dtype=torch.float64)
     values = torch.column_stack([no_values, *(test.values for test in means)])
     correlations = correlate(values, splits)

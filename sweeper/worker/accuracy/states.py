@@ -29,8 +29,8 @@ class _Held(NamedTuple):
 
     name: str  # in its module
     tensor: torch.Tensor
-    values: dict[str, torch.Tensor]  # by state, on the host
-    near: dict[str, torch.Tensor]  # the same ones where restoring takes no time
+    built: torch.Tensor  # on the host
+    near: dict[str, torch.Tensor]  # by state, where restoring takes no time
 
     def move(self, share: float, generator: torch.Generator) -> torch.Tensor:
         """The values as built, moved by `share` of the way to where they do something; most stay.
@@ -38,7 +38,7 @@ class _Held(NamedTuple):
         Factors go to N(1, 0.1), matrices to N(0, 0.02), as transformers are initialised; biases
         move by N(0, 0.02), running means by N(0, 0.1), and running variances by 10 %.
         """
-        value = self.values[BUILT]
+        value = self.built
 
         def draw() -> torch.Tensor:
             return torch.randn(value.shape, generator=generator).to(value.dtype)
@@ -86,8 +86,7 @@ class States:
         if is_expanded(tensor):
             return
         value = tensor.detach().to("cpu", copy=True)
-        values = {BUILT: value, MOVED: value}
-        self._held[id(tensor)] = _Held(name, tensor, values, dict(values))
+        self._held[id(tensor)] = _Held(name, tensor, value, {BUILT: value, MOVED: value})
         if isinstance(tensor, torch.nn.Parameter) and is_small_constant(value):
             self.is_dead = True
 
@@ -105,20 +104,19 @@ class States:
         """Make the second state, by a share of the way; the same each time."""
         generator = torch.Generator().manual_seed(self._seed)
         for held in self._held.values():
-            held.values[MOVED] = held.move(share, generator)
-        self.place(self._place)
+            held.near[MOVED] = held.near[BUILT]  # the memory of the last moved one is free first
+            moved = held.move(share, generator)
+            if moved is not held.built:
+                held.near[MOVED] = moved.to(self._place)
 
     def place(self, device: torch.device) -> None:
         """Have the values on a device as well, from which restoring takes no time; on the CPU: on
         the host alone.
         """
-        for held in self._held.values():  # the memory of the last moved ones is free first
-            held.near[MOVED] = held.values[MOVED]
         for held in self._held.values():
-            built, moved = held.values[BUILT], held.values[MOVED]
-            if held.near[BUILT].device.type != device.type:
-                held.near[BUILT] = built.to(device)
-            held.near[MOVED] = held.near[BUILT] if moved is built else moved.to(device)
+            stays = held.near[MOVED] is held.near[BUILT]
+            held.near[BUILT] = held.built.to(device)
+            held.near[MOVED] = held.near[BUILT] if stays else held.near[MOVED].to(device)
         self._place = device
 
     def restore(

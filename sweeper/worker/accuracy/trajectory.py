@@ -106,14 +106,13 @@ class Differences:
             relative = relative.nan_to_num(nan=torch.inf, posinf=torch.inf)
             products = zip(differences, reference, strict=True)
             along = torch.stack([torch.dot(a.flatten(), b.flatten()) for a, b in products])
-            gains = (along / sizes.square()).nan_to_num(0.0, 0.0, 0.0)
             kept.relative.append(torch.where(usable, relative, torch.nan))
-            kept.gains.append(torch.where(usable, gains, torch.nan))
+            # 0 where eager is not finite
+            kept.gains.append((along / sizes.square()).nan_to_num(0.0, 0.0, 0.0))
             if not kept.totals:
                 kept.totals.extend(torch.zeros_like(differences[place]) for place in lasting)
             for total, place in zip(kept.totals, lasting, strict=True):
-                share = (differences[place] / sizes[place]).nan_to_num(0.0, 0.0, 0.0)
-                total += torch.where(usable[place], share, 0.0)
+                total += (differences[place] / sizes[place]).nan_to_num(0.0, 0.0, 0.0)
         self.num_samples += 1
 
     def _find_lasting(self) -> list[int]:
@@ -197,11 +196,10 @@ class Differences:
         usable = ~torch.isnan(relative)
         counts = usable.sum(0)
         divisors = counts.clamp_min(1)
-        squares = torch.where(usable, relative, 0.0).square().sum(0)
+        squares = relative.square().nansum(0)
         drift = torch.zeros(len(self._names), dtype=torch.float64)
         if lasting := self._find_lasting():
             drift[lasting] = torch.stack(torch._foreach_norm(pair.totals)).double().cpu()
-        gains = torch.where(usable, gains, 0.0)
         gain, spread = gains.sum(0).abs(), gains.square().sum(0).sqrt()
         return _Figures(
             counts,

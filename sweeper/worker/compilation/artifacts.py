@@ -17,6 +17,8 @@ from typing import Any
 
 from torch._dynamo.utils import compilation_time_metrics, counters
 
+from .heard_logs import HeardLogs
+
 # Keys of torch._dynamo.utils.compilation_time_metrics, seconds of each call. Dynamo's frames hold
 # the backend's time, AOTAutograd's that of Inductor, Inductor's the autotuning of templates; that
 # of kernels comes at their first launch.
@@ -37,34 +39,8 @@ CACHE_LOGS = ("torch._inductor.codecache", "torch._functorch._aot_autograd.autog
 REASON_LENGTH = 300
 
 
-class BypassLog(logging.Filter):
-    """Collects why a cache cannot hold a graph, which torch tells its log alone; the log shows as
-    much as before.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.reasons = Counter[str]()
-        self._shown: dict[str, int] = {}  # the level from which a log shows its messages
-
-    def begin(self) -> None:
-        """Collect from now on."""
-        self.reasons.clear()
-        for name in CACHE_LOGS:
-            log = logging.getLogger(name)
-            shown = self._shown.setdefault(name, log.getEffectiveLevel())
-            log.setLevel(min(shown, logging.INFO))
-            log.addFilter(self)
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        text = " ".join(record.getMessage().split())
-        if text.startswith("Bypassing "):
-            # an address is another one in each process
-            self.reasons[re.sub(" at 0x[0-9a-f]+", "", text)[:REASON_LENGTH]] += 1
-        return record.levelno >= self._shown[record.name]
-
-
-bypass_log = BypassLog()  # one, as torch's logs and counters are global
+# why a cache cannot hold a graph; one, as torch's logs and counters are global
+bypass_log = HeardLogs(CACHE_LOGS, logging.INFO, ("Bypassing ",))
 
 
 def read_fingerprints() -> dict[str, Any]:
@@ -74,10 +50,15 @@ def read_fingerprints() -> dict[str, Any]:
         counts = {key: int(counters[group][f"{prefix}_{end}"]) for key, end in OUTCOMES.items()}
         found[name] = counts if any(counts.values()) else {}
     return found | {
-        "cache_bypasses": dict(bypass_log.reasons),
+        "cache_bypasses": dict(Counter(map(_shorten, bypass_log.texts))),
         "code_fingerprint": code_fingerprint(),
         "autotuning_fingerprint": autotuning_fingerprint(),
     }
+
+
+def _shorten(reason: str) -> str:
+    # an address is another one in each process
+    return re.sub(" at 0x[0-9a-f]+", "", " ".join(reason.split()))[:REASON_LENGTH]
 
 
 def read_parts_s() -> dict[str, float]:

@@ -20,6 +20,8 @@ from sweeper.core.backends import GONE, NEEDS, WITHOUT_DYNAMO
 from sweeper.core.errors import nearest
 from sweeper.worker.failures import UnavailableError, describe_error
 
+from .heard_logs import HeardLogs
+
 OPTIONS = {  # with which a backend is called
     # Without AOTAutograd, OpenVINO leaves symbols in Dynamo's shapes, and torch 2.13 fails to make
     # guards of them.
@@ -30,6 +32,12 @@ OPTIONS = {  # with which a backend is called
     "torch_tensorrt": {"pass_through_build_failures": True},
 }
 OPENVINO_LOG = "openvino.frontend.pytorch.torchdynamo"
+# the parts of a model that OpenVINO could not run; it goes on without itself
+fallback_log = HeardLogs(
+    (f"{OPENVINO_LOG}.backend", f"{OPENVINO_LOG}.execute"),
+    logging.DEBUG,
+    ("OpenVINO execution failed", "Failed in OpenVINO execution"),
+)
 MODE_SINCE = {"lite": "2.10"}  # https://github.com/pytorch/pytorch/pull/167115
 
 
@@ -101,31 +109,3 @@ def find_compiler(name: str) -> Callable[..., Any]:
 def _copy_plain(graph: torch.fx.GraphModule) -> torch.fx.GraphModule:
     """A copy that makes its code at once: TorchScript refuses the lazy graphs that Dynamo makes."""
     return torch.fx.GraphModule(graph, graph.graph)
-
-
-class FallbackLog(logging.Handler):
-    """Collects what OpenVINO, which goes on without itself, tells its log alone: the parts of a
-    model that it could not run.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(logging.DEBUG)
-        self.reasons: list[str] = []
-        for name in ("backend", "execute"):
-            log = logging.getLogger(f"{OPENVINO_LOG}.{name}")
-            log.setLevel(logging.DEBUG)
-            log.propagate = False
-            log.addHandler(self)
-
-    def explain(self) -> str | None:
-        """What the backend says of the first part that it could not run, or None."""
-        if not self.reasons:
-            return None
-        return f"the backend goes on without itself: {self.reasons[0]}"
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.levelno >= logging.WARNING and logging.lastResort is not None:
-            logging.lastResort.handle(record)  # where it would have gone without this collector
-        text = record.getMessage()
-        if text.startswith(("OpenVINO execution failed", "Failed in OpenVINO execution")):
-            self.reasons.append(text.splitlines()[0])

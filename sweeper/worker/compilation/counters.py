@@ -20,7 +20,7 @@ from sweeper.core.record import NO_REASON, Diagnostics, GraphBreak
 from sweeper.core.serialization import Json
 
 from .artifacts import REASON_LENGTH, bypass_log, code_fingerprint, count_kernels
-from .backends import FallbackLog, find_compiler
+from .backends import fallback_log, find_compiler
 from .wrapped_backend import WrappedBackend
 
 # files that stand in for Python: a break in them is one of who calls them
@@ -49,7 +49,6 @@ class CompileCounters:
         self._inductor = False
         self._code_before: str | None = None
         self._kernels_before = 0
-        self._fallback_log: FallbackLog | None = None
         self.scope = "model"  # `compile.scope` of what is compiled
         # False: Dynamo is not asked, what runs is what the module was converted to
         self.expects_graphs = True
@@ -63,6 +62,7 @@ class CompileCounters:
             torch._dynamo.reset()
         counters.clear()
         bypass_log.begin()
+        fallback_log.begin()
         graph_break_reasons.clear()
         compilation_time_metrics.clear()
         callback_handler.register_start_callback(self._start_compilation)
@@ -92,8 +92,6 @@ class CompileCounters:
         if self._inductor or name in CONTROLS:
             return name
         if self._backend is None:
-            if name == "openvino":
-                self._fallback_log = FallbackLog()
             self._backend = WrappedBackend(find_compiler(name))
         return self._backend
 
@@ -121,8 +119,9 @@ class CompileCounters:
         backend = self._backend
         if backend and backend.called and backend.called <= backend.ran_as_given:
             return "the backend runs every graph as it was given: everything ran eager"
-        if self._fallback_log and (reason := self._fallback_log.explain()):
-            return reason
+        if fallback_log.texts:
+            first = fallback_log.texts[0].splitlines()[0]
+            return f"the backend goes on without itself: {first}"
         if self._inductor and code_fingerprint() == self._code_before:
             return "Inductor was given graphs and left no code: everything ran eager"
         if any("limit exceeded" in reason for reason in counters["unimplemented"]):

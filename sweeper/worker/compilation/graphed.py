@@ -14,8 +14,6 @@ import torch
 
 from .flat_module import FlatModule, Structure
 
-RecordGraph = Callable[["OutputsOf", tuple[torch.Tensor, ...]], Callable[..., Any]]
-
 
 class GraphedModule:
     """A module that is recorded at its first call, in training at the second one.
@@ -25,8 +23,8 @@ class GraphedModule:
     graph would add zeros to the gradient of the logits.
     """
 
-    def __init__(self, module: torch.nn.Module, record: RecordGraph | None = None) -> None:
-        self._module, self._record = module, record or record_graphs
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
         self._used: set[int] | None = None  # outputs that got a gradient
         self._run: Callable[..., Any] | None = None
 
@@ -40,7 +38,7 @@ class GraphedModule:
         for tensor in flat.inputs.tensors:
             # the graph's own, into which each call copies
             inputs.append(tensor.detach().clone().requires_grad_(tensor.requires_grad))
-        graphed = self._record(flat, tuple(inputs))
+        graphed = record_graphs(flat, tuple(inputs))
 
         def run(*args: Any, **kwargs: Any) -> Any:
             given = iter(graphed(*Structure((args, kwargs)).tensors))

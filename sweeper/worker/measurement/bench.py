@@ -36,17 +36,17 @@ from sweeper.worker.models.batches import Batch, find_tensors
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
 MIN_BLOCK_S = {"cuda": 0.2, "cpu": 0.1}
-MIN_BLOCK_STEPS = {"cuda": 2, "cpu": 2}
+MIN_BLOCK_STEPS = 2
 STEPS_BEFORE_BLOCK = 2
 MIN_BLOCK_FRACTION = 0.8  # of the minimum length: a block shorter than this is made longer
 MAX_STEP_TIME_DIFFERENCE = 0.05  # the step times at K and at 2K agree when they differ by less
-MAX_DOUBLINGS = 1
 # blocks this long are not doubled: the milliseconds at their start and end are negligible
 MAX_DOUBLED_BLOCK_S = 1.0
 # warm-up ends when the last three readings lie within this range
 MAX_WARM_UP_SPREAD = {"cuda": 0.03, "cpu": 0.10}
 MIN_READING_S = 0.05  # minimum length of a reading during warm-up
-FIRST_STEPS = (5, 15)  # minimum and maximum number of compiled steps that are timed one by one
+# minimum and maximum number of compiled steps of each size that are timed one by one
+FIRST_STEPS = (5, 15)
 MAX_FIRST_STEPS_SPREAD = 0.10  # the first steps are over when three in a row lie within this range
 # of what the timed steps of both arms give, as a share of it; the check judges what is less
 MAX_SIZE_DIFFERENCE = 0.5
@@ -102,8 +102,6 @@ class Bench(ABC):
     batches in a row differ in their shapes.
     """
 
-    cycle = 1  # steps that take turns from the first one on
-
     def __init__(
         self, device: torch.device, clock: Clock = perf_counter, num_sizes: int = 1
     ) -> None:
@@ -124,25 +122,22 @@ class Bench(ABC):
     def first_steps_s(
         self, arm: Arm, note: Callable[[list[float]], None] = lambda _: None
     ) -> Steps[list[float]]:
-        """Time the first steps one by one until they are steady, each size once at least; the arm
-        compiles during them.
+        """Time the first steps one by one until they are steady; the arm compiles during them.
 
-        The time of `cycle` steps together has to become steady. `note` hears the times so far after
-        each step.
+        The time of one step of each size together has to become steady. `note` hears the times so
+        far after each step.
         """
         self.rewind()
-        cycle = self.cycle
-        least = max(FIRST_STEPS[0] * cycle, self.num_sizes)
-        most = max(FIRST_STEPS[1] * cycle, 2 * self.num_sizes)
+        least, most = FIRST_STEPS
         times: list[float] = []
         cycles: list[float] = []
-        while len(times) < most and (
-            len(times) < least or spread(cycles[-3:]) > MAX_FIRST_STEPS_SPREAD
+        while len(cycles) < most and (
+            len(cycles) < least or spread(cycles[-3:]) > MAX_FIRST_STEPS_SPREAD
         ):
-            for _ in range(cycle):
+            for _ in range(self.num_sizes):
                 times.append((yield from self.block_s(arm, 1)))
                 note(times)
-            cycles.append(sum(times[-cycle:]))
+            cycles.append(sum(times[-self.num_sizes :]))
         return times
 
     def rewind(self) -> None:  # noqa: B027  # a script's loader goes on
@@ -163,7 +158,7 @@ class Bench(ABC):
         reading = math.ceil(MIN_READING_S / step_s)
         readings = 3 if reading == 1 else 2 + 3 * reading
         block_s = measure.block_s or MIN_BLOCK_S[self.device.type]
-        least = measure.block_steps or MIN_BLOCK_STEPS[self.device.type]
+        least = measure.block_steps or MIN_BLOCK_STEPS
         block = STEPS_BEFORE_BLOCK + max(least, math.ceil(block_s / step_s))
         return FIRST_STEPS[0] + 2 * (STEPS_BEFORE_BLOCK + readings) + 6 * block
 
@@ -212,39 +207,27 @@ class Bench(ABC):
                 return median(last), flat
 
     def steps_per_block(self, faster: Arm, step_s: float, measure: Measure) -> Steps[int]:
-        """K: long enough for the faster arm, then doubled until the step time no longer depends on
-        it.
+        """K: long enough for the faster arm, then doubled where the step time depends on it.
 
         A machine that was busy when `step_s` was taken would make blocks too short, so a block is
         tried.
         """
         least_s = measure.block_s or MIN_BLOCK_S[self.device.type]
-        steps = self.round_up(
-            max(measure.block_steps or MIN_BLOCK_STEPS[self.device.type], least_s / step_s)
-        )
-        on_cpu = self.device.type == "cpu"  # on a CPU, other processes may delay any single block
-        tries = 2 if on_cpu else 1
-        while (
-            block_s := (yield from self._shortest_s(faster, steps, tries))
-        ) < MIN_BLOCK_FRACTION * least_s:
+        steps = self.round_up(max(measure.block_steps or MIN_BLOCK_STEPS, least_s / step_s))
+        on_cpu = self.device.type == "cpu"
+        while True:
+            block_s = yield from self.block_s(faster, steps)
+            if on_cpu:  # other processes may delay any single block
+                block_s = min(block_s, (yield from self.block_s(faster, steps)))
+            if block_s >= MIN_BLOCK_FRACTION * least_s:
+                break
             steps = self.round_up(steps * least_s / block_s)
-        if on_cpu:
-            return steps  # nothing is queued on a CPU, so K changes nothing
-        for _ in range(MAX_DOUBLINGS):
-            if block_s >= MAX_DOUBLED_BLOCK_S:
-                break
-            twice_s = yield from self.block_s(faster, 2 * steps)
-            if abs(2 * block_s / twice_s - 1) <= MAX_STEP_TIME_DIFFERENCE:
-                break
-            steps, block_s = 2 * steps, twice_s
-        return steps
-
-    def _shortest_s(self, arm: Arm, steps: int, blocks: int) -> Steps[float]:
-        """Wall seconds of the shortest of some blocks."""
-        times = []
-        for _ in range(blocks):
-            times.append((yield from self.block_s(arm, steps)))
-        return min(times)
+        # nothing is queued on a CPU, so K changes nothing
+        if on_cpu or block_s >= MAX_DOUBLED_BLOCK_S:
+            return steps
+        twice_s = yield from self.block_s(faster, 2 * steps)
+        agree = abs(2 * block_s / twice_s - 1) <= MAX_STEP_TIME_DIFFERENCE
+        return steps if agree else 2 * steps
 
 
 class ModelBench(Bench):
@@ -258,7 +241,7 @@ class ModelBench(Bench):
         num_sizes: int = 1,
     ) -> None:
         super().__init__(device, clock, num_sizes)
-        self._all_batches, self.cycle = batches, num_sizes
+        self._all_batches = batches
         self.num_steps = 0  # of both arms, in `run` and `steps_s`
         self._result: object = None  # of the last step, until another one runs
         self.rewind()

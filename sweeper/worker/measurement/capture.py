@@ -6,7 +6,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 
@@ -24,11 +25,29 @@ from sweeper.worker.models.batches import (
 
 from .attributes import Attributes
 from .leaves import Leaves, read_leaves
-from .step import grad_mode, make_optimizer
+from .step import make_optimizer, make_step
 
 HOST = torch.device("cpu")
 LOSS, OUTPUT, GRADIENT, CHANGE = "loss", "output", "gradient of ", "change of "
 Named = Iterable[tuple[str, torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Keep:
+    """Where copies of tensors are kept, and in which number format; None is their own."""
+
+    place: torch.device | None = HOST
+    dtype: torch.dtype | None = None
+
+    def copy(self, named: Named) -> dict[str, torch.Tensor]:
+        """Copy tensors, converted where they are: on the way to the host a longer format takes
+        longer.
+        """
+        copies = {}
+        for name, tensor in named:
+            converted = tensor.to(tensor.dtype if is_whole(tensor) else self.dtype)
+            copies[name] = converted.to(self.place, copy=converted is tensor)
+        return copies
 
 
 class OutputCapture:
@@ -42,18 +61,18 @@ class OutputCapture:
 
     def __init__(self) -> None:
         self.changes: Changes | None = None
+        self.keep = Keep(None)  # of the output
         self.output: list[tuple[str, torch.Tensor]] = []
-        # of the last step that was seen
-        self.texts: dict[str, str] = {}
-        self.unseen: list[str] = []
+        self.texts: dict[str, str] = {}  # of the last step that was seen
+        self.unseen: dict[str, None] = {}  # parts of outputs that nobody looked into
 
     def wrap(self, loss: Loss) -> Loss:
         """The same loss, of which the wrapper stays eager where `loss` is compiled."""
 
         def keep_and_call(output: object, batch: Batch) -> torch.Tensor:
             if self.changes is not None:
-                self.output = [(name, tensor.clone()) for name, tensor in self.read(output)]
-                self.output += self.changes.name_parameters()
+                copies = self.keep.copy(self.read(output))
+                self.output = [*copies.items(), *self.changes.name_parameters()]
             return loss(output, batch)
 
         return keep_and_call
@@ -61,7 +80,8 @@ class OutputCapture:
     def read(self, output: object) -> Named:
         """Name the tensors of an output, and note its other leaves."""
         leaves = read_leaves(OUTPUT, output)
-        self.texts, self.unseen = leaves.texts, leaves.unseen
+        self.texts = leaves.texts
+        self.unseen |= dict.fromkeys(leaves.unseen)
         return _detach(leaves)
 
 
@@ -78,29 +98,6 @@ class StepTensors:
     kind: str = "as timed"  # or the number format of a reference, float64 or float32
     # root mean squares of what is changed, before the step
     sizes: Mapping[str, float] = field(default_factory=dict)
-
-    def move(self, place: torch.device) -> StepTensors:
-        return replace(
-            self, tensors={name: tensor.to(place) for name, tensor in self.tensors.items()}
-        )
-
-
-@dataclass(frozen=True)
-class Keep:
-    """Where copies of tensors are kept, and in which number format; None is their own."""
-
-    place: torch.device = HOST
-    dtype: torch.dtype | None = None
-
-    def copy(self, named: Named) -> dict[str, torch.Tensor]:
-        """Copy tensors, converted where they are: on the way to the host a longer format takes
-        longer.
-        """
-        copies = {}
-        for name, tensor in named:
-            converted = tensor.to(tensor.dtype if is_whole(tensor) else self.dtype)
-            copies[name] = converted.to(self.place, copy=converted is tensor)
-        return copies
 
 
 class Changes:
@@ -226,6 +223,7 @@ def _is_change(change: torch.Tensor, before: torch.Tensor | None) -> bool:
 
 def run_reference(
     built: Built,
+    capture: OutputCapture,
     attributes: Attributes,
     batch: Batch,
     trial: Trial,
@@ -235,33 +233,23 @@ def run_reference(
     """Run the step in a number format, with nothing lower allowed in it; the module is as it was
     afterwards.
 
-    The copies may be in a shorter format, where the comparison needs no more. Raises whatever the
-    model raises.
+    `capture` has wrapped the loss. The copies may be in a shorter format, where the comparison
+    needs no more. Raises whatever the model raises.
     """
-    module, trains, compiled = built.module, trial.workload == "train", trial.compile
-    with cast_in_place(module, dtype, [tensor for _, tensor in attributes.name_tensors()]):
+    module = built.module
+    others = [tensor for _, tensor in attributes.name_tensors()]
+    with (
+        cast_in_place(module, dtype, others),
+        _highest_precision(),
+        torch.compiler.set_stance("force_eager"),
+    ):
         batch = copy_batch(map_tensors(batch, lambda tensor: cast_tensor(tensor, dtype)))
-        optimizer = (
-            make_optimizer(trial, module, False) if trains and compiled.has_optimizer else None
-        )
+        optimizer = None
+        if trial.workload == "train" and trial.compile.has_optimizer:
+            optimizer = make_optimizer(trial, module, False)
         changes = Changes(module, attributes, batch, optimizer)
-        with _highest_precision(), torch.compiler.set_stance("force_eager"), grad_mode(trial):
-            built.set_back()
-            output = module(*batch.args, **batch.kwargs)
-            copies = keep.copy(changes.name_parameters())
-            loss = built.loss(output, batch) if trains else None
-            if loss is not None:
-                copies |= keep.copy([(LOSS, loss.detach())])
-            # else the output cannot be seen in the compiled step
-            if not trains or compiled.scope != "step":
-                copies |= keep.copy(_detach(read_leaves(OUTPUT, output)))
-            del output
-            if loss is not None:
-                loss.backward()  # type: ignore[no-untyped-call]
-                copies |= keep.copy(name_gradients(module))
-            if optimizer is not None:
-                optimizer.step()
-        copies |= keep.copy(changes.name())
+        run = partial(make_step(trial, built, module, optimizer), batch)
+        copies = keep.copy(capture_step(run, capture, changes, module, trial, keep=keep))
     return StepTensors(copies, str(dtype).removeprefix("torch."), changes.sizes(copies))
 
 
@@ -310,26 +298,29 @@ def capture_step(
     module: torch.nn.Module,
     trial: Trial,
     factor: float = 1.0,
-) -> Named:
-    """Run one step and name what it gives and changes, which stays on the device; gradients are
-    divided by `factor`.
+    keep: Keep = Keep(None),
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Run one step and name what it gives and changes, which stays on the device but for what
+    `keep` says of the output of a training step. Gradients are divided by `factor`.
     """
-    capture.changes, capture.texts, capture.unseen = changes, {}, []
+    capture.changes, capture.keep, capture.texts = changes, keep, {}
     try:
         returned = run()
     finally:
         capture.changes = None
         # a step that fails leaves nothing on the device
         named, capture.output = capture.output, []
+    yield from named
     if trial.workload == "train":
         assert isinstance(returned, torch.Tensor)
-        named.append((LOSS, returned))
         capture.texts[LOSS] = str(returned.dtype).removeprefix("torch.")
+        yield LOSS, returned
         for name, tensor in name_gradients(module):
-            named.append((name, tensor / factor if factor != 1.0 else tensor))
+            yield name, tensor / factor if factor != 1.0 else tensor
     else:
-        named += [*capture.read(returned), *changes.name_parameters()]
-    return [*named, *changes.name()]
+        yield from capture.read(returned)
+        yield from changes.name_parameters()
+    yield from changes.name()
 
 
 def is_whole(tensor: torch.Tensor) -> bool:

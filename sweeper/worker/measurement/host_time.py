@@ -12,11 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import fmean, median
-from typing import NamedTuple
 
 import torch
-
-from sweeper.worker.failures import Missing
 
 from .bench import STEPS_BEFORE_BLOCK, Arm, Arms, Bench, Steps, without_collector
 from .device_time import recording, select_work
@@ -25,13 +22,6 @@ TIMED_S = 0.4  # of steps per arm, within these numbers of steps of each size
 MIN_STEPS, MAX_STEPS = 2, 20
 # launches: the queue of a stream holds 1,024, and a launch that finds it full waits
 MAX_QUEUED = 1000
-
-
-class ProfiledArm(NamedTuple):
-    """What the profiler says of an arm, per step: device seconds, kernels, copies and memsets."""
-
-    device_s: float | None
-    kernels: float | None
 
 
 def time_arms(bench: Bench, arms: Arms, wall_s: Mapping[str, float]) -> Steps[dict[str, float]]:
@@ -54,38 +44,22 @@ def time_arms(bench: Bench, arms: Arms, wall_s: Mapping[str, float]) -> Steps[di
     return {arm: host_per_step(times, bench.num_sizes) for arm, times in times_s.items()}
 
 
-def leave_out_unknown(
-    bench: Bench,
-    arms: Arms,
-    host_s: Mapping[str, float],
-    known: Mapping[str, ProfiledArm],
-) -> Steps[dict[str, float | Missing]]:
-    """Give a reason in place of each time that may contain a wait for the device; both mappings are
-    by arm.
-    """
-    found: dict[str, float | Missing] = {}
-    for arm in arms:
-        reason = yield from _explain_unknown(bench, arm, host_s[arm.name], known[arm.name])
-        found[arm.name] = Missing(reason) if reason else host_s[arm.name]
-    return found
-
-
 def host_per_step(times_s: Sequence[float], num_sizes: int = 1) -> float:
     """The median over steps of one size, and the mean over sizes, which take turns."""
     return fmean(median(times_s[size::num_sizes]) for size in range(num_sizes))
 
 
-def _explain_unknown(
-    bench: Bench, arm: Arm, host_s: float, known: ProfiledArm
+def explain_unknown(
+    bench: Bench, arm: Arm, host_s: float, device_s: float | None, kernels: float | None
 ) -> Steps[str | None]:
     """Explain why the time of the call may contain a wait for the device; None where it contains
-    none.
+    none. The device's seconds, and kernels, copies and memsets per step are as profiled.
     """
     if place := (yield from find_wait(bench, arm)):
         return f"the step waits for the device by itself ({place})"
-    if known.device_s is not None and host_s >= known.device_s:
+    if device_s is not None and host_s >= device_s:
         return None  # the device caught up with the host, so the queue never filled
-    if known.kernels is not None and known.kernels <= MAX_QUEUED:
+    if kernels is not None and kernels <= MAX_QUEUED:
         return None
     if (launches := (yield from count_launches(bench, arm))) <= MAX_QUEUED:
         return None

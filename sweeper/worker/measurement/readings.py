@@ -2,6 +2,7 @@
 that cannot be taken leaves its reason.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from sweeper.core.record import ARMS, PerArm, of_arm
@@ -68,7 +69,13 @@ def profile(bench: Bench, arms: Arms, log: ProcessLog) -> Steps[None]:
         return
     host_s = yield from try_steps(host_time.time_arms(bench, arms, step_s))
     yield from _measure_device_time(bench, arms, step_s, log)
-    yield from _note_host_time(bench, arms, host_s, log)
+    noted: Missing | None
+    if isinstance(host_s, Missing):
+        noted = host_s
+    else:
+        noted = yield from try_steps(_note_host_time(bench, arms, host_s, log))
+    if noted:
+        log.add(host_time_missing=noted.reason)
 
 
 def _measure_device_time(
@@ -105,29 +112,19 @@ def _calibrate_gap_s() -> float:
 
 
 def _note_host_time(
-    bench: Bench, arms: Arms, host_s: dict[str, float] | Missing, log: ProcessLog
+    bench: Bench, arms: Arms, host_s: Mapping[str, float], log: ProcessLog
 ) -> Steps[None]:
     """Note the host's seconds per step of each arm where they contain no wait for the device, else
     the reason.
     """
-    if isinstance(host_s, Missing):
-        log.add(host_time_missing=host_s.reason)
-        return
-    known = {}
-    for arm in ARMS:
-        device_s = of_arm(log.process.device_step_s, arm)
-        busy_s = of_arm(log.process.device_time_s, arm)
-        kernels = of_arm(log.process.device_kernels, arm)
-        known[arm] = host_time.ProfiledArm(device_s or busy_s, kernels)
-    found = yield from try_steps(host_time.leave_out_unknown(bench, arms, host_s, known))
-    if isinstance(found, Missing):
-        log.add(host_time_missing=found.reason)
-        return
-    log.add(host_step_s=PerArm())
-    missing = []
-    for arm, item in found.items():
-        if isinstance(item, Missing):
-            missing.append(f"{arm}: {item.reason}")
+    process, known, missing = log.process, {}, []
+    for arm in arms:
+        name = arm.name
+        device_s = of_arm(process.device_step_s, name) or of_arm(process.device_time_s, name)
+        kernels = of_arm(process.device_kernels, name)
+        reason = yield from host_time.explain_unknown(bench, arm, host_s[name], device_s, kernels)
+        if reason:
+            missing.append(f"{name}: {reason}")
         else:
-            _note_arm(log, arm, host_step_s=item)
-    log.add(host_time_missing="; ".join(missing) or None)
+            known[name] = host_s[name]
+    log.add(host_step_s=PerArm(**known), host_time_missing="; ".join(missing) or None)

@@ -80,6 +80,22 @@ def make_optimizer(trial: Trial, module: torch.nn.Module, scaler: bool) -> Optim
     return adam(parameters, lr=LEARNING_RATE, **chosen)  # type: ignore[no-any-return]
 
 
+def make_step(
+    trial: Trial,
+    built: Built,
+    module: Module,
+    optimizer: Optimizer | None,
+    scaler: torch.amp.GradScaler | None = None,
+    context: Context = nullcontext,
+) -> Callable[[Batch], object]:
+    """A step of the trial's workload."""
+    if trial.workload in CACHED:
+        return make_cached_step(built, module, context)
+    if trial.workload != "train":
+        return make_inference_step(module, context)
+    return make_training_step(built, module, optimizer, scaler, context)
+
+
 def make_training_step(
     built: Built,
     module: Module,
@@ -133,15 +149,6 @@ def make_cached_step(built: Built, module: Module, context: Context) -> Callable
             return module(*batch.args, **batch.kwargs)
 
     return step
-
-
-def grad_mode(trial: Trial) -> AbstractContextManager[object]:
-    """What a forward of the trial runs in: gradients for training, `no_grad` with a cache, else
-    `inference_mode`.
-    """
-    if trial.workload == "train":
-        return nullcontext()
-    return torch.no_grad() if trial.workload in CACHED else torch.inference_mode()
 
 
 def describe_optimizer(trial: Trial, optimizer: Optimizer | None) -> dict[str, Json]:

@@ -5,7 +5,9 @@ taken between blocks, never inside one.
 """
 
 import os
+from collections import defaultdict
 from collections.abc import Callable
+from itertools import chain
 from statistics import median
 from typing import Any
 
@@ -15,6 +17,9 @@ from sweeper.core.record import ARMS, GpuState, PerArm
 from sweeper.core.system.gpus import GpuReading, read_handle
 
 from .host_monitor import own_processes
+
+# the other reasons for lowered clocks are those of an idle GPU, and of clocks that somebody chose
+SLOWDOWNS = {"power_cap", "hardware", "thermal", "hardware_thermal", "power_brake"}
 
 
 class GpuMonitor:
@@ -28,21 +33,22 @@ class GpuMonitor:
         self, device: torch.device, neighbours: Callable[[], frozenset[int]] = frozenset
     ) -> None:
         self._neighbours = neighbours
-        self._readings: dict[str, list[GpuReading]] = {"before": [], **{arm: [] for arm in ARMS}}
+        self._readings = defaultdict[str, list[GpuReading]](list)  # by arm
         self._most_others: int | None = None
         self._last_sample_us = 0
         self._knows_us = False  # whether NVML's numbers of processes are those that we know
         self._nvml, self._handle = open_nvml(device)
-        self.take_reading("before")
+        self.take_reading()
 
-    def take_reading(self, arm: str) -> None:
+    def take_reading(self, arm: str | None = None) -> None:
         """Take a reading right after a block of an arm: NVML's clock is that of the last tenth of a
-        second.
+        second. Without an arm, look for other processes alone.
         """
         if self._handle is None:
             return
         reading = read_handle(self._nvml, self._handle)
-        self._readings[arm].append(reading)
+        if arm:
+            self._readings[arm].append(reading)
         if reading.pids is None:
             return
         neighbours = self._neighbours()
@@ -69,22 +75,16 @@ class GpuMonitor:
         medians = {}
         for arm in ARMS:
             figures = map(figure, self._readings[arm])
-            known = [value for value in figures if value is not None]
-            if known:
+            if known := [value for value in figures if value is not None]:
                 medians[arm] = float(median(known))
         return PerArm(**medians)
 
     def _slowdowns(self) -> tuple[str, ...] | None:
-        known = False
-        found: set[str] = set()
-        for arm in ARMS:
-            for reading in self._readings[arm]:
-                if reading.lowered_clocks is not None:
-                    known = True
-                    found.update(reading.lowered_clocks)
-        # the other reasons are those of an idle GPU, and of clocks that somebody chose
-        found &= {"power_cap", "hardware", "thermal", "hardware_thermal", "power_brake"}
-        return tuple(sorted(found)) if known else None
+        readings = chain(*self._readings.values())
+        known = [one.lowered_clocks for one in readings if one.lowered_clocks is not None]
+        if not known:
+            return None
+        return tuple(sorted(SLOWDOWNS.intersection(chain(*known))))
 
     def is_shared(self) -> bool:
         """Whether others were seen on the GPU so far."""

@@ -36,7 +36,7 @@ class RoundMonitor:
         self._busy: list[float] = []  # shares that others took of the rounds that count
         self.torch_flags = torch_flags.read()
         self.changed_flags: dict[str, Json] = {}
-        self._before: tuple[int, Sequence[float], frozenset[str]] = (0, (), frozenset())
+        self._before: dict[str, object] = {}
 
     def set_baseline(self) -> None:
         """Take torch's flags as they are now for those that both arms shall have."""
@@ -51,7 +51,7 @@ class RoundMonitor:
         }
 
     def start_round(self) -> None:
-        self._before = _allocator_retries(), self.read_gradient_scales(), self.read_programs()
+        self._before = self._read_disturbances()
         self.gpu.used_by_others()
         self._host = HostMonitor()
 
@@ -66,13 +66,9 @@ class RoundMonitor:
 
     def explain_void(self) -> str | None:
         """Why the round since `start_round` does not count, or None."""
-        retries, scales, programs = self._before
-        if self.read_programs() != programs:
-            return "recompiled"
-        if _allocator_retries() != retries:
-            return "the allocator ran out of memory and retried"
-        if self.read_gradient_scales() != scales:
-            return "the gradient scaler skipped a step"
+        for reason, value in self._read_disturbances().items():
+            if value != self._before[reason]:
+                return reason
         if self.gpu.used_by_others():
             return "another process used the GPU"
         busy = self._host.share_busy_by_others()
@@ -84,12 +80,20 @@ class RoundMonitor:
         self._busy.append(busy)
         return None
 
+    def _read_disturbances(self) -> dict[str, object]:
+        """Read what stays the same in a round that counts, by the reason that it is void for
+        else.
+        """
+        return {
+            "recompiled": self.read_programs(),
+            # without CUDA there are no statistics
+            "the allocator ran out of memory and retried": torch.cuda.memory_stats().get(
+                "num_alloc_retries"
+            ),
+            "the gradient scaler skipped a step": self.read_gradient_scales(),
+        }
+
     @property
     def share_busy_by_others(self) -> float | None:
         """The share of the cores that others took in the rounds that count, on average."""
         return fmean(self._busy) if self._busy else None
-
-
-def _allocator_retries() -> int:
-    # without CUDA there are no statistics
-    return int(torch.cuda.memory_stats().get("num_alloc_retries", 0))

@@ -3,6 +3,7 @@ block.
 """
 
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 
 import torch
 
@@ -14,24 +15,15 @@ _ATTENTION: Mapping[str, Callable[[], bool]] = {
     "cudnn": torch.backends.cuda.cudnn_sdp_enabled,
     "math": torch.backends.cuda.math_sdp_enabled,
 }
-_READERS: Mapping[str, Callable[[], Json]] = {
-    "float32_matmul_precision": torch.get_float32_matmul_precision,
-    "matmul_allow_tf32": lambda: torch.backends.cuda.matmul.allow_tf32,
-    "matmul_reduced_bf16": lambda: (
-        torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
-    ),
-    "matmul_reduced_fp16": lambda: (
-        torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction
-    ),
-    "cudnn_allow_tf32": lambda: torch.backends.cudnn.allow_tf32,
-    "cudnn_benchmark": lambda: torch.backends.cudnn.benchmark,
-    "cudnn_deterministic": lambda: torch.backends.cudnn.deterministic,
-    "deterministic_algorithms": torch.are_deterministic_algorithms_enabled,
-    "default_dtype": lambda: str(torch.get_default_dtype()).removeprefix("torch."),
-    "attention_kernels_allowed": lambda: ", ".join(
-        name for name, allows in _ATTENTION.items() if allows()
-    ),
-    "threads": torch.get_num_threads,
+_PLACES = {  # in torch; of a function what it returns
+    "float32_matmul_precision": "get_float32_matmul_precision",
+    "matmul_allow_tf32": "backends.cuda.matmul.allow_tf32",
+    "matmul_reduced_bf16": "backends.cuda.matmul.allow_bf16_reduced_precision_reduction",
+    "matmul_reduced_fp16": "backends.cuda.matmul.allow_fp16_reduced_precision_reduction",
+    "cudnn_allow_tf32": "backends.cudnn.allow_tf32",
+    "cudnn_benchmark": "backends.cudnn.benchmark",
+    "cudnn_deterministic": "backends.cudnn.deterministic",
+    "deterministic_algorithms": "are_deterministic_algorithms_enabled",
 }
 
 
@@ -39,10 +31,16 @@ def read() -> dict[str, Json]:
     """Read every flag; None for one that has no value beside torch's newer `fp32_precision`
     settings.
     """
-    values = {}
-    for name, reader in _READERS.items():
+    values: dict[str, Json] = {}
+    for name, place in _PLACES.items():
         try:
-            values[name] = reader()
+            value = attrgetter(place)(torch)
+            values[name] = value() if callable(value) else value
         except RuntimeError:
             values[name] = None
-    return values
+    allowed = [name for name, allows in _ATTENTION.items() if allows()]
+    return values | {
+        "default_dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "attention_kernels_allowed": ", ".join(allowed),
+        "threads": torch.get_num_threads(),
+    }

@@ -287,7 +287,7 @@ def test_step_that_fails_leaves_nothing_of_what_was_seen_of_it() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(torch.OutOfMemoryError):
-        capture_step(fails, capture, changes, module, trial)
+        list(capture_step(fails, capture, changes, module, trial))
     assert capture.output == []
 
 
@@ -510,3 +510,51 @@ def test_program_that_holds_its_weights_is_judged_as_built(name: str, passed: bo
     assert "has the weights in it" in str(found.moved)
     assert found.cases == ("as built, unseen batch", "as built, batch 1", "as built, batch 2")
     assert passed or "where no branch is dead" in str(found.unverified)
+
+
+@pytest.mark.parametrize(
+    ("trial", "full_in"),
+    [
+        (custom("mlp"), "eager"),
+        (custom("mlp"), "reference"),
+        (custom("mlp"), "compiled"),
+        (faulty("functional_dropout", batch_size=64), "compiled"),
+    ],
+    ids=["eager", "reference", "compiled", "over_seeds"],
+)
+def test_case_for_which_the_device_is_full_begins_again_on_the_host(
+    trial: Trial, full_in: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another name of the CPU stands for the host."""
+    import torch
+
+    from sweeper.worker.accuracy import check
+    from sweeper.worker.accuracy.check import AccuracyCheck
+
+    host, places = torch.device("cpu", 0), []
+    monkeypatch.setattr(check, "HOST", host)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (1, 1))
+    capture, take = AccuracyCheck._capture, AccuracyCheck._run_reference
+
+    def fill(place: torch.device, kind: str) -> None:
+        if kind == full_in:
+            places.append(place)
+            if place != host:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+
+    def capture_or_fill(self, arm, *arguments, **options):
+        fill(self._place, arm.name)
+        return capture(self, arm, *arguments, **options)
+
+    def take_or_fill(self, *arguments, **options):
+        fill(self._place, "reference")
+        return take(self, *arguments, **options)
+
+    monkeypatch.setattr(AccuracyCheck, "_capture", capture_or_fill)
+    monkeypatch.setattr(AccuracyCheck, "_run_reference", take_or_fill)
+    outcome, _ = run(trial)
+    found = accuracy_of(outcome)
+    assert (outcome.status, found.passed) == ("ok", True), outcome.message
+    assert found.reference == ("float64" if trial.batch_size == 4 else None)
+    assert places[0] != host
+    assert set(places[1:]) == {host}, "what follows is on the host at once"

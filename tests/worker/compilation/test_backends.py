@@ -16,8 +16,9 @@ from worker_runs import custom, private_cache, run
 from sweeper.config.schema import conf_folder
 from sweeper.core.backends import GONE, GRAPHED, NEEDS, WITHOUT_DYNAMO, WITHOUT_MODE
 from sweeper.core.trial import Precision
-from sweeper.worker.compilation.backends import OPENVINO_LOG, FallbackLog, require
+from sweeper.worker.compilation.backends import OPENVINO_LOG, require
 from sweeper.worker.compilation.compiler import LegacyModule
+from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import UnavailableError
 
 pytestmark = pytest.mark.compile
@@ -84,14 +85,20 @@ def test_a_package_that_cannot_be_imported_is_unavailable_with_its_own_reason(
         require("thunder", "train", "cpu")
 
 
-def test_what_openvino_tells_its_log_alone_is_heard() -> None:
-    heard = FallbackLog()
-    logging.getLogger(f"{OPENVINO_LOG}.execute").debug("OpenVINO graph execution successful")
-    assert heard.explain() is None
-    logging.getLogger(f"{OPENVINO_LOG}.execute").debug(
-        "OpenVINO execution failed with x. Falling back to native PyTorch"
-    )
-    assert heard.explain() == "the backend goes on without itself: " + heard.reasons[0]
+def test_what_openvino_tells_its_log_alone_is_heard(caplog: pytest.LogCaptureFixture) -> None:
+    counters, log = CompileCounters(), logging.getLogger(f"{OPENVINO_LOG}.execute")
+    counters.begin()
+    torch._dynamo.utils.counters["stats"]["unique_graphs"] = 1
+    log.debug("OpenVINO graph execution successful")
+    assert counters.explain_not_compiled() is None
+    failed = "OpenVINO execution failed with x. Falling back to native PyTorch"
+    log.debug("%s\nmore", failed)
+    assert counters.explain_not_compiled() == f"the backend goes on without itself: {failed}"
+    log.warning("seen as before")
+    assert caplog.messages == ["seen as before"]
+    counters.end()
+    CompileCounters().begin()
+    assert counters.explain_not_compiled() != f"the backend goes on without itself: {failed}"
 
 
 @pytest.mark.parametrize("backend", ["ts", "aot_ts"])

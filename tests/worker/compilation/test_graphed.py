@@ -11,6 +11,7 @@ import torch
 from torch import nn
 from worker_runs import custom, private_cache, run
 
+from sweeper.worker.compilation import graphed
 from sweeper.worker.compilation.graphed import (
     GraphedModule,
     OutputsOf,
@@ -65,6 +66,13 @@ class Recorder:
         return replay
 
 
+@pytest.fixture
+def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    found = Recorder()
+    monkeypatch.setattr(graphed, "record_graphs", found)
+    return found
+
+
 def step(
     module: Callable[..., dict[str, object]], x: torch.Tensor, scale: torch.Tensor
 ) -> dict[str, object]:
@@ -74,15 +82,15 @@ def step(
     return found
 
 
-def test_arguments_by_name_and_the_structure_of_the_output_come_through() -> None:
+def test_arguments_by_name_and_the_structure_of_the_output_come_through(recorder: Recorder) -> None:
     torch.manual_seed(0)
-    module, recorder = Named(), Recorder()
-    graphed = GraphedModule(module, recorder)
+    module = Named()
+    compiled = GraphedModule(module)
     batches = [torch.randn(4, 3) for _ in range(3)]
     for x in batches:
         scale = torch.rand(1)
         module.zero_grad()
-        found = step(graphed, x, scale)
+        found = step(compiled, x, scale)
         gradient = module.layer.weight.grad
         module.zero_grad()
         expected = step(module, x, scale)
@@ -97,11 +105,10 @@ def test_arguments_by_name_and_the_structure_of_the_output_come_through() -> Non
     assert torch.equal(batches[0], torch.randn(4, 3))
 
 
-def test_only_outputs_that_the_loss_uses_have_gradients_in_the_graph() -> None:
-    recorder = Recorder()
-    graphed = GraphedModule(Named(), recorder)
+def test_only_outputs_that_the_loss_uses_have_gradients_in_the_graph(recorder: Recorder) -> None:
+    compiled = GraphedModule(Named())
     for _ in range(2):
-        found = step(graphed, torch.ones(4, 3), torch.ones(1))
+        found = step(compiled, torch.ones(4, 3), torch.ones(1))
     outputs = recorder.recorded[0](*recorder.inputs)
     # the loss; logits are among those written by a replay
     assert [tuple(output.shape) for output in outputs] == [()]
@@ -109,15 +116,16 @@ def test_only_outputs_that_the_loss_uses_have_gradients_in_the_graph() -> None:
     assert found["loss"].requires_grad
 
 
-def test_inference_is_recorded_at_the_first_call_with_every_output() -> None:
-    recorder = Recorder()
+def test_inference_is_recorded_at_the_first_call_with_every_output(recorder: Recorder) -> None:
     with torch.no_grad():
-        found = GraphedModule(Named(), recorder)(torch.ones(4, 3), scale=torch.ones(1))
+        found = GraphedModule(Named())(torch.ones(4, 3), scale=torch.ones(1))
     assert len(recorder.recorded[0](*recorder.inputs)) == 2
     assert not found["loss"].requires_grad
 
 
-def test_the_forward_is_recorded_under_autocast_without_its_cache_and_the_rest_without() -> None:
+def test_the_forward_is_recorded_under_autocast_without_its_cache_and_the_rest_without(
+    recorder: Recorder,
+) -> None:
     seen: list[tuple[bool, bool, torch.dtype]] = []
 
     class Watching(Named):
@@ -131,9 +139,8 @@ def test_the_forward_is_recorded_under_autocast_without_its_cache_and_the_rest_w
             )
             return super().forward(x, scale=scale)
 
-    recorder = Recorder()
     with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
-        GraphedModule(Watching(), recorder)(torch.ones(4, 3), scale=torch.ones(1))
+        GraphedModule(Watching())(torch.ones(4, 3), scale=torch.ones(1))
     recorder.recorded[0](*recorder.inputs)  # outside of autocast
     assert set(seen) == {(True, False, torch.bfloat16)}
 

@@ -204,8 +204,8 @@ def test_calls_of_an_evaluation_are_none_of_the_steps(
     assert not bench.is_per_call
 
 
-@pytest.mark.parametrize(("num_sizes", "least", "most"), [(1, 5, 15), (4, 5, 15), (8, 8, 16)])
-def test_first_steps_end_when_they_are_steady_or_have_seen_each_batch_twice(
+@pytest.mark.parametrize(("num_sizes", "least", "most"), [(1, 5, 15), (3, 15, 45)])
+def test_first_steps_end_when_they_are_steady_or_fifteen_of_each_size(
     machine: Machine, bench: LoopBench, num_sizes: int, least: int, most: int
 ) -> None:
     bench.num_sizes, noted = num_sizes, list[int]()
