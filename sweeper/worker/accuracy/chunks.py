@@ -102,10 +102,12 @@ def _join(pieces: Sequence[_Piece]) -> Chunk:
 def _lay_out(parts: Sequence[torch.Tensor]) -> torch.Tensor:
     """Floating-point tensors end to end, where they lie."""
     filled = []
+    zeros: dict[torch.dtype, torch.Tensor] = {}  # made once, since each launch takes the host time
     for part in parts:
         # torch joins no formats of 8 bits
-        filled.append(part.float() if part.dtype.itemsize == 1 else part)
-        if missing := -part.numel() % ROW:
-            filled.append(filled[-1].new_zeros(missing))
-    joined = filled[0] if len(filled) == 1 else torch.cat(filled)
+        known = part.float() if part.dtype.itemsize == 1 else part
+        if known.dtype not in zeros:
+            zeros[known.dtype] = known.new_zeros(ROW)
+        filled += [known, zeros[known.dtype][: -part.numel() % ROW]]
+    joined = filled[0] if len(parts) == 1 and not filled[1].numel() else torch.cat(filled)
     return joined.double().view(joined.numel() // ROW, ROW)
