@@ -18,6 +18,7 @@ from typing import NoReturn
 
 from sweeper.core.protocol import Job, Message
 from sweeper.core.record import EAGER_PHASES, Process, RankRun, ScriptRun
+from sweeper.core.serialization import from_json
 from sweeper.core.system.pipes import flush_output, log_error
 from sweeper.worker import failures
 from sweeper.worker.children import open_answer
@@ -77,7 +78,7 @@ def main() -> None:
         say = open_answer(arguments.answer_fd)
     job = Job.loads(arguments.trial.read_text())
     log = ProcessLog(say, Process(0, 0, cold=False), Lease())
-    known = LoopFacts(**json.loads(arguments.known))
+    known = from_json(LoopFacts, json.loads(arguments.known))
     with Patches() as patches:
         script = WatchedScript(job, log, patches, ranks)
         script.run(arguments.which, known, say)

@@ -11,13 +11,14 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 from sweeper.core.protocol import ALONE, Job, Outcome
-from sweeper.core.record import EAGER_PHASES, Diagnostics, ScriptRun, Trajectory
+from sweeper.core.record import EAGER_PHASES, Diagnostics, LoopRun, ScriptRun, Trajectory
+from sweeper.core.serialization import to_json
 from sweeper.core.system.process_group import describe_signal
 from sweeper.worker import failures
 from sweeper.worker.children import add_load, run_child, take_over
@@ -42,38 +43,19 @@ class LoopFacts:
 
     interval: int = 0  # steps from one evaluation or saved file to the next; 0: none was seen
     watched: int = 0  # optimizer steps after which it was decided which of them end a step
-    # that the eager loop was timed over, with so many events; 0: it was not timed yet
-    steps: int = 0
-    seconds: float = 0.0
-    evaluations: int = 0
-    saves: int = 0
-    epochs: int = 0
+    eager: LoopRun | None = None  # the loop in eager; None: it was not timed yet
     modules: Sequence[str] = ()  # those to compile, by class and line
     # whether the script's own calls of `torch.compile` are the compiled arm
     compiles_itself: bool = False
 
-    @property
-    def events(self) -> tuple[int, int, int]:
-        """Of each of `KINDS`."""
-        return self.evaluations, self.saves, self.epochs
-
     @staticmethod
     def of(script: ScriptRun) -> LoopFacts:
-        known = LoopFacts(
+        return LoopFacts(
             script.interval,
             script.watched,
-            modules=list(map(name_call, script.modules, script.called_at)),
-            compiles_itself=any(call.is_arm for call in script.compile_calls),
-        )
-        if (run := script.loop_eager) is None:
-            return known
-        return replace(
-            known,
-            steps=run.steps,
-            seconds=run.steps * run.step_s,
-            evaluations=run.evaluations,
-            saves=run.saves,
-            epochs=run.epochs,
+            script.loop_eager,
+            list(map(name_call, script.modules, script.called_at)),
+            any(call.is_arm for call in script.compile_calls),
         )
 
 
@@ -166,7 +148,7 @@ def _run(
     trial: Path, which: str, log: ProcessLog, deadline: float, is_launched: bool = False
 ) -> Outcome:
     """Run the script once, in as many processes as it has."""
-    known = json.dumps(asdict(LoopFacts.of(log.process.script or ScriptRun())))
+    known = json.dumps(to_json(LoopFacts.of(log.process.script or ScriptRun())))
     print("run of the script:", which, known, flush=True)  # into the log
     begin = measure_log()
     module, options = "sweeper.worker.scripts", ["--known", known]

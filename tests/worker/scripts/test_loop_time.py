@@ -6,7 +6,7 @@ import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from sweeper.core.record import CompileCall, LoopRun, ScriptRun
+from sweeper.core.serialization import from_json, to_json
 from sweeper.worker.scripts import loop_time
 from sweeper.worker.scripts.ranks import ALONE, Ranks
 from sweeper.worker.scripts.runs import LoopFacts
@@ -182,7 +183,7 @@ def test_the_compiled_loop_has_as_many_evaluations_wherever_it_begins(begins_at:
     """
     made = MadeUpLoop({begins_at + 3}, every(12))
     made.num_steps = begins_at
-    run = made.time(known=LoopFacts(steps=24, seconds=16.0, evaluations=2))
+    run = made.time(known=make_known(LoopRun(24, 16 / 24, None, 1.0, evaluations=2)))
     assert (run.steps % 24, run.evaluations, run.recompiles) == (0, run.steps / 12, 0)
     assert run.step_s == pytest.approx(STEP_S + EVENT_S / 12)
 
@@ -195,7 +196,8 @@ def test_an_evaluation_that_comes_too_rarely_is_left_out(first: int, steps: int)
 
 
 def test_what_eager_has_left_out_is_not_in_the_compiled_loop() -> None:
-    run = MadeUpLoop(set(), lambda steps: steps == 30).time(known=LoopFacts(steps=40, seconds=10.0))
+    known = make_known(LoopRun(40, 0.25, None, 1.0))
+    run = MadeUpLoop(set(), lambda steps: steps == 30).time(known=known)
     assert (run.step_s, run.steps, run.evaluations, run.left_out) == (
         pytest.approx(STEP_S),
         40,
@@ -242,7 +244,7 @@ def test_a_compiled_script_that_ends_early_leaves_out_what_eager_has_not() -> No
 
 
 def test_a_compiled_loop_that_is_far_slower_does_not_run_on() -> None:
-    run = MadeUpLoop(set(range(1000))).time(known=LoopFacts(steps=1000, seconds=20.0))
+    run = MadeUpLoop(set(range(1000))).time(known=make_known(LoopRun(1000, 0.02, None, 1.0)))
     assert run.steps == loop_time.MIN_STEPS
 
 
@@ -265,5 +267,5 @@ def test_what_the_first_run_has_found_is_told_to_the_others() -> None:
     assert LoopFacts.of(replace(first, compile_calls=calls)).compiles_itself
     timed = replace(first, loop_eager=LoopRun(20, 0.5, None, 1.0, 0, evaluations=4))
     known = LoopFacts.of(timed)
-    assert (known.interval, known.steps, known.seconds, known.evaluations) == (5, 20, 10.0, 4)
-    assert known == LoopFacts(**json.loads(json.dumps(asdict(known))))
+    assert (known.interval, known.eager) == (5, timed.loop_eager)
+    assert known == from_json(LoopFacts, json.loads(json.dumps(to_json(known))))
