@@ -18,6 +18,7 @@ import queue
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 from sweeper.core.libraries import SCRIPT
@@ -82,13 +83,13 @@ def _choose_task(arguments: argparse.Namespace, job: Job) -> Task:
     """What the process is to do, with the imports that it needs."""
     if arguments.inspect:
         trace.request_trace(os.environ)  # torch looks for it when it is imported
-        from sweeper.worker.inspection.run import make_inspection
+        from .inspection.run import inspect
 
-        return make_inspection(arguments.inspect, arguments.timed)
+        return partial(inspect, arguments.inspect, arguments.timed)
     if job.trial.workload == SCRIPT:
-        from sweeper.worker.scripts.runs import make_task
+        from .scripts.runs import run_all
 
-        return make_task(arguments.trial)
+        return partial(run_all, arguments.trial)
     from .session import measure_model
 
     return measure_model

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sweeper.core.protocol import Job, Outcome, Phase
-from sweeper.core.record import Diagnostics, Process
+from sweeper.core.protocol import Job, Message, Outcome, Phase
+from sweeper.core.record import Diagnostics, Process, ScriptRun
 from sweeper.core.serialization import Json
 from sweeper.core.system.pipes import log_error, write_log
 
@@ -47,7 +47,7 @@ class ProcessSlot:
 class ProcessLog:
     """What a process has measured so far."""
 
-    say: Callable[[Phase], None]
+    say: Callable[[Message], None]
     process: Process
     lease: Lease
     slot: ProcessSlot = ProcessSlot()
@@ -86,19 +86,28 @@ class ProcessLog:
         """Set fields of the process."""
         self.process = replace(self.process, **values)
 
-    def outcome(self, status: str, phase: str | None = None, message: str | None = None) -> Outcome:
+    def add_to_script(self, **values: Any) -> None:
+        """Set fields of what was seen of its script."""
+        self.add(script=replace(self.process.script or ScriptRun(), **values))
+
+    def outcome(self, error: BaseException | None = None) -> Outcome:
+        """What was measured, and what went wrong, if anything."""
         self.add(waited_s=self.lease.away_s)
         diagnostics = self.diagnostics
         if self.counters:
             diagnostics = self.counters.report(self.settings, self.parameters)
-        return Outcome(status, phase, message, self.process, diagnostics, dict(self.environment))
+        done = Outcome("ok", None, None, self.process, diagnostics, dict(self.environment))
+        if error is None:
+            return done
+        status, message = choose_status(error, self.phase), describe_in_script(error)
+        return replace(done, status=status, phase=self.phase, message=message)
 
 
 Task = Callable[[Job, ProcessLog], None]  # what a process does, phase by phase
 
 
 def run(
-    job: Job, slot: ProcessSlot, say: Callable[[Phase], None], lease: Lease, task: Task
+    job: Job, slot: ProcessSlot, say: Callable[[Message], None], lease: Lease, task: Task
 ) -> Outcome:
     """Run the phases of a task. Always returns: any exception in them becomes a status."""
     log = ProcessLog(say, Process(slot.index, slot.draw, slot.cold), lease, slot)
@@ -106,6 +115,5 @@ def run(
         task(job, log)
     except BaseException as error:  # noqa: BLE001  # the one place where anything at all becomes a status
         log_error(error)
-        status = choose_status(error, log.phase)
-        return log.outcome(status, log.phase, describe_in_script(error))
-    return log.outcome("ok")
+        return log.outcome(error)
+    return log.outcome()

@@ -13,42 +13,38 @@ from sweeper.worker.compilation import artifacts
 from sweeper.worker.failures import describe_error
 from sweeper.worker.measurement.bench import complete
 from sweeper.worker.model_subject import EAGER_STEPS
-from sweeper.worker.process_log import ProcessLog, Task
+from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.session import begin, build
 
 from . import trace
 from .summary import Inspected, write_summary
 
 
-def make_inspection(folder: Path, timed_fingerprint: str | None) -> Task:
-    """Return a function that runs the phases of an inspection and writes its files to `folder`."""
+def inspect(folder: Path, timed_fingerprint: str | None, job: Job, log: ProcessLog) -> None:
+    """Run the phases of an inspection, and write its files to `folder`."""
+    from torch._dynamo.utils import set_compilation_metrics_limit
 
-    def inspect(job: Job, log: ProcessLog) -> None:
-        from torch._dynamo.utils import set_compilation_metrics_limit
-
-        # torch is imported: processes that are started later write elsewhere
-        traced = Path(os.environ.pop("TORCH_TRACE"))
-        begin(job, log)
-        with log.enter("building"):
-            subject = build(job, log)
-        with log.enter("eager"):
-            subject.bench.run(subject.eager, subject.bench.round_up(EAGER_STEPS))
-        with log.enter("compiling"):
-            set_compilation_metrics_limit(1000)  # of compilations that torch keeps, instead of 64
-            failure: str | None = None
-            try:
-                subject.compile(log)
-                complete(subject.bench.first_steps_s(subject.compiled))
-                subject.counters.reset_run_counts()
-                subject.bench.run(subject.compiled, 1)
-            except Exception as error:
-                failure = describe_error(error)
-                raise
-            finally:
-                _write_files(folder, traced, job, log, timed_fingerprint, failure)
-                shutil.rmtree(traced)
-
-    return inspect
+    # torch is imported: processes that are started later write elsewhere
+    traced = Path(os.environ.pop("TORCH_TRACE"))
+    begin(job, log)
+    with log.enter("building"):
+        subject = build(job, log)
+    with log.enter("eager"):
+        subject.bench.run(subject.eager, subject.bench.round_up(EAGER_STEPS))
+    with log.enter("compiling"):
+        set_compilation_metrics_limit(1000)  # of compilations that torch keeps, instead of 64
+        failure: str | None = None
+        try:
+            subject.compile(log)
+            complete(subject.bench.first_steps_s(subject.compiled))
+            subject.counters.reset_run_counts()
+            subject.bench.run(subject.compiled, 1)
+        except Exception as error:
+            failure = describe_error(error)
+            raise
+        finally:
+            _write_files(folder, traced, job, log, timed_fingerprint, failure)
+            shutil.rmtree(traced)
 
 
 def _write_files(

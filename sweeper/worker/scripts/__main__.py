@@ -12,12 +12,11 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from sweeper.core.protocol import Job, Message
-from sweeper.core.record import EAGER_PHASES, Process, RankRun, ScriptRun
+from sweeper.core.record import EAGER_PHASES, Process, RankRun
 from sweeper.core.serialization import from_json
 from sweeper.core.system.pipes import flush_output, log_error
 from sweeper.worker import failures
@@ -27,7 +26,7 @@ from sweeper.worker.measurement.bench import Steps
 from sweeper.worker.monitoring import environment, host_monitor, torch_flags
 from sweeper.worker.parent_death import die_with_parent
 from sweeper.worker.process_log import ProcessLog
-from sweeper.worker.source_lines import describe_in_script, find_own_line
+from sweeper.worker.source_lines import find_own_line
 
 from .arms import ArmSwitch
 from .description import describe
@@ -81,7 +80,7 @@ def main() -> None:
     known = from_json(LoopFacts, json.loads(arguments.known))
     with Patches() as patches:
         script = WatchedScript(job, log, patches, ranks)
-        script.run(arguments.which, known, say)
+        script.run(arguments.which, known)
     flush_output()
     if script.failed and ranks.size > 1:
         sys.exit(1)  # the launcher ends the other ranks, which may wait for this one
@@ -91,44 +90,24 @@ class WatchedScript:
     """The script of a job in this process, and all that watches it."""
 
     def __init__(self, job: Job, log: ProcessLog, patches: Patches, ranks: Ranks = ALONE) -> None:
-        self._job, self._log, self._patches, self._ranks = job, log, patches, ranks
+        self._job, self._log, self._patches = job, log, patches
         self._loop, self._switch = Loop(patches, ranks), ArmSwitch(job.trial, patches)
-        self.failed = False
         self._loop.count_calls = self._switch.count_calls
-        self._sha256: str | None = None  # of the script's file, before it ran
+        self.failed = False
 
-    def run(self, which: str, known: LoopFacts, say: Callable[[Message], None]) -> None:
+    def run(self, which: str, known: LoopFacts) -> None:
         """Run the script until what the run `which` measures is there, and say how it went."""
         log, loop, patches = self._log, self._loop, self._patches
         log.environment |= environment.describe()
         program = Program.of(self._job.trial.model)
+        sha256 = None  # before it runs
         if program.file is not None:
-            self._sha256 = hashlib.sha256(program.file.read_bytes()).hexdigest()
-        log.add(script=ScriptRun(self._sha256))
-        own_calls = self._switch.calls.begin(patches)
+            sha256 = hashlib.sha256(program.file.read_bytes()).hexdigest()
+        log.add_to_script(sha256=sha256)
         self._switch.begin()
-
-        def end(error: BaseException | None) -> None:
-            self._switch.stop()
-            patches.undo(own_calls)
-            if error is None:
-                try:
-                    self._share_counts()
-                except failures.Failure as failure:
-                    error = failure
-            if error is None:
-                say(log.outcome("ok"))
-                return
-            self.failed = True
-            status = failures.choose_status(error, log.phase)
-            say(log.outcome(status, log.phase, describe_in_script(error)))
-            if self._ranks.size > 1:
-                time.sleep(OTHERS_S)
-            log_error(error)
-
-        loop.begin(self._run_phases(which, known), end)
+        loop.begin(self._run_phases(which, known, sha256), self._end)
         os.register_at_fork(after_in_child=loop.stop)  # a child's steps are not the script's
-        refuse_several(patches, self._refuse, is_launched=self._ranks is not ALONE)
+        refuse_several(patches, self._refuse, is_launched=loop.ranks is not ALONE)
         if arm := LOOPS.get(which):
             prepare_loop(loop, self._switch, log, arm, known)
         before = measure_log()
@@ -146,12 +125,12 @@ class WatchedScript:
             loop.finish(error)
         loop.finish()
 
-    def _run_phases(self, which: str, known: LoopFacts) -> Steps[None]:
+    def _run_phases(self, which: str, known: LoopFacts, sha256: str | None) -> Steps[None]:
         """Go through the phases of a run, from the first step on of which the loop knows the end,
         and keep what was seen of the script.
         """
         log = self._log
-        subject = ScriptSubject(self._job, self._loop, self._switch, self._ranks)
+        subject = ScriptSubject(self._job, self._loop, self._switch)
         try:
             if which == STEPS:
                 yield from compare_steps(subject, log)
@@ -160,19 +139,34 @@ class WatchedScript:
             else:
                 yield from run_loop(subject, log, LOOPS[which], known)
         finally:
-            log.add(script=describe(subject, self._sha256))
+            log.add(script=describe(subject, sha256))
             log.environment["device"] = environment.describe_device(subject.device)
             log.settings |= torch_flags.read()
 
+    def _end(self, error: BaseException | None) -> None:
+        """Say how the run went; `error` is what went wrong in it."""
+        self._switch.stop()
+        if error is None:
+            try:
+                self._share_counts()
+            except failures.Failure as failure:
+                error = failure
+        self._log.say(self._log.outcome(error))
+        if error is None:
+            return
+        self.failed = True
+        if self._loop.ranks.size > 1:
+            time.sleep(OTHERS_S)
+        log_error(error)
+
     def _share_counts(self) -> None:
         """Keep what each rank has compiled, when all have come to the end."""
-        done = self._log.outcome("ok").diagnostics
-        if self._ranks.size == 1 or done is None:
+        ranks = self._loop.ranks
+        if ranks.size == 1:
             return
-        own = RankRun(done.graphs or 0, done.recompiles or 0)
-        ranks = tuple(self._ranks.share("end", own))
-        script = self._log.process.script or ScriptRun()
-        self._log.add(script=replace(script, ranks=ranks))
+        found = self._switch.counters.report({})
+        own = RankRun(found.graphs or 0, found.recompiles or 0)
+        self._log.add_to_script(ranks=tuple(ranks.share("end", own)))
 
     def _refuse(self, reason: str) -> NoReturn:
         self._loop.finish(

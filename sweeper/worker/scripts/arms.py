@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
@@ -144,9 +144,10 @@ class ArmSwitch:
         self._first_calls = FirstCalls((), lambda _module: None, patches)
 
     def begin(self) -> None:
-        """Count what is compiled, and run everything in eager, what the script compiles by itself
+        """Note what is compiled, and run everything in eager, what the script compiles by itself
         as well.
         """
+        self._put_in.append(self.calls.begin(self.patches))
         self.counters.begin()
         self.patches.own("callback of Dynamo", self.counters.end)
         torch.compiler.set_stance("force_eager")
@@ -160,7 +161,7 @@ class ArmSwitch:
                 f"not called for training as in the script's first run: {', '.join(missing)}"
             )
         if self.calls.own:
-            for module, result in dict(self.calls.compiled).items():  # the last of each module
+            for module, result in self.calls.compiled.items():
                 caller = result if isinstance(result, torch.nn.Module) else module
                 called: Function = caller.__dict__.get(CALLED_FIRST) or caller._call_impl
                 # the stance turns it off
@@ -230,13 +231,13 @@ class ArmSwitch:
         untrained = sum(form.num_untrained for form in self.forms)
         return Calls(trained, untrained, len(self.counters.programs))
 
-    def compiled_forms(self) -> list[tuple[torch.nn.Module, Function]]:
+    def compiled_forms(self) -> Mapping[torch.nn.Module, Function]:
         """Each module with its compiled form; of what the script compiles by itself, modules
         alone.
         """
         if self.calls.own:
             return self.calls.compiled
-        return [(form.module, form.compiled) for form in self.forms]
+        return {form.module: form.compiled for form in self.forms}
 
     def require_compiled(self) -> None:
         """Raise NotCompiledError where the compiled arm has run nothing compiled."""

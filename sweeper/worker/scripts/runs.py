@@ -12,17 +12,15 @@ import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 from sweeper.core.protocol import ALONE, Job, Outcome
-from sweeper.core.record import EAGER_PHASES, Diagnostics, LoopRun, ScriptRun, Trajectory
+from sweeper.core.record import EAGER_PHASES, Diagnostics, HostState, LoopRun, ScriptRun, Trajectory
 from sweeper.core.serialization import to_json
 from sweeper.core.system.process_group import describe_signal
 from sweeper.worker import failures
-from sweeper.worker.children import add_load, run_child, take_over
-from sweeper.worker.process_log import ProcessLog, Task
+from sweeper.worker.children import run_child
+from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.source_lines import name_call
 
 from .watch.last_line import describe_last_line, measure_log
@@ -59,32 +57,26 @@ class LoopFacts:
         )
 
 
-def make_task(trial: Path) -> Task:
-    """Make the task of a worker whose job, in the file `trial`, is a script."""
-    return partial(_run_all, trial)
-
-
-def _run_all(trial: Path, job: Job, log: ProcessLog) -> None:
-    """Run the script for each thing to measure, one run after the other, with the device alone."""
+def run_all(trial: Path, job: Job, log: ProcessLog) -> None:
+    """Run the script of a job, in the file `trial`, for each thing to measure, one run after the
+    other, with the device alone.
+    """
     log.lease.take(ALONE)
     is_launched = "launch" in job.trial.model.arguments
     deadline = time.monotonic() + job.measure.timeout_s - RESERVE_S
     for which in MEASURING:
         outcome = _run(trial, which, log, deadline, is_launched)
         _merge(outcome, which, log)
-        if outcome.status != "ok":
-            log.phase = outcome.phase or log.phase
-            _fail(outcome, which)
+        status, message = outcome.status, outcome.message or outcome.status
+        if status == "ok":
+            continue
+        log.phase = outcome.phase or log.phase
+        # what fails in a loop that has run nothing compiled is the script's own
+        if which == EAGER_LOOP and status in ("runtime_error", "crashed"):
+            status, message = "eager_error", f"in its loop in eager: {message}"
+        raise failures.Failure(message, status)
     if job.trial.model.asked_trajectory and log.slot.index == 0 and job.trial.mode != "eager":
         _follow(trial, log, deadline)
-
-
-def _fail(outcome: Outcome, which: str) -> NoReturn:
-    """Raise a Failure; what fails in a loop that has run nothing compiled is the script's own."""
-    status, message = outcome.status, outcome.message or outcome.status
-    if which == EAGER_LOOP and status in ("runtime_error", "crashed"):
-        status, message = "eager_error", f"in its loop in eager: {message}"
-    raise failures.Failure(message, status)
 
 
 def _follow(trial: Path, log: ProcessLog, deadline: float) -> None:
@@ -95,33 +87,36 @@ def _follow(trial: Path, log: ProcessLog, deadline: float) -> None:
     trajectory = Trajectory(0, None, outcome.message or outcome.status)
     if outcome.process and outcome.process.script:
         trajectory = outcome.process.script.trajectory or trajectory
-    script = log.process.script or ScriptRun()
-    log.add(script=replace(script, trajectory=trajectory))
+    log.add_to_script(trajectory=trajectory)
 
 
 def _merge(outcome: Outcome, which: str, log: ProcessLog) -> None:
-    """Take the figures of the first run, and of the others how long their loops took."""
-    process = outcome.process
+    """Take the figures of the first run, and of the others how long their loops took, and the
+    largest share of the host that others took meanwhile.
+    """
+    own, process = log.process, outcome.process
     if process is None:
         return
     if which == STEPS:
-        take_over(outcome, log)
-        if log.diagnostics:
-            log.diagnostics = _shorten_places(log.diagnostics)
-    elif process.host:
-        add_load(process.host.busy_while_measuring, log)
-    seen = process.script
-    if seen is None:
+        log.environment |= outcome.environment
+        if outcome.diagnostics:
+            log.diagnostics = _shorten_places(outcome.diagnostics)
+        # a child does not know which process of the trial it belongs to
+        log.process = replace(process, index=own.index, draw=own.draw, cold=own.cold)
+        log.add(phases_s={**own.phases_s, **process.phases_s})
         return
-    first = log.process.script or seen
-    first = replace(
-        first,
-        length=first.length or seen.length,
-        loop_eager=seen.loop_eager or first.loop_eager,
+    if process.host and (busy := process.host.busy_while_measuring) is not None:
+        host = own.host or HostState()
+        busy = max(busy, host.busy_while_measuring or 0.0)
+        log.add(host=replace(host, busy_while_measuring=busy))
+    seen, first = process.script, own.script
+    if seen is None or first is None:
+        return
+    log.add_to_script(
+        length=first.length or seen.length, loop_eager=seen.loop_eager or first.loop_eager
     )
     if seen.loop_compiled is not None:
-        first = replace(
-            first,
+        log.add_to_script(
             loop_compiled=seen.loop_compiled,
             shapes=seen.shapes,  # it has seen what the loader gives
             num_shapes=seen.num_shapes,
@@ -129,7 +124,6 @@ def _merge(outcome: Outcome, which: str, log: ProcessLog) -> None:
             pad_to=seen.pad_to,
             ranks=seen.ranks,
         )
-    log.add(script=first)
 
 
 def _shorten_places(diagnostics: Diagnostics) -> Diagnostics:

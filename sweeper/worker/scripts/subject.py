@@ -40,7 +40,6 @@ from sweeper.worker.subject import Subject
 
 from .arms import ArmSwitch
 from .check import check_modules
-from .ranks import ALONE, Ranks
 from .watch.loop import Loop, ScriptOverError, run_steps
 from .watch.modules import find_kind
 
@@ -56,11 +55,9 @@ class LoopBench(Bench):
     What compiles again, `LoopMonitor` sees: libraries may compile code of their own.
     """
 
-    def __init__(
-        self, device: torch.device, switch: ArmSwitch, loop: Loop, ranks: Ranks = ALONE
-    ) -> None:
+    def __init__(self, device: torch.device, switch: ArmSwitch, loop: Loop) -> None:
         super().__init__(device)
-        self._switch, self._loop, self._ranks = switch, loop, ranks
+        self._switch, self._loop, self._ranks = switch, loop, loop.ranks
         # of each block of a round, how much longer it took in the slowest rank than in the fastest
         self.spreads: dict[str, list[float]] = {arm: [] for arm in ARMS}
         self._before = loop.count()  # before the steps that run
@@ -122,9 +119,8 @@ class LoopBench(Bench):
     def _is_ready(self, steps: int) -> bool:
         loop = self._loop
         has_room = all(one.leave_room(steps) for one in loop.disturbances)
-        if loop.loader.read_ahead(steps) >= steps and has_room:
-            return True
-        return steps > self._fit_own()
+        has_batches = loop.loader.read_ahead(steps) >= steps
+        return (has_batches and has_room) or steps > self._fit_own()
 
     def _fit_own(self) -> float:
         rooms = [one.interval - 1 for one in self._loop.disturbances if one.interval]
@@ -153,10 +149,9 @@ class LoopMonitor(RoundMonitor):
     allocator.
     """
 
-    def __init__(self, device: torch.device, loop: Loop, ranks: Ranks = ALONE) -> None:
+    def __init__(self, device: torch.device, loop: Loop) -> None:
         super().__init__(device)
         self._device, self._loop, self._block = device, loop, loop.count()
-        self._ranks = ranks
         self._reason: str | None = None
         self._memory: dict[str, memory.Reading] = {}
         self.memory: dict[str, memory.Reading] = {}  # by arm, in the last round that counts
@@ -185,7 +180,7 @@ class LoopMonitor(RoundMonitor):
         super().read_after_block(arm)
 
     def explain_void(self) -> str | None:
-        reasons = self._ranks.share("void", self._reason or super().explain_void())
+        reasons = self._loop.ranks.share("void", self._reason or super().explain_void())
         reason = next(filter(None, reasons), None)
         if reason is None:
             self.memory = dict(self._memory)
@@ -199,15 +194,15 @@ class ScriptSubject(Subject):
     bench: LoopBench
     monitor: LoopMonitor
 
-    def __init__(self, job: Job, loop: Loop, switch: ArmSwitch, ranks: Ranks = ALONE) -> None:
-        self.trial, self.measure, self.job, self.ranks = job.trial, job.measure, job, ranks
+    def __init__(self, job: Job, loop: Loop, switch: ArmSwitch) -> None:
+        self.trial, self.measure, self.job, self.ranks = job.trial, job.measure, job, loop.ranks
         self.loop, self.switch = loop, switch
         self.eager, self.compiled = (
             Arm(name, _run_no_step, eager=name == "eager") for name in ARMS
         )
         self.device = loop.find_device()
-        self.bench = LoopBench(self.device, switch, loop, ranks)
-        self.monitor = LoopMonitor(self.device, loop, ranks)
+        self.bench = LoopBench(self.device, switch, loop)
+        self.monitor = LoopMonitor(self.device, loop)
         self.monitor.set_baseline()
         self.loops: dict[str, LoopRun] = {}  # by arm
         self.gone_round: list[torch.nn.Module] = []  # called past their compiled form
@@ -253,14 +248,14 @@ class ScriptSubject(Subject):
         """Judge each compiled module, when the script is needed no more."""
         self._require_together()
         self.switch.choose("eager")
-        pairs, patches = self.switch.compiled_forms(), self.switch.patches
-        wrappers = []
+        forms, patches = self.switch.compiled_forms(), self.switch.patches
+        wrappers = {}
         if self.ranks.size > 1:
             for module in self.loop.modules.modules:
                 inner = getattr(module, "_orig_mod", module)
                 if isinstance(inner, DistributedDataParallel):
-                    wrappers.append((inner, partial(self.switch.call_compiled, module)))
-        yield from check_modules(self.job, self.device, pairs, patches, log, self.ranks, wrappers)
+                    wrappers[inner] = partial(self.switch.call_compiled, module)
+        return check_modules(self.job, self.device, forms, wrappers, patches, log, self.ranks)
 
     def _find_apart(self) -> str | None:
         """Name a rank in which sums over a parameter are not those of rank 0, and the first such

@@ -29,6 +29,7 @@ from sweeper.worker.measurement.device_time import Work
 from sweeper.worker.measurement.energy import measure_energy
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 from sweeper.worker.process_log import ProcessLog
+from sweeper.worker.scripts.ranks import ALONE
 from sweeper.worker.scripts.subject import LoopBench, LoopMonitor
 from sweeper.worker.scripts.watch.interruptions import Interruptions
 from sweeper.worker.scripts.watch.loop import Counts, Loop, ScriptOverError
@@ -44,7 +45,7 @@ class Watched:
         self._machine = machine
         self.counts = Counts(0, 0, 0.0, 0, 0, 0)
         self.epochs = Interruptions()
-        self.disturbances = (self.epochs,)
+        self.disturbances, self.ranks = (self.epochs,), ALONE
         self.room = 1000  # steps that are left in the epoch
         self.loader = self
         self.max_steps = math.inf

@@ -21,8 +21,8 @@ class CompileCalls:
 
     def __init__(self) -> None:
         self.calls: list[CompileCall] = []
-        # modules that were given to it, and what came back
-        self.compiled: list[tuple[torch.nn.Module, Any]] = []
+        # modules that were given to it, and what came back last
+        self.compiled: dict[torch.nn.Module, Any] = {}
         self._compile: Callable[..., Any] = torch.compile
 
     def begin(self, patches: Patches) -> Patch:
@@ -46,7 +46,7 @@ class CompileCalls:
         owner = getattr(model, "__self__", model)
         if isinstance(owner, torch.nn.Module):
             target, is_arm = type(owner).__name__, True
-            self.compiled.append((owner, result))
+            self.compiled[owner] = result
         shown = {
             key: value
             for key, value in options.items()

@@ -49,7 +49,7 @@ class Loop:
     """Sees the steps of a loop, and goes on with the phases of a run at the end of each."""
 
     def __init__(self, patches: Patches, ranks: Ranks = ALONE) -> None:
-        self._ranks = ranks
+        self.ranks = ranks
         self.num_steps = 0  # of the loop, since it is known where they end
         self.num_watched = 0  # optimizer steps before that
         self.length: int | None = None  # steps of the whole loop, where the script ended by itself
@@ -245,7 +245,7 @@ class Loop:
         steps, watched_s = len(self._order), self.last_step - (self._begin or 0.0)
         if steps < MIN_WATCHED:
             return False
-        if steps < LATE_WATCHED and max(self._ranks.share("watch", watched_s)) < MAX_WATCH_S:
+        if steps < LATE_WATCHED and max(self.ranks.share("watch", watched_s)) < MAX_WATCH_S:
             return False
         first = self._order.index(list(counts)[-1]) + 1
         return min(counts.values()) > 1 or steps >= WATCHED_PER_FIRST * first

@@ -18,7 +18,7 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from sweeper.core.protocol import Job, Message
+from sweeper.core.protocol import Job
 from sweeper.core.record import Process
 from sweeper.core.trial import MIN_TRAJECTORY
 from sweeper.worker.lease import Lease
@@ -93,18 +93,17 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
 
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(Program, "run", train)
-        log = ProcessLog(lambda _: None, Process(0, 0, cold=False), Lease())
+        log = ProcessLog(lambda _message: None, Process(0, 0, cold=False), Lease())
         known = LoopFacts(modules=(name_call("Net", name_place(__file__, CALL_LINE)),))
         patches = Patches()
         try:
             with patches:
                 script = WatchedScript(Job(trial, MEASURE), log, patches)
-                script.run(which, known, said.append)
+                script.run(which, known)
         finally:
             left.extend(patches.names)
         return seen
 
-    said: list[Message] = []
     left: list[str] = []
     yield run
     torch.compiler.set_stance("default")
