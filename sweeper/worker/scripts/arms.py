@@ -25,7 +25,7 @@ from sweeper.worker.source_lines import name_call, name_class
 from .watch.compile_calls import CompileCalls
 from .watch.loop import Calls
 from .watch.modules import find_parts, find_script_line, is_called_to_train
-from .watch.patches import Patch, Patches
+from .watch.patches import Patches
 
 CALLED_FIRST = "_compiled_call_impl"  # of a module: `Module.__call__` prefers it
 
@@ -98,8 +98,7 @@ class FirstCalls:
         self, names: Sequence[str], hear: Callable[[torch.nn.Module], None], patches: Patches
     ) -> None:
         self._missing, self._seen = list(names), set[torch.nn.Module]()
-        self._hear, self._patches = hear, patches
-        self._patch: Patch | None = None
+        self._hear, self._patches = hear, patches.part()
 
     def begin(self) -> None:
         """Stand in, unless all modules have come."""
@@ -108,7 +107,7 @@ class FirstCalls:
         call = torch.nn.Module.__call__
 
         def stand_in(module: torch.nn.Module, /, *arguments: Any, **options: Any) -> Any:
-            self._step_aside()
+            self._patches.undo()
             try:
                 name = name_call(name_class(module), find_script_line())
                 is_new = name in self._missing and module not in self._seen
@@ -120,17 +119,13 @@ class FirstCalls:
             finally:
                 self.begin()
 
-        self._patch = self._patches.replace(torch.nn.Module, "__call__", stand_in)
+        self._patches.replace(torch.nn.Module, "__call__", stand_in)
 
     def end(self) -> list[str]:
         """Wait for no more modules; the names of those that have not come."""
         missing, self._missing = self._missing, []
-        self._step_aside()
+        self._patches.undo()
         return missing
-
-    def _step_aside(self) -> None:
-        if self._patch:
-            self._patches.undo(self._patch)
 
 
 class ArmSwitch:
@@ -140,14 +135,14 @@ class ArmSwitch:
         self._trial, self.patches, self.calls = trial, patches, CompileCalls()
         self.counters = CompileCounters()
         self.forms: list[SwitchableModule] = []
-        self._put_in: list[Patch] = []
+        self._put_in = patches.part()
         self._first_calls = FirstCalls((), lambda _module: None, patches)
 
     def begin(self) -> None:
         """Note what is compiled, and run everything in eager, what the script compiles by itself
         as well.
         """
-        self._put_in.append(self.calls.begin(self.patches))
+        self.calls.begin(self._put_in)
         self.counters.begin()
         self.patches.own("callback of Dynamo", self.counters.end)
         torch.compiler.set_stance("force_eager")
@@ -199,7 +194,7 @@ class ArmSwitch:
     def _put(self, form: SwitchableModule) -> None:
         """Have a form called in place of its module; a copy of the module has none."""
         self.forms.append(form)
-        self._put_in.append(self.patches.replace(form.caller, CALLED_FIRST, form))
+        self._put_in.replace(form.caller, CALLED_FIRST, form)
 
     def choose(self, arm: str) -> None:
         """Run an arm from the next step on; to be called before the script, or at the end of a
@@ -263,4 +258,4 @@ class ArmSwitch:
         """
         self._first_calls.end()
         torch.compiler.set_stance("force_eager")
-        self.patches.undo(*self._put_in)
+        self._put_in.undo()

@@ -124,13 +124,13 @@ def check_modules(
         if torch.is_grad_enabled() and len(calls) < MAX_BATCHES + 1:
             calls.append(ModuleCall(copy_batch(Batch(arguments, options)), read_autocast(device)))
 
-    hooks = []
+    hooks = patches.part()
     for module in recorded:
         handle = module.register_forward_pre_hook(record, with_kwargs=True)
-        hooks.append(patches.own("hook before the forward of a module", handle.remove))
+        hooks.own("hook before the forward of a module", handle.remove)
     yield
     yield
-    patches.undo(*hooks)
+    hooks.undo()
     joint = filter(None, (find_kind(module, JOINT) for module in recorded))
     if ranks.size > 1 and (kind := next(joint, None)):
         why = f"{kind} computes in all ranks at once, and no rank can be judged by itself"

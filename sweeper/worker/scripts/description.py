@@ -31,7 +31,7 @@ def describe(subject: ScriptSubject, sha256: str | None) -> ScriptRun:
         sha256=sha256,
         modules=tuple(map(name_class, loop.modules.modules)),
         called_at=tuple(loop.modules.modules.values()),
-        optimizers=tuple(loop.order),
+        optimizers=tuple(type(optimizer).__name__ for optimizer in loop.optimizers),
         autocast=" and ".join(sorted(loop.modules.autocasts)).replace("torch.", "") or "off",
         dropout=loop.modules.has_dropout,
         loader=", ".join(sorted(loop.loader.seen)) or None,

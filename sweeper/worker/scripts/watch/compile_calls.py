@@ -13,7 +13,7 @@ import torch
 from sweeper.core.record import CompileCall
 from sweeper.worker.source_lines import LIBRARIES, OWN, TORCH, name_place
 
-from .patches import Patch, Patches
+from .patches import Patches
 
 
 class CompileCalls:
@@ -25,9 +25,9 @@ class CompileCalls:
         self.compiled: dict[torch.nn.Module, Any] = {}
         self._compile: Callable[..., Any] = torch.compile
 
-    def begin(self, patches: Patches) -> Patch:
+    def begin(self, patches: Patches) -> None:
         """Note calls until the patch is undone."""
-        return patches.replace(torch, "compile", self._note)
+        patches.replace(torch, "compile", self._note)
 
     @property
     def own(self) -> list[CompileCall]:

@@ -9,6 +9,7 @@ and the outermost modules that it calls are noted.
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 import sys
 import threading
@@ -33,7 +34,7 @@ from sweeper.worker.scripts.ranks import ALONE, Ranks
 from .interruptions import Interruptions, UnusualCalls
 from .loader import LoaderWatch
 from .modules import ModuleWatch, find_script_line
-from .patches import Patch, Patches
+from .patches import Patches
 from .script_runner import EndOfScript
 from .several_processes import describe_children
 
@@ -63,7 +64,9 @@ class Loop:
         self.optimizers: list[Optimizer] = []  # in the order of their first steps
         # optimizers that stepped first when it was decided already, with the line
         self.late: dict[Optimizer, str] = {}
-        self.loader = LoaderWatch(patches)
+        # `_watching` holds all but what sees steps
+        self._hooks, self._watching = patches.part(), patches.part()
+        self.loader = LoaderWatch(self._watching)
         self.modules = ModuleWatch(patches)
         self.interruptions = Interruptions()  # evaluations and saved files
         self.epochs = Interruptions()  # their beginnings
@@ -73,11 +76,10 @@ class Loop:
         self._num_before = 0  # steps that ended before that was known
         self.last_step = time.monotonic()
         self._resumed = self.last_step  # after the last step of the loop
-        self._begin: float | None = None  # of the watch: the first step
+        self._begin = math.inf  # of the watch: the first step
         self._since_last = 0  # steps of others
         self._running: list[FrameType] = []  # of steps that have begun, from the outermost
         self._thread = threading.get_ident()
-        self._patches, self._hooks, self._watching = patches, list[Patch](), list[Patch]()
         self._ended = False
         self._phases: Steps[None]
         self._on_end: OnEnd
@@ -87,13 +89,10 @@ class Loop:
         with it, and before that `on_end` gets what went wrong in it, or None.
         """
         self._phases, self._on_end = phases, on_end
-        patches = self._patches
         before = register_optimizer_step_pre_hook(self._before_step)
+        self._hooks.own("hook before the step of optimizers", before.remove)
         after = register_optimizer_step_post_hook(self._after_step)
-        self._hooks = [
-            patches.own("hook before the step of optimizers", before.remove),
-            patches.own("hook after the step of optimizers", after.remove),
-        ]
+        self._hooks.own("hook after the step of optimizers", after.remove)
         save, step = torch.save, torch.amp.GradScaler.step
 
         def note_save(*arguments: Any, **options: Any) -> Any:
@@ -111,21 +110,19 @@ class Loop:
             return returned
 
         self.modules.begin()
-        self._watching = [
-            *self.loader.begin(),
-            patches.replace(torch, "save", note_save),
-            patches.replace(torch.amp.GradScaler, "step", note_skip),
-        ]
+        self.loader.begin()
+        self._watching.replace(torch, "save", note_save)
+        self._watching.replace(torch.amp.GradScaler, "step", note_skip)
 
     def stop(self) -> None:
         """Take everything away that was put into torch."""
-        self._patches.undo(*self._hooks)
+        self._hooks.undo()
         self._stop_watching()
 
     def _stop_watching(self) -> None:
         """Take away all but what sees steps; the script's own clean-up runs as without us."""
         self.modules.stop()
-        self._patches.undo(*self._watching)
+        self._watching.undo()
 
     def find_device(self) -> torch.device:
         """The device of the parameters that the optimizers train."""
@@ -134,11 +131,6 @@ class Loop:
                 device: torch.device = item.device
                 return device
         raise AssertionError("torch lets no optimizer have no parameters")
-
-    @property
-    def order(self) -> list[str]:
-        """The optimizers by name, in the order of their first steps."""
-        return [type(optimizer).__name__ for optimizer in self.optimizers]
 
     @property
     def disturbances(self) -> tuple[Interruptions, Interruptions]:
@@ -208,7 +200,7 @@ class Loop:
         if self._running:
             return
         self.last_step = time.monotonic()
-        self._begin = self._begin or self.last_step
+        self._begin = min(self._begin, self.last_step)
         if self._last is None:
             self._watch(optimizer)
         elif optimizer is self._last:
@@ -242,7 +234,7 @@ class Loop:
         """Whether the optimizers so far, in the order of their first steps, show a turn of all."""
         if self.watched >= self.num_watched:
             return self.watched == self.num_watched
-        steps, watched_s = len(self._order), self.last_step - (self._begin or 0.0)
+        steps, watched_s = len(self._order), self.last_step - self._begin
         if steps < MIN_WATCHED:
             return False
         if steps < LATE_WATCHED and max(self.ranks.share("watch", watched_s)) < MAX_WATCH_S:

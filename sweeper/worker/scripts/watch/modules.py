@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from sweeper.worker.models.dropout import has_dropout
 from sweeper.worker.source_lines import is_users, name_place
 
-from .patches import Patch, Patches
+from .patches import Patches
 
 
 class ModuleWatch:
@@ -29,21 +29,19 @@ class ModuleWatch:
         self.autocasts: set[str] = set()  # number formats of autocast that modules were called in
         self._depth = 0
         self._inner = weakref.WeakSet[torch.nn.Module]()  # that others have called
-        self._patches, self._hooks = patches, list[Patch]()
+        self._hooks = patches.part()
 
     def begin(self) -> None:
         """Note modules from now on."""
-        hooks, own = torch.nn.modules.module, self._patches.own
-        before = hooks.register_module_forward_pre_hook(self._enter)
-        after = hooks.register_module_forward_hook(self._leave, always_call=True)
-        self._hooks = [
-            own("hook before the forward of modules", before.remove),
-            own("hook after the forward of modules", after.remove),
-        ]
+        module, own = torch.nn.modules.module, self._hooks.own
+        before = module.register_module_forward_pre_hook(self._enter)
+        own("hook before the forward of modules", before.remove)
+        after = module.register_module_forward_hook(self._leave, always_call=True)
+        own("hook after the forward of modules", after.remove)
 
     def stop(self) -> None:
         """Note no more; a part that another module calls is compiled with that."""
-        self._patches.undo(*self._hooks)
+        self._hooks.undo()
         parts = {part for module in self.modules for part in module.modules() if part is not module}
         self.modules = {
             module: line
