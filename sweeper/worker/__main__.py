@@ -22,10 +22,11 @@ from functools import partial
 from pathlib import Path
 
 from sweeper.core.libraries import SCRIPT
-from sweeper.core.protocol import NOTHING, Job, LeaseGrant, LeaseRequest, Message, encode
+from sweeper.core.protocol import NOTHING, Job, LeaseGrant, LeaseRequest
 from sweeper.core.system.pipes import flush_output, open_standard_streams
 from sweeper.core.system.process_group import adopt_orphans
 
+from .children import open_answer
 from .inspection import trace
 from .lease import Lease
 from .parent_death import die_with_parent
@@ -39,10 +40,9 @@ def main() -> None:
         _check(*arguments.check)
         os._exit(0)  # whatever a user's module registered for the end is not wanted here
     has_driver = arguments.answer_fd is not None
-    answer = os.fdopen(arguments.answer_fd, "w") if has_driver else sys.stdout
+    say = open_answer(arguments.answer_fd if has_driver else os.dup(1))
     grants = queue.SimpleQueue[LeaseGrant]()
     if has_driver:
-        os.set_inheritable(arguments.answer_fd, False)
         driver = _take_standard_input()
         adopt_orphans()
         die_with_parent()  # should it be dead already, the thread that reads standard input sees it
@@ -50,10 +50,6 @@ def main() -> None:
     if arguments.cores:
         os.sched_setaffinity(0, arguments.cores)  # before torch counts them
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-
-    def say(message: Message) -> None:
-        answer.write(encode(message))
-        answer.flush()
 
     def ask(wants: str) -> LeaseGrant | None:
         say(LeaseRequest(wants))

@@ -5,14 +5,12 @@ It answers with phases and one outcome, as a worker does, and ends the script. W
 does to its process (signals, descriptors, folders, exit) stays in here.
 """
 
-import argparse
 import hashlib
 import json
 import os
 import sys
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import NoReturn
 
 from sweeper.core.protocol import Job, Message
@@ -32,7 +30,7 @@ from .arms import ArmSwitch
 from .description import describe
 from .phases import compare_steps, prepare_loop, run_loop
 from .ranks import ALONE, LaunchedRanks, Ranks
-from .runs import LOOPS, RUNS, STEPS, TRAJECTORY, LoopFacts
+from .runs import LOOPS, STEPS, TRAJECTORY, LoopFacts, make_parser
 from .subject import ScriptSubject
 from .trajectory.phases import compare_trajectory
 from .watch.last_line import describe_last_line, measure_log
@@ -59,13 +57,8 @@ def explain_exit(error: SystemExit, begin: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m sweeper.worker.scripts", description=__doc__)
-    add = parser.add_argument
-    add("trial", type=Path)
-    add("which", choices=RUNS)
-    add("--known", default="{}", help="JSON: what earlier runs have shown of the loop")
-    add("--answer-fd", type=int, default=1)
-    add("--ranks", help="the address at which a launcher hears its ranks")
+    parser = make_parser("sweeper.worker.scripts")
+    parser.add_argument("--ranks", help="the address at which a launcher hears its ranks")
     arguments = parser.parse_args()
     die_with_parent()
     ranks: Ranks = ALONE

@@ -71,16 +71,14 @@ def name_module(loop: Loop, module: torch.nn.Module) -> str:
 
 def count_sizes(shapes: Counter[tuple[torch.Size, ...]]) -> Counter[int]:
     """The sizes of the dimension that varies, where one of the first tensor does; else empty."""
-    found: Counter[int] = Counter()
-    first = [(key[0], count) for key, count in shapes.items() if key]
-    if len({len(shape) for shape, _ in first}) != 1:
+    found, keys = Counter[int](), list(filter(None, shapes))
+    first = [key[0] for key in keys]
+    if len(set(map(len, first))) != 1:
         return found
-    varying = [
-        place for place in range(len(first[0][0])) if len({shape[place] for shape, _ in first}) > 1
-    ]
+    varying = [sizes for sizes in zip(*first, strict=True) if len(set(sizes)) > 1]
     if len(varying) == 1:
-        for shape, count in first:
-            found[shape[varying[0]]] += count
+        for key, size in zip(keys, *varying, strict=True):
+            found[size] += shapes[key]
     return found
 
 

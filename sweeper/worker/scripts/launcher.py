@@ -10,7 +10,6 @@ and the kernel ends the ranks with it, so that no rank waits for one that has di
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import runpy
@@ -24,7 +23,6 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 from sweeper.core.launch import Launch
 from sweeper.core.protocol import Job, Message, Outcome, Phase, decode
@@ -33,7 +31,7 @@ from sweeper.worker.children import open_answer
 from sweeper.worker.failures import describe_error
 from sweeper.worker.parent_death import die_with_parent
 
-from .runs import explain_end
+from .runs import explain_end, make_parser
 from .watch.last_line import describe_last_line, measure_log
 
 MAX_DELAY_S = 1.0  # from the death of a rank until it is seen
@@ -206,13 +204,8 @@ class Hub:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m sweeper.worker.scripts.launcher")
-    add = parser.add_argument
-    add("trial", type=Path)
-    add("which")
-    add("--known", default="{}")
-    add("--timeout-s", type=float, required=True)
-    add("--answer-fd", type=int, default=1)
+    parser = make_parser("sweeper.worker.scripts.launcher")
+    parser.add_argument("--timeout-s", type=float, required=True)
     given = parser.parse_args()
     say = open_answer(given.answer_fd)
     die_with_parent()

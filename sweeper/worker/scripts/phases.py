@@ -19,6 +19,7 @@ from .runs import LoopFacts
 from .subject import EAGER_STEPS, ScriptSubject
 from .watch.loop import Loop, ScriptOverError, run_steps
 
+PHASES = {"eager": "eager", "compiled": "compiling"}  # of the first steps of an arm
 SETTLED_STEPS = 3  # in a row without a compilation, before a compiled loop is timed
 
 
@@ -42,18 +43,15 @@ def prepare_loop(
     loop.loader.keep_none()
     loop.watched = known.watched
     loop.modules.stop()  # its hooks would break graphs
-    phase = "eager"
-    if arm == "compiled":
-        phase = "compiling"
-        switch.choose(arm)
+    switch.choose(arm)
     if not known.compiles_itself:
-        switch.put_in_at_first_calls(known.modules, arm, lambda: log.announce(phase))
+        switch.put_in_at_first_calls(known.modules, arm, lambda: log.announce(PHASES[arm]))
 
 
 def run_loop(subject: ScriptSubject, log: ProcessLog, arm: str, known: LoopFacts) -> Steps[None]:
     """Time the loop as the script runs it, with one arm throughout."""
     switch, loop = subject.switch, subject.loop
-    with log.enter("compiling" if arm == "compiled" else "eager"):
+    with log.enter(PHASES[arm]):
         subject.compile(log)  # of modules that `prepare_loop` named, none is left
         switch.choose(arm)
         if arm == "compiled":
@@ -75,10 +73,11 @@ def run_loop(subject: ScriptSubject, log: ProcessLog, arm: str, known: LoopFacts
 def _settle(subject: ScriptSubject) -> Steps[None]:
     """Run until nothing has been compiled for some steps, in any rank."""
     switch = subject.switch
-    quiet, steps = 0, 0
-    while quiet < SETTLED_STEPS and steps < FIRST_STEPS[1]:
+    quiet = 0
+    for _ in range(FIRST_STEPS[1]):
         programs = switch.count_calls().programs
         yield
-        steps += 1
         is_quiet = switch.count_calls().programs == programs
         quiet = quiet + 1 if all(subject.ranks.share("settle", is_quiet)) else 0
+        if quiet == SETTLED_STEPS:
+            return

@@ -6,6 +6,7 @@ Nothing here needs torch.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -55,6 +56,17 @@ class LoopFacts:
             list(map(name_call, script.modules, script.called_at)),
             any(call.is_arm for call in script.compile_calls),
         )
+
+
+def make_parser(module: str) -> argparse.ArgumentParser:
+    """Make the parser of a child that runs the script once, in one process or by its launcher."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
+    add = parser.add_argument
+    add("trial", type=Path)
+    add("which", choices=RUNS)
+    add("--known", default="{}", help="JSON: what earlier runs have shown of the loop")
+    add("--answer-fd", type=int, default=1)
+    return parser
 
 
 def run_all(trial: Path, job: Job, log: ProcessLog) -> None:

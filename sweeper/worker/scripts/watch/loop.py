@@ -103,9 +103,9 @@ class Loop:
         def note_skip(
             scaler: torch.amp.GradScaler, optimizer: Optimizer, *rest: Any, **options: Any
         ) -> Any:
-            before = (len(self._order), self.num_steps)
+            before = self._num_seen
             returned = step(scaler, optimizer, *rest, **options)
-            if before == (len(self._order), self.num_steps) and optimizer is self._last:
+            if self._num_seen == before and optimizer is self._last:
                 self.num_skipped += 1
             return returned
 
@@ -138,7 +138,7 @@ class Loop:
         return self.interruptions, self.epochs
 
     def count(self) -> Counts:
-        loader, calls = self.loader, self.count_calls()
+        loader = self.loader
         return Counts(
             self.num_steps,
             loader.num_batches,
@@ -148,17 +148,19 @@ class Loop:
             self.num_skipped,
             self.num_evaluations,
             loader.num_epochs,
-            calls.trained,
-            calls.programs,
-            calls.untrained,
+            *self.count_calls(),
             self.evaluation_s,
             time.perf_counter(),
         )
 
+    @property
+    def _num_seen(self) -> int:
+        return self.num_watched + self.num_steps
+
     def _count_steps(self) -> str:
         if not self.num_watched:
             return f"no step of an optimizer of torch was seen{describe_children()}"
-        steps = self.num_watched + self.num_steps
+        steps = self._num_seen
         return f"{steps} {'step was' if steps == 1 else 'steps were'} seen, and more are needed"
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -172,16 +174,16 @@ class Loop:
         if error is None and self._last is not None:
             self.length = self._num_before + self.num_steps
         over = ScriptOverError(f"the script ended by itself: {self._count_steps()}")
+        end: BaseException | None = error or over  # where the phases want more steps as well
         try:
             self._phases.throw(ScriptFailedError() if error else over)
         except StopIteration:
-            self._on_end(None)
+            end = None
         except ScriptFailedError:
-            self._on_end(error)
+            pass
         except Exception as failure:  # noqa: BLE001  # it becomes the trial's status
-            self._on_end(failure)
-        else:
-            self._on_end(error or over)  # the phases want more steps, of which there are none
+            end = failure
+        self._on_end(end)
 
     def _before_step(self, *_: object) -> None:
         if threading.get_ident() != self._thread:
@@ -295,9 +297,9 @@ class Counts(NamedTuple):
     skipped: int
     evaluations: int = 0  # steps before which the script evaluated
     epochs: int = 0  # times that the training loader began anew
-    calls: int = 0  # of modules, with gradients
-    programs: int = 0  # that were compiled
-    untrained: int = 0  # calls of modules without gradients
+    calls: int = 0  # those of `Calls`
+    untrained: int = 0
+    programs: int = 0
     evaluation_s: float = 0.0  # of the steps before which the script evaluated
     seconds: float = 0.0
 
