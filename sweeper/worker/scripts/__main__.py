@@ -27,7 +27,7 @@ from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.source_lines import find_own_line
 
 from .arms import ArmSwitch
-from .description import describe
+from .description import note_seen
 from .phases import compare_steps, prepare_loop, run_loop
 from .ranks import ALONE, LaunchedRanks, Ranks
 from .runs import LOOPS, STEPS, TRAJECTORY, LoopFacts, make_parser
@@ -93,12 +93,12 @@ class WatchedScript:
         log, loop, patches = self._log, self._loop, self._patches
         log.environment |= environment.describe()
         program = Program.of(self._job.trial.model)
-        sha256 = None  # before it runs
-        if program.file is not None:
+        sha256 = None
+        if program.file is not None:  # before it runs
             sha256 = hashlib.sha256(program.file.read_bytes()).hexdigest()
         log.add_to_script(sha256=sha256)
         self._switch.begin()
-        loop.begin(self._run_phases(which, known, sha256), self._end)
+        loop.begin(self._run_phases(which, known), self._end)
         os.register_at_fork(after_in_child=loop.stop)  # a child's steps are not the script's
         refuse_several(patches, self._refuse, is_launched=loop.ranks is not ALONE)
         if arm := LOOPS.get(which):
@@ -118,7 +118,7 @@ class WatchedScript:
             loop.finish(error)
         loop.finish()
 
-    def _run_phases(self, which: str, known: LoopFacts, sha256: str | None) -> Steps[None]:
+    def _run_phases(self, which: str, known: LoopFacts) -> Steps[None]:
         """Go through the phases of a run, from the first step on of which the loop knows the end,
         and keep what was seen of the script.
         """
@@ -130,9 +130,9 @@ class WatchedScript:
             elif which == TRAJECTORY:
                 yield from compare_trajectory(subject, log)
             else:
-                yield from run_loop(subject, log, LOOPS[which], known)
+                yield from run_loop(subject, log, which, known)
         finally:
-            log.add(script=describe(subject, sha256))
+            note_seen(subject, log)
             log.environment["device"] = environment.describe_device(subject.device)
             log.settings |= torch_flags.read()
 

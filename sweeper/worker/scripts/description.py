@@ -9,7 +9,8 @@ from statistics import median
 
 import torch
 
-from sweeper.core.record import PerArm, ScriptRun, Shapes, SizeCount
+from sweeper.core.record import PerArm, Shapes, SizeCount
+from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.source_lines import name_call, name_class
 
 from .subject import ScriptSubject
@@ -18,8 +19,8 @@ from .watch.loop import Loop
 MAX_SIZES = 500  # of the dimension that varies, that a record keeps
 
 
-def describe(subject: ScriptSubject, sha256: str | None) -> ScriptRun:
-    """What has been seen of the script so far; `sha256` is of its file, before it ran."""
+def note_seen(subject: ScriptSubject, log: ProcessLog) -> None:
+    """Note what has been seen of the script so far."""
     loop = subject.loop
     # Of the module that gets the most different ones: shapes of several modules have nothing to do
     # with each other.
@@ -27,8 +28,7 @@ def describe(subject: ScriptSubject, sha256: str | None) -> ScriptRun:
         (form.shapes for form in subject.switch.forms), key=len, default=Counter()
     )
     sizes = count_sizes(shapes)
-    return ScriptRun(
-        sha256=sha256,
+    log.add_to_script(
         modules=tuple(map(name_class, loop.modules.modules)),
         called_at=tuple(loop.modules.modules.values()),
         optimizers=tuple(type(optimizer).__name__ for optimizer in loop.optimizers),
@@ -51,9 +51,6 @@ def describe(subject: ScriptSubject, sha256: str | None) -> ScriptRun:
         skipped_steps=loop.num_skipped,
         interval=loop.interruptions.interval or 0,
         length=loop.length,
-        loop_eager=subject.loops.get("eager"),
-        loop_compiled=subject.loops.get("compiled"),
-        trajectory=subject.trajectory,
         rank_spread=_find_spread(subject.bench.spreads),
         apart=subject.apart,
     )

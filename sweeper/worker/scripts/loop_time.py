@@ -28,7 +28,7 @@ ASK_S = 0.5  # of a loop, after which ranks ask whether its time is long enough
 MAX_STARTS = 4  # of a loop's measurement because of compilations, and as many because of events
 
 
-def time_loop(subject: ScriptSubject, arm: str, known: LoopFacts) -> Steps[None]:
+def time_loop(subject: ScriptSubject, known: LoopFacts) -> Steps[LoopRun]:
     """Time steps of the loop until there are enough of them.
 
     What compiles meanwhile, as the first evaluation does, comes once in a training: the time begins
@@ -47,7 +47,7 @@ def time_loop(subject: ScriptSubject, arm: str, known: LoopFacts) -> Steps[None]
         begin, end = ranks.share("window", (window.before.steps, window.seen.steps))[0]
         own_s = ended.seconds_between(begin, end) / (end - begin)
         run = replace(run, step_s=max(ranks.share("loop", own_s)))
-    subject.loops[arm] = run
+    return run
 
 
 class _StepEnds:

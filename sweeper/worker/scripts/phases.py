@@ -15,7 +15,7 @@ from sweeper.worker.session import measure
 
 from .arms import ArmSwitch
 from .loop_time import time_loop
-from .runs import LoopFacts
+from .runs import LOOPS, LoopFacts
 from .subject import EAGER_STEPS, ScriptSubject
 from .watch.loop import Loop, ScriptOverError, run_steps
 
@@ -48,9 +48,9 @@ def prepare_loop(
         switch.put_in_at_first_calls(known.modules, arm, lambda: log.announce(PHASES[arm]))
 
 
-def run_loop(subject: ScriptSubject, log: ProcessLog, arm: str, known: LoopFacts) -> Steps[None]:
+def run_loop(subject: ScriptSubject, log: ProcessLog, which: str, known: LoopFacts) -> Steps[None]:
     """Time the loop as the script runs it, with one arm throughout."""
-    switch, loop = subject.switch, subject.loop
+    switch, loop, arm = subject.switch, subject.loop, LOOPS[which]
     with log.enter(PHASES[arm]):
         subject.compile(log)  # of modules that `prepare_loop` named, none is left
         switch.choose(arm)
@@ -64,7 +64,8 @@ def run_loop(subject: ScriptSubject, log: ProcessLog, arm: str, known: LoopFacts
         yield from run_steps(max(subject.ranks.share("queued", loop.loader.queued)))
     with log.enter("measuring"):
         host = HostMonitor()
-        yield from time_loop(subject, arm, known)
+        run = yield from time_loop(subject, known)
+        log.add_to_script(**{which: run})
         log.add(host=HostState(busy_while_measuring=host.share_busy_by_others()))
         if arm == "compiled":
             switch.require_compiled()

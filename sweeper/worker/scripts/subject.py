@@ -20,9 +20,6 @@ from sweeper.core.record import (
     READ_LOADER,
     SAVED_FILE,
     Accuracy,
-    LoopRun,
-    PerArm,
-    Trajectory,
 )
 from sweeper.worker.failures import EagerError, MismatchError, UnsteadyError
 from sweeper.worker.measurement import memory
@@ -33,6 +30,7 @@ from sweeper.worker.measurement.bench import (
     Steps,
     spread,
 )
+from sweeper.worker.measurement.readings import note_memory
 from sweeper.worker.models.batches import Batch
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 from sweeper.worker.process_log import ProcessLog
@@ -204,9 +202,7 @@ class ScriptSubject(Subject):
         self.bench = LoopBench(self.device, switch, loop)
         self.monitor = LoopMonitor(self.device, loop)
         self.monitor.set_baseline()
-        self.loops: dict[str, LoopRun] = {}  # by arm
         self.gone_round: list[torch.nn.Module] = []  # called past their compiled form
-        self.trajectory: Trajectory | None = None
         self.apart: str | None = None  # a parameter in which ranks differ after eager steps
 
     def run_eager(self, _log: ProcessLog) -> Steps[None]:
@@ -234,10 +230,8 @@ class ScriptSubject(Subject):
                 log.add(rounds=tuple(item for item in log.process.rounds if item.void))
                 yield from super().time_rounds(log)
         finally:
-            if found := self.monitor.memory:
-                peaks = {arm: item.allocator_peak_bytes for arm, item in found.items()}
-                in_use = {arm: item.in_use_bytes for arm, item in found.items()}
-                log.add(allocator_peak_bytes=PerArm(**peaks), memory_bytes=PerArm(**in_use))
+            for arm, reading in self.monitor.memory.items():
+                note_memory(log, arm, reading, is_shared=False)
 
     def finish_rounds(self, _log: ProcessLog) -> None:
         """Note which compiled forms no step has called, before the check calls them."""
@@ -245,8 +239,16 @@ class ScriptSubject(Subject):
         self.gone_round = list(filter(seen, self.switch.find_uncalled()))
 
     def check_at_end(self, log: ProcessLog) -> Iterable[None]:
-        """Judge each compiled module, when the script is needed no more."""
-        self._require_together()
+        """Judge each compiled module, when the script is needed no more.
+
+        Raises MismatchError where steps of both arms have given ranks other parameters, and eager
+        ones had not.
+        """
+        if self.apart is None and (apart := self._find_apart()):
+            raise MismatchError(
+                f"{apart} has other values than in rank 0 after compiled steps, and had the same "
+                "after eager ones"
+            )
         self.switch.choose("eager")
         forms, patches = self.switch.compiled_forms(), self.switch.patches
         wrappers = {}
@@ -279,16 +281,6 @@ class ScriptSubject(Subject):
                 if one != found[0]:
                     return f"rank {number}: {name}"
         return None
-
-    def _require_together(self) -> None:
-        """Raise MismatchError where steps of both arms have given ranks other parameters, and eager
-        ones had not.
-        """
-        if self.apart is None and (apart := self._find_apart()):
-            raise MismatchError(
-                f"{apart} has other values than in rank 0 after compiled steps, and had the same "
-                "after eager ones"
-            )
 
     def end_early(self, over: ScriptOverError, log: ProcessLog) -> None:
         """Keep what was measured before the script ended by itself, and say of each reading that it

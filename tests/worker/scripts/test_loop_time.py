@@ -63,21 +63,21 @@ class MadeUpLoop:
 
     def time(self, ends_after: int = 1000, known: LoopFacts | None = None) -> LoopRun:
         setup: Any = SimpleNamespace(
-            loop=self, ranks=self.ranks, loops={}, measure=SimpleNamespace(rounds_s=None),
+            loop=self, ranks=self.ranks, measure=SimpleNamespace(rounds_s=None),
             device=self.device,
             bench=SimpleNamespace(synchronize=lambda: None, clock=lambda: self.clock_s),
             switch=SimpleNamespace(forms=[]),
         )  # fmt: skip
-        lead = loop_time.time_loop(setup, "compiled", known or LoopFacts())
+        lead = loop_time.time_loop(setup, known or LoopFacts())
         try:
             next(lead)
             while self.num_steps < ends_after:
                 self.step()
                 next(lead)
             lead.throw(ScriptOverError("the script ended"))
-        except StopIteration:
-            pass
-        return setup.loops["compiled"]
+        except StopIteration as end:
+            return end.value
+        raise AssertionError("there is no end")
 
 
 class LinkedRanks(Ranks):
