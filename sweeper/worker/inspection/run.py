@@ -22,7 +22,7 @@ from .summary import Inspected, write_summary
 
 def inspect(folder: Path, timed_fingerprint: str | None, job: Job, log: ProcessLog) -> None:
     """Run the phases of an inspection, and write its files to `folder`."""
-    from torch._dynamo.utils import set_compilation_metrics_limit
+    from torch._dynamo.utils import get_compilation_metrics, set_compilation_metrics_limit
 
     # torch is imported: processes that are started later write elsewhere
     traced = Path(os.environ.pop("TORCH_TRACE"))
@@ -43,34 +43,19 @@ def inspect(folder: Path, timed_fingerprint: str | None, job: Job, log: ProcessL
             failure = describe_error(error)
             raise
         finally:
-            _write_files(folder, traced, job, log, timed_fingerprint, failure)
+            log.add(**artifacts.read_fingerprints())
+            metrics = [item for item in get_compilation_metrics() if item.recompile_reason]
+            folder.mkdir(parents=True, exist_ok=True)
+            found = Inspected(
+                job.trial,
+                log.environment["versions"],
+                subject.counters.report({}),
+                log.process.code_fingerprint,
+                timed_fingerprint,
+                [f"{item.compile_id} since {item.recompile_reason}" for item in metrics],
+                None if failure else subject.counters.explain_not_compiled(),
+                failure,
+                trace.write_report(traced, folder / "tlparse"),
+            )
+            write_text(folder / "summary.md", write_summary(found))
             shutil.rmtree(traced)
-
-
-def _write_files(
-    folder: Path,
-    traced: Path,
-    job: Job,
-    log: ProcessLog,
-    timed_fingerprint: str | None,
-    failure: str | None,
-) -> None:
-    from torch._dynamo.utils import get_compilation_metrics
-
-    assert log.counters is not None
-    metrics = [item for item in get_compilation_metrics() if item.recompile_reason]
-    log.add(**artifacts.read_fingerprints())
-    folder.mkdir(parents=True, exist_ok=True)
-    no_report = trace.write_report(traced, folder / "tlparse")
-    found = Inspected(
-        trial=job.trial,
-        versions=log.environment["versions"],
-        diagnostics=log.counters.report({}),
-        code_fingerprint=log.process.code_fingerprint,
-        timed_fingerprint=timed_fingerprint,
-        recompilations=[f"{item.compile_id} since {item.recompile_reason}" for item in metrics],
-        not_compiled=None if failure else log.counters.explain_not_compiled(),
-        failure=failure,
-        no_report=no_report,
-    )
-    write_text(folder / "summary.md", write_summary(found))

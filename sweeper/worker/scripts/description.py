@@ -40,7 +40,6 @@ def note_seen(subject: ScriptSubject, log: ProcessLog) -> None:
         late=tuple(loop.late.values()),
         per_call=subject.bench.is_per_call,
         compile_calls=tuple(subject.switch.calls.calls),
-        gone_round=tuple(map(name_class, subject.gone_round)),
         shapes=tuple(
             Shapes(", ".join(map(str, map(list, key))), count)
             for key, count in shapes.most_common(12)

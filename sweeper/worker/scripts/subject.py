@@ -34,6 +34,7 @@ from sweeper.worker.measurement.readings import note_memory
 from sweeper.worker.models.batches import Batch
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 from sweeper.worker.process_log import ProcessLog
+from sweeper.worker.source_lines import name_class
 from sweeper.worker.subject import Subject
 
 from .arms import ArmSwitch
@@ -202,7 +203,6 @@ class ScriptSubject(Subject):
         self.bench = LoopBench(self.device, switch, loop)
         self.monitor = LoopMonitor(self.device, loop)
         self.monitor.set_baseline()
-        self.gone_round: list[torch.nn.Module] = []  # called past their compiled form
         self.apart: str | None = None  # a parameter in which ranks differ after eager steps
 
     def run_eager(self, _log: ProcessLog) -> Steps[None]:
@@ -233,10 +233,10 @@ class ScriptSubject(Subject):
             for arm, reading in self.monitor.memory.items():
                 note_memory(log, arm, reading, is_shared=False)
 
-    def finish_rounds(self, _log: ProcessLog) -> None:
+    def finish_rounds(self, log: ProcessLog) -> None:
         """Note which compiled forms no step has called, before the check calls them."""
-        seen = self.loop.modules.has_seen
-        self.gone_round = list(filter(seen, self.switch.find_uncalled()))
+        gone_round = filter(self.loop.modules.has_seen, self.switch.find_uncalled())
+        log.add_to_script(gone_round=tuple(map(name_class, gone_round)))
 
     def check_at_end(self, log: ProcessLog) -> Iterable[None]:
         """Judge each compiled module, when the script is needed no more.
