@@ -217,10 +217,6 @@ class ArmSwitch:
             for form in self.forms:
                 form.choose("eager")
 
-    def find_uncalled(self) -> list[torch.nn.Module]:
-        """Find the modules whose compiled form the script does not call."""
-        return [form.module for form in self.forms if not (form.shapes or form.num_untrained)]
-
     def count_calls(self) -> Calls:
         trained = sum(form.shapes.total() for form in self.forms)
         untrained = sum(form.num_untrained for form in self.forms)

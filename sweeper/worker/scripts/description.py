@@ -48,7 +48,7 @@ def note_seen(subject: ScriptSubject, log: ProcessLog) -> None:
         sizes=group_sizes(sizes),
         pad_to=choose_sizes(sizes),
         skipped_steps=loop.num_skipped,
-        interval=loop.interruptions.interval or 0,
+        interval=loop.interruptions.interval,
         length=loop.length,
         rank_spread=_find_spread(subject.bench.spreads),
         apart=subject.apart,

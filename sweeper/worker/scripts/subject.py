@@ -106,7 +106,7 @@ class LoopBench(Bench):
         """Read the batches of so many steps. Where an evaluation, a saved file or the end of an
         epoch comes before their end in any rank, have the script run until it is over.
         """
-        intervals = sum(one.interval or 0 for one in self._loop.disturbances)
+        intervals = sum(one.interval for one in self._loop.disturbances)
         for _ in range(steps + max(self._ranks.share("wait", intervals)) + TO_NEXT_EPOCH):
             is_ready = self._is_ready(steps)
             if self._ranks.size > 1:
@@ -235,7 +235,10 @@ class ScriptSubject(Subject):
 
     def finish_rounds(self, log: ProcessLog) -> None:
         """Note which compiled forms no step has called, before the check calls them."""
-        gone_round = filter(self.loop.modules.has_seen, self.switch.find_uncalled())
+        uncalled = [
+            form.module for form in self.switch.forms if not (form.shapes or form.num_untrained)
+        ]
+        gone_round = filter(self.loop.modules.has_seen, uncalled)
         log.add_to_script(gone_round=tuple(map(name_class, gone_round)))
 
     def check_at_end(self, log: ProcessLog) -> Iterable[None]:
