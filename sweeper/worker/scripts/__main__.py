@@ -11,7 +11,6 @@ import os
 import sys
 import time
 from collections.abc import Callable
-from typing import NoReturn
 
 from sweeper.core.protocol import Job, Message
 from sweeper.core.record import EAGER_PHASES, Process, RankRun
@@ -72,102 +71,83 @@ def main() -> None:
     log = ProcessLog(say, Process(0, 0, cold=False), Lease())
     known = from_json(LoopFacts, json.loads(arguments.known))
     with Patches() as patches:
-        script = WatchedScript(job, log, patches, ranks)
-        script.run(arguments.which, known)
+        is_right = run_script(job, arguments.which, known, log, patches, ranks)
     flush_output()
-    if script.failed and ranks.size > 1:
+    if not is_right and ranks.size > 1:
         sys.exit(1)  # the launcher ends the other ranks, which may wait for this one
 
 
-class WatchedScript:
-    """The script of a job in this process, and all that watches it."""
+def run_script(
+    job: Job, which: str, known: LoopFacts, log: ProcessLog, patches: Patches, ranks: Ranks = ALONE
+) -> bool:
+    """Run the script of a job in this process until what the run `which` measures is there, and say
+    how it went; whether nothing went wrong.
+    """
+    loop, switch = Loop(patches, ranks), ArmSwitch(job.trial, patches)
+    loop.count_calls = switch.count_calls
+    is_right = True
 
-    def __init__(self, job: Job, log: ProcessLog, patches: Patches, ranks: Ranks = ALONE) -> None:
-        self._job, self._log, self._patches = job, log, patches
-        self._loop, self._switch = Loop(patches, ranks), ArmSwitch(job.trial, patches)
-        self._loop.count_calls = self._switch.count_calls
-        self.failed = False
-
-    def run(self, which: str, known: LoopFacts) -> None:
-        """Run the script until what the run `which` measures is there, and say how it went."""
-        log, loop, patches = self._log, self._loop, self._patches
-        log.environment |= environment.describe()
-        program = Program.of(self._job.trial.model)
-        sha256 = None
-        if program.file is not None:  # before it runs
-            sha256 = hashlib.sha256(program.file.read_bytes()).hexdigest()
-        log.add_to_script(sha256=sha256)
-        self._switch.begin()
-        loop.begin(self._run_phases(which, known), self._end)
-        os.register_at_fork(after_in_child=loop.stop)  # a child's steps are not the script's
-        refuse_several(patches, self._refuse, is_launched=loop.ranks is not ALONE)
-        if arm := LOOPS.get(which):
-            prepare_loop(loop, self._switch, log, arm, known)
-        before = measure_log()
-        try:
-            limit_s = min(MAX_SILENCE_S, self._job.measure.timeout_s / 8)
-            with watch_silence(loop, log.note, limit_s):
-                program.run(patches)
-        except EndOfScript:
-            pass
-        except SystemExit as error:
-            if error.code not in (None, 0):
-                status = "eager_error" if log.phase in EAGER_PHASES else "runtime_error"
-                loop.finish(failures.Failure(explain_exit(error, before), status))
-        except BaseException as error:  # noqa: BLE001  # whatever a script raises is the result
-            loop.finish(error)
-        loop.finish()
-
-    def _run_phases(self, which: str, known: LoopFacts) -> Steps[None]:
-        """Go through the phases of a run, from the first step on of which the loop knows the end,
-        and keep what was seen of the script.
-        """
-        log = self._log
-        subject = ScriptSubject(self._job, self._loop, self._switch)
-        try:
-            if which == STEPS:
-                yield from compare_steps(subject, log)
-            elif which == TRAJECTORY:
-                yield from compare_trajectory(subject, log)
-            else:
-                yield from run_loop(subject, log, which, known)
-        finally:
-            note_seen(subject, log)
-            log.environment["device"] = environment.describe_device(subject.device)
-            log.settings |= torch_flags.read()
-
-    def _end(self, error: BaseException | None) -> None:
-        """Say how the run went; `error` is what went wrong in it."""
-        self._switch.stop()
-        if error is None:
-            try:
-                self._share_counts()
-            except failures.Failure as failure:
-                error = failure
-        self._log.say(self._log.outcome(error))
+    def end(error: BaseException | None) -> None:
+        nonlocal is_right
+        switch.stop()
+        log.say(log.outcome(error))
         if error is None:
             return
-        self.failed = True
-        if self._loop.ranks.size > 1:
+        is_right = False
+        if ranks.size > 1:
             time.sleep(OTHERS_S)
         log_error(error)
 
-    def _share_counts(self) -> None:
-        """Keep what each rank has compiled, when all have come to the end."""
-        ranks = self._loop.ranks
-        if ranks.size == 1:
-            return
-        found = self._switch.counters.report({})
-        own = RankRun(found.graphs or 0, found.recompiles or 0)
-        self._log.add_to_script(ranks=tuple(ranks.share("end", own)))
+    log.environment |= environment.describe()
+    program, sha256 = Program.of(job.trial.model), None
+    if program.file is not None:  # before it runs
+        sha256 = hashlib.sha256(program.file.read_bytes()).hexdigest()
+    log.add_to_script(sha256=sha256)
+    switch.begin()
+    loop.begin(_run_phases(job, which, known, loop, switch, log), end)
+    os.register_at_fork(after_in_child=loop.stop)  # a child's steps are not the script's
+    refuse_several(patches, loop.finish, is_launched=ranks is not ALONE)
+    if arm := LOOPS.get(which):
+        prepare_loop(loop, switch, log, arm, known)
+    before = measure_log()
+    try:
+        limit_s = min(MAX_SILENCE_S, job.measure.timeout_s / 8)
+        with watch_silence(loop, log.note, limit_s):
+            program.run(patches)
+    except EndOfScript:
+        pass
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            status = "eager_error" if log.phase in EAGER_PHASES else "runtime_error"
+            loop.finish(failures.Failure(explain_exit(error, before), status))
+    except BaseException as error:  # noqa: BLE001  # whatever a script raises is the result
+        loop.finish(error)
+    loop.finish()
+    return is_right
 
-    def _refuse(self, reason: str) -> NoReturn:
-        self._loop.finish(
-            failures.UnavailableError(
-                f"{reason}; give what starts them: model.launch='torchrun --nproc-per-node N'"
-            )
-        )
-        raise EndOfScript
+
+def _run_phases(
+    job: Job, which: str, known: LoopFacts, loop: Loop, switch: ArmSwitch, log: ProcessLog
+) -> Steps[None]:
+    """Go through the phases of a run, from the first step on of which the loop knows the end,
+    and keep what was seen of the script, and what each rank has compiled.
+    """
+    subject = ScriptSubject(job, loop, switch)
+    try:
+        if which == STEPS:
+            yield from compare_steps(subject, log)
+        elif which == TRAJECTORY:
+            yield from compare_trajectory(subject, log)
+        else:
+            yield from run_loop(subject, log, which, known)
+        if loop.ranks.size > 1:
+            found = switch.counters.report({})
+            own = RankRun(found.graphs or 0, found.recompiles or 0)
+            log.add_to_script(ranks=tuple(loop.ranks.share("end", own)))
+    finally:
+        note_seen(subject, log)
+        log.environment["device"] = environment.describe_device(subject.device)
+        log.settings |= torch_flags.read()
 
 
 if __name__ == "__main__":

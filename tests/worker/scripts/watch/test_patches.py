@@ -23,7 +23,7 @@ from sweeper.core.record import Process
 from sweeper.core.trial import MIN_TRAJECTORY
 from sweeper.worker.lease import Lease
 from sweeper.worker.process_log import ProcessLog
-from sweeper.worker.scripts.__main__ import WatchedScript
+from sweeper.worker.scripts.__main__ import run_script
 from sweeper.worker.scripts.runs import RUNS, LoopFacts
 from sweeper.worker.scripts.watch.patches import Patches
 from sweeper.worker.scripts.watch.script_runner import Program
@@ -98,8 +98,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
         patches = Patches()
         try:
             with patches:
-                script = WatchedScript(Job(trial, MEASURE), log, patches)
-                script.run(which, known)
+                run_script(Job(trial, MEASURE), which, known, log, patches)
         finally:
             left.extend(patches.names)
         return seen
