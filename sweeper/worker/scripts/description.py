@@ -4,7 +4,6 @@ called with.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from statistics import median
 
 import torch
@@ -28,6 +27,7 @@ def note_seen(subject: ScriptSubject, log: ProcessLog) -> None:
         (form.shapes for form in subject.switch.forms), key=len, default=Counter()
     )
     sizes = count_sizes(shapes)
+    spreads = {arm: median(values) for arm, values in subject.bench.spreads.items() if values}
     log.add_to_script(
         modules=tuple(map(name_class, loop.modules.modules)),
         called_at=tuple(loop.modules.modules.values()),
@@ -50,14 +50,9 @@ def note_seen(subject: ScriptSubject, log: ProcessLog) -> None:
         skipped_steps=loop.num_skipped,
         interval=loop.interruptions.interval,
         length=loop.length,
-        rank_spread=_find_spread(subject.bench.spreads),
+        rank_spread=PerArm(**spreads) if spreads else None,
         apart=subject.apart,
     )
-
-
-def _find_spread(spreads: Mapping[str, Sequence[float]]) -> PerArm | None:
-    found = {arm: median(values) for arm, values in spreads.items() if values}
-    return PerArm(**found) if found else None
 
 
 def name_module(loop: Loop, module: torch.nn.Module) -> str:

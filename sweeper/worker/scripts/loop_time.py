@@ -33,19 +33,31 @@ def time_loop(subject: ScriptSubject, known: LoopFacts) -> Steps[LoopRun]:
 
     What compiles meanwhile, as the first evaluation does, comes once in a training: the time begins
     anew after it. A loop that compiles again and again is timed with what it compiles.
+
+    Rank 0 decides for all, and tells them once in `ASK_S`: that takes time, too.
     """
-    timing, ranks = _Timing(subject, known), subject.ranks
-    ended = _StepEnds(subject)
+    timing, ranks, loop = _Timing(subject, known), subject.ranks, subject.loop
+    ended, first = _StepEnds(subject), loop.num_steps
+    begin, is_enough, left = ended.note(first), False, 1
     try:
-        yield from _run_until_enough(timing, subject, ended)
+        while True:
+            yield
+            now = ended.note(loop.num_steps)
+            is_enough, left = is_enough or timing.note_step(), left - 1
+            if ranks.size > 1 and left:
+                continue
+            step_s = (now - begin) / (loop.num_steps - first)
+            is_enough, left = ranks.share("enough", (is_enough, int(ASK_S / step_s) + 1))[0]
+            if is_enough:
+                break
     except ScriptOverError:  # what it did after its last step is no part of that
         if timing.choose().steps < MIN_STEPS:
             raise
     window = timing.choose()
     run = window.describe(subject, timing.leaves_out)
     if ranks.size > 1:
-        begin, end = ranks.share("window", (window.before.steps, window.seen.steps))[0]
-        own_s = ended.seconds_between(begin, end) / (end - begin)
+        first, last = ranks.share("window", (window.before.steps, window.seen.steps))[0]
+        own_s = ended.seconds_between(first, last) / (last - first)
         run = replace(run, step_s=max(ranks.share("loop", own_s)))
     return run
 
@@ -76,25 +88,6 @@ class _StepEnds:
             self._events[end].synchronize()
             return float(self._events[begin].elapsed_time(self._events[end])) / 1e3
         return self._times[end] - self._times[begin]
-
-
-def _run_until_enough(timing: _Timing, subject: ScriptSubject, ended: _StepEnds) -> Steps[None]:
-    """Run until the time is long enough, and note when each step ended. Rank 0 decides for all, and
-    tells them once in `ASK_S`: that takes time, too.
-    """
-    ranks, loop = subject.ranks, subject.loop
-    is_enough, left, first = False, 1, loop.num_steps
-    begin = ended.note(first)
-    while True:
-        yield
-        now = ended.note(loop.num_steps)
-        is_enough, left = is_enough or timing.note_step(), left - 1
-        if ranks.size > 1 and left:
-            continue
-        step_s = (now - begin) / (loop.num_steps - first)
-        is_enough, left = ranks.share("enough", (is_enough, int(ASK_S / step_s) + 1))[0]
-        if is_enough:
-            return
 
 
 NO_EVENT = 3  # before the end of a step; other events are places in `Counts.events`, rarest first

@@ -30,7 +30,7 @@ T = TypeVar("T")
 class Ranks:
     """The only rank of a script that runs in one process."""
 
-    number, size = 0, 1
+    size = 1
 
     def share(self, what: str, value: T) -> list[T]:  # noqa: ARG002  # with nobody
         """Give the values of all ranks, in their order, when all have come here; `what` names the

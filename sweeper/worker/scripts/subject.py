@@ -202,7 +202,6 @@ class ScriptSubject(Subject):
         self.device = loop.find_device()
         self.bench = LoopBench(self.device, switch, loop)
         self.monitor = LoopMonitor(self.device, loop)
-        self.monitor.set_baseline()
         self.apart: str | None = None  # a parameter in which ranks differ after eager steps
 
     def run_eager(self, _log: ProcessLog) -> Steps[None]:

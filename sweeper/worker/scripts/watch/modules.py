@@ -14,6 +14,8 @@ from sweeper.worker.source_lines import is_users, name_place
 
 from .patches import Patches
 
+SHARDED = "FSDPModule"  # the class that `fully_shard` gives modules
+
 
 class ModuleWatch:
     """Notes the outermost modules that are called for training and have parameters to train.
@@ -77,28 +79,29 @@ def find_parts(module: torch.nn.Module, wrapper: str) -> list[torch.nn.Module]:
         return [module]
     if isinstance(module, DistributedDataParallel):
         return [module.module]
-    return (is_sharded(module) and list(_find_blocks(module))) or [module]
+    blocks = list(_find_blocks(module)) if SHARDED in _name_kinds(module) else []
+    return blocks or [module]
 
 
 def _find_blocks(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
     for child in module.children():
-        if is_sharded(child):
+        if SHARDED in _name_kinds(child):
             yield child
         else:
             yield from _find_blocks(child)
 
 
-def is_sharded(module: torch.nn.Module) -> bool:
-    """Whether `fully_shard` has given it another class."""
-    return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
+def _name_kinds(module: torch.nn.Module) -> list[str]:
+    """Name its class, and those that it inherits from."""
+    return [kind.__name__ for kind in type(module).__mro__]
 
 
 def find_kind(module: torch.nn.Module, names: Collection[str]) -> str | None:
     """Find a class of a module or of a part of it, or one that it inherits from, by its name."""
     for part in module.modules():
-        for kind in type(part).__mro__:
-            if kind.__name__ in names:
-                return kind.__name__
+        for kind in _name_kinds(part):
+            if kind in names:
+                return kind
     return None
 
 
