@@ -29,9 +29,8 @@ from .watch.last_line import describe_last_line, measure_log
 STEPS = "steps"
 EAGER_LOOP = "loop_eager"
 LOOPS = {EAGER_LOOP: "eager", "loop_compiled": "compiled"}  # with the arm of each throughout
-MEASURING = (STEPS, *LOOPS)
 TRAJECTORY = "trajectory"
-RUNS = (*MEASURING, TRAJECTORY)
+RUNS = (STEPS, *LOOPS, TRAJECTORY)
 RESERVE_S = 10.0  # of the worker's time, to answer with what there is
 LAUNCHER_S = 2.0  # of a launcher's time, to say where its ranks are
 
@@ -76,7 +75,7 @@ def run_all(trial: Path, job: Job, log: ProcessLog) -> None:
     log.lease.take(ALONE)
     is_launched = "launch" in job.trial.model.arguments
     deadline = time.monotonic() + job.measure.timeout_s - RESERVE_S
-    for which in MEASURING:
+    for which in (STEPS, *LOOPS):
         outcome = _run(trial, which, log, deadline, is_launched)
         _merge(outcome, which, log)
         status, message = outcome.status, outcome.message or outcome.status
@@ -87,15 +86,10 @@ def run_all(trial: Path, job: Job, log: ProcessLog) -> None:
         if which == EAGER_LOOP and status in ("runtime_error", "crashed"):
             status, message = "eager_error", f"in its loop in eager: {message}"
         raise failures.Failure(message, status)
-    if job.trial.model.asked_trajectory and log.slot.index == 0 and job.trial.mode != "eager":
-        _follow(trial, log, deadline)
-
-
-def _follow(trial: Path, log: ProcessLog, deadline: float) -> None:
-    """Add the trajectory. If its run fails or is late, the trajectory says so; what was measured
-    before stays.
-    """
+    if not job.trial.model.asked_trajectory or log.slot.index or job.trial.mode == "eager":
+        return
     outcome = _run(trial, TRAJECTORY, log, deadline)
+    # if the run fails or is late, this says so; what was measured before stays
     trajectory = Trajectory(0, None, outcome.message or outcome.status)
     if outcome.process and outcome.process.script:
         trajectory = outcome.process.script.trajectory or trajectory

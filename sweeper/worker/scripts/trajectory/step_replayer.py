@@ -35,18 +35,18 @@ Named = dict[str, torch.Tensor]
 
 
 class State:
-    """All that a module has at a time: which tensors it holds, their values where they are given,
-    and its modes.
+    """All that a module has at a time: which tensors it holds, their values, and its modes.
+    `weights` are copies of its parameters.
     """
 
-    def __init__(self, module: torch.nn.Module, values: dict[int, torch.Tensor]) -> None:
+    def __init__(self, module: torch.nn.Module, weights: dict[int, torch.Tensor]) -> None:
         parts = list(module.modules())
         self._tables = [
             (table, dict(table)) for part in parts for table in (part._parameters, part._buffers)
         ]
         self._modes = [(part, part.training) for part in parts]
         self._gradients = [(item, item.requires_grad) for item in module.parameters()]
-        self.values = values
+        self.values = weights | _copy_values(module.buffers())
 
     def restore(self) -> None:
         for table, tensors in self._tables:
@@ -108,7 +108,7 @@ class StepReplayer:
         versions = [(id(item), item._version) for item in parameters]
         if versions != self._versions:
             self._weights, self._versions = _copy_values(parameters), versions
-        state = State(self._module, self._weights | _copy_values(self._module.buffers()))
+        state = State(self._module, self._weights)
         batch, autocast = copy_batch(Batch(arguments, options)), read_autocast(self._device)
         call = RecordedCall(batch, state, autocast, read_states(self._device))
         output = self._compiled(*arguments, **options)
@@ -151,8 +151,8 @@ class StepReplayer:
 
     def _compare_all(self, calls: Sequence[RecordedCall]) -> None:
         """Compare calls, and put back afterwards what the script goes on with."""
-        tensors = [*self._module.parameters(), *self._module.buffers()]
-        state, generators = State(self._module, _copy_values(tensors)), read_states(self._device)
+        state = State(self._module, _copy_values(self._module.parameters()))
+        generators = read_states(self._device)
         StepReplayer.is_comparing = True
         try:
             for call in calls:
