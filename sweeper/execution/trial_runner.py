@@ -19,7 +19,7 @@ from sweeper.analysis.gains import are_alike, can_become_sure, differ, find_gain
 from sweeper.core import ablation
 from sweeper.core.files import make_way, write_text
 from sweeper.core.paths import SweepPaths
-from sweeper.core.protocol import NOT_UNDERSTOOD, Job, Outcome, Phase, ProtocolError
+from sweeper.core.protocol import NOT_UNDERSTOOD, Job, Outcome, Phase, ProcessSlot, ProtocolError
 from sweeper.core.record import Inspection, Process, Record, RecordError
 from sweeper.core.system.orphans import WholeGroup
 from sweeper.core.system.process_group import describe_exit
@@ -154,17 +154,17 @@ class TrialRun(Draft):
         draw, index_in_draw = 0, index
         if measure.draws > 1:
             draw, index_in_draw = divmod(index, measure.per_draw)
-        arguments = ["--index", str(index), "--draw", str(draw)]
-        if index_in_draw == 0:
-            arguments.append("--cold")
         judged = self._find_judged(draw)
-        if judged and judged.artifact:
-            arguments += ["--checked", judged.artifact]
-        if done and done[0].steps_per_block:
-            arguments += ["--steps-per-block", str(done[0].steps_per_block)]
-        if self.timed_code:
-            arguments += ["--timed", self.timed_code]
-        return WorkerCall(arguments, index, self.paths.cache(draw), self.paths.log(index), draw)
+        slot = ProcessSlot(
+            index,
+            draw,
+            cold=index_in_draw == 0,
+            checked=judged.artifact if judged else None,
+            steps_per_block=done[0].steps_per_block if done else None,
+            timed=self.timed_code,
+        )
+        cache, log = self.paths.cache(draw), self.paths.log(index)
+        return WorkerCall(["--slot", slot.dumps()], index, cache, log, draw)
 
     def take(self, outcome: Outcome) -> None:
         """Add the outcome of a process; the last one decides the status."""
@@ -252,11 +252,9 @@ def _inspect(run: TrialRun) -> Inspection:
     compiler does.
     """
     paths, record = run.paths, run.record
-    arguments = ["--inspect", str(paths.inspection)]
-    for process in record.processes:
-        if process.code_fingerprint:
-            arguments += ["--timed", process.code_fingerprint]
-            break
+    timed = (process.code_fingerprint for process in record.processes)
+    slot = ProcessSlot(timed=next(filter(None, timed), None))
+    arguments = ["--inspect", str(paths.inspection), "--slot", slot.dumps()]
     index = run.settings.measure.process_limit
     call = WorkerCall(arguments, index, paths.cache("inspect"), paths.log("inspect"))
     with run.reserve(run.slot.peak_memory.look_up(run.trial, record.batch_size)):

@@ -22,7 +22,8 @@ from functools import partial
 from pathlib import Path
 
 from sweeper.core.libraries import SCRIPT
-from sweeper.core.protocol import NOTHING, Job, LeaseGrant, LeaseRequest
+from sweeper.core.protocol import NOTHING, Job, LeaseGrant, LeaseRequest, ProcessSlot
+from sweeper.core.serialization import from_json
 from sweeper.core.system.pipes import flush_output, open_standard_streams
 from sweeper.core.system.process_group import adopt_orphans
 
@@ -30,7 +31,7 @@ from .children import open_answer
 from .inspection import trace
 from .lease import Lease
 from .parent_death import die_with_parent
-from .process_log import ProcessSlot, Task, run
+from .process_log import Task, run
 
 
 def main() -> None:
@@ -59,14 +60,7 @@ def main() -> None:
     if numerics := job.trial.compile.options.get("numerics"):
         # torch 2.14 derives other settings of it when it is imported
         os.environ["TORCHINDUCTOR_NUMERICS"] = str(numerics)
-    slot = ProcessSlot(
-        arguments.index,
-        arguments.draw,
-        arguments.cold,
-        arguments.checked,
-        arguments.steps_per_block,
-        arguments.timed,
-    )
+    slot = from_json(ProcessSlot, json.loads(arguments.slot))
     lease = Lease(ask) if has_driver else Lease()
     outcome = run(job, slot, say, lease, _choose_task(arguments, job))
     flush_output()
@@ -81,7 +75,7 @@ def _choose_task(arguments: argparse.Namespace, job: Job) -> Task:
         trace.request_trace(os.environ)  # torch looks for it when it is imported
         from .inspection.run import inspect
 
-        return partial(inspect, arguments.inspect, arguments.timed)
+        return partial(inspect, arguments.inspect)
     if job.trial.workload == SCRIPT:
         from .scripts.runs import run_all
 
@@ -116,14 +110,11 @@ def _parse() -> argparse.Namespace:
     )
     add = parser.add_argument
     add("trial", type=Path, nargs="?", help="trial.json, as the runner writes it")
-    add("--index", type=int, default=0, help="which process of the trial this is")
-    add("--draw", type=int, default=0, help="which compile cache it belongs to")
-    add("--cold", action="store_true", help="the compile cache is empty")
     add(
-        "--checked",
-        help="fingerprint of code that was found right; the same code is not checked again",
+        "--slot",
+        default="{}",
+        help="JSON: which process of the trial this is, and what earlier processes have found",
     )
-    add("--steps-per-block", type=int, help="as an earlier process of the trial has found it")
     add("--cores", type=parse_cores, help="numbers of the cores to run on, separated by commas")
     add("--answer-fd", type=int, help="file descriptor for phases and the outcome, as JSON lines")
     add(
@@ -131,12 +122,6 @@ def _parse() -> argparse.Namespace:
         type=Path,
         metavar="FOLDER",
         help="write what the compiler does there, time nothing",
-    )
-    add(
-        "--timed",
-        metavar="FINGERPRINT",
-        help="of code that was timed: an inspection says if this is the same, a measurement ends "
-        "where it is",
     )
     add(
         "--check",

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sweeper.core.protocol import Job, Message, Outcome, Phase
+from sweeper.core.protocol import Job, Message, Outcome, Phase, ProcessSlot
 from sweeper.core.record import Diagnostics, Process, ScriptRun
 from sweeper.core.serialization import Json
 from sweeper.core.system.pipes import log_error, write_log
@@ -23,26 +23,6 @@ if TYPE_CHECKING:
     from .compilation.counters import CompileCounters
 
 
-@dataclass(frozen=True)
-class ProcessSlot:
-    """Which process of a trial this is, and what earlier processes have found."""
-
-    index: int = 0
-    draw: int = 0
-    cold: bool = True
-    # the artifact that passed the check; a process that compiles it again skips the check
-    checked: str | None = None
-    steps_per_block: int | None = None
-    timed: str | None = None  # the fingerprint of code that need not be timed again
-
-    @property
-    def is_repeated(self) -> bool:
-        """Whether an earlier process has checked code of this draw, and measured its memory and the
-        time of the host.
-        """
-        return self.checked is not None
-
-
 @dataclass
 class ProcessLog:
     """What a process has measured so far."""
@@ -50,7 +30,7 @@ class ProcessLog:
     say: Callable[[Message], None]
     process: Process
     lease: Lease
-    slot: ProcessSlot = ProcessSlot()
+    slot: ProcessSlot = field(default_factory=ProcessSlot)
     phase: str = "starting"
     environment: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Json] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from . import trace
 from .summary import Inspected, write_summary
 
 
-def inspect(folder: Path, timed_fingerprint: str | None, job: Job, log: ProcessLog) -> None:
+def inspect(folder: Path, job: Job, log: ProcessLog) -> None:
     """Run the phases of an inspection, and write its files to `folder`."""
     from torch._dynamo.utils import get_compilation_metrics, set_compilation_metrics_limit
 
@@ -51,7 +51,7 @@ def inspect(folder: Path, timed_fingerprint: str | None, job: Job, log: ProcessL
                 log.environment["versions"],
                 subject.counters.report({}),
                 log.process.code_fingerprint,
-                timed_fingerprint,
+                log.slot.timed,
                 [f"{item.compile_id} since {item.recompile_reason}" for item in metrics],
                 None if failure else subject.counters.explain_not_compiled(),
                 failure,
