@@ -51,6 +51,7 @@ class ProcessSlot:
     checked: str | None = None
     steps_per_block: int | None = None
     timed: str | None = None  # the fingerprint of code that need not be timed again
+    cores: tuple[int, ...] | None = None  # those to run on; None: all
 
     @property
     def is_repeated(self) -> bool:

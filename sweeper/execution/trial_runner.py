@@ -8,7 +8,7 @@ that nothing that they started outlives them.
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,11 +38,10 @@ from .worker_channel import WorkerChannel, start_worker
 class WorkerCall:
     """What tells one worker of a trial from the others."""
 
-    arguments: Sequence[str]
-    index: int
+    slot: ProcessSlot
     cache: Path
     log: Path
-    draw: int | None = None  # None: an inspection, whose answer is about no timed process
+    inspection: Path | None = None  # where it writes what the compiler does, and times nothing
 
 
 @dataclass
@@ -162,9 +161,9 @@ class TrialRun(Draft):
             checked=judged.artifact if judged else None,
             steps_per_block=done[0].steps_per_block if done else None,
             timed=self.timed_code,
+            cores=self.slot.cores,
         )
-        cache, log = self.paths.cache(draw), self.paths.log(index)
-        return WorkerCall(["--slot", slot.dumps()], index, cache, log, draw)
+        return WorkerCall(slot, self.paths.cache(draw), self.paths.log(index))
 
     def take(self, outcome: Outcome) -> None:
         """Add the outcome of a process; the last one decides the status."""
@@ -253,10 +252,12 @@ def _inspect(run: TrialRun) -> Inspection:
     """
     paths, record = run.paths, run.record
     timed = (process.code_fingerprint for process in record.processes)
-    slot = ProcessSlot(timed=next(filter(None, timed), None))
-    arguments = ["--inspect", str(paths.inspection), "--slot", slot.dumps()]
-    index = run.settings.measure.process_limit
-    call = WorkerCall(arguments, index, paths.cache("inspect"), paths.log("inspect"))
+    slot = ProcessSlot(
+        run.settings.measure.process_limit,
+        timed=next(filter(None, timed), None),
+        cores=run.slot.cores,
+    )
+    call = WorkerCall(slot, paths.cache("inspect"), paths.log("inspect"), paths.inspection)
     with run.reserve(run.slot.peak_memory.look_up(run.trial, record.batch_size)):
         outcome = run_worker(run, call)
     folder = missing = seen = None
@@ -280,22 +281,22 @@ def run_worker(run: TrialRun, call: WorkerCall) -> Outcome:
     run.write_job()
     slot, measure = run.slot, run.settings.measure
     command = processes.make_command(run.trial.python, "sweeper.worker")
-    command += [str(run.paths.trial), *call.arguments]
-    if slot.cores:
-        command += ["--cores", ",".join(map(str, slot.cores))]
+    command += [str(run.paths.trial), "--slot", call.slot.dumps()]
+    if call.inspection:
+        command += ["--inspect", str(call.inspection)]
     caches = processes.make_cache_variables(call.cache)
     environment = {**slot.device.environment(), **run.variables, **caches}
 
     def announce(phase: Phase) -> None:
-        name = f"inspection, {phase.name}" if call.draw is None else phase.name
-        run.on_phase(PhaseBegan(run.trial, name, call.index, phase.note))
+        name = f"inspection, {phase.name}" if call.inspection else phase.name
+        run.on_phase(PhaseBegan(run.trial, name, call.slot.index, phase.note))
 
     begin_s = time.monotonic()
     with ExitStack() as opened:
         try:
             process, channel = opened.enter_context(
                 start_worker(
-                    command, environment, call.log, measure, slot.lease, announce, call.index
+                    command, environment, call.log, measure, slot.lease, announce, call.slot.index
                 )
             )
         except OSError as error:  # what earlier processes have measured is kept
@@ -303,7 +304,7 @@ def run_worker(run: TrialRun, call: WorkerCall) -> Outcome:
             return Outcome("crashed", "starting", run.lacking)
         outcome = _listen(run, call, process, channel)
         life_s = time.monotonic() - begin_s
-    if call.draw is None:
+    if call.inspection:  # its answer is about no timed process
         return outcome
     if lie := find_impossible(outcome, measure, life_s, run.timed_code):
         return Outcome("crashed", outcome.phase, f"the worker's answer cannot be true: {lie}")
@@ -323,8 +324,8 @@ def _listen(
     finally:
         run.idle_s += channel.lease.idle_s(channel.tenant)
     if (outcome := channel.outcome) is not None:
-        done = outcome.process
-        if call.draw is None or not done or (done.index, done.draw) == (call.index, call.draw):
+        done, own = outcome.process, call.slot
+        if call.inspection or not done or (done.index, done.draw) == (own.index, own.draw):
             return outcome
         about = f"it is about process {done.index} of draw {done.draw}"
         return Outcome("crashed", channel.phase, f"{NOT_UNDERSTOOD}: {about}")

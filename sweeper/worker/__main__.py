@@ -48,8 +48,9 @@ def main() -> None:
         adopt_orphans()
         die_with_parent()  # should it be dead already, the thread that reads standard input sees it
         threading.Thread(target=_read_grants, args=(driver, grants), daemon=True).start()
-    if arguments.cores:
-        os.sched_setaffinity(0, arguments.cores)  # before torch counts them
+    slot = from_json(ProcessSlot, json.loads(arguments.slot))
+    if slot.cores:
+        os.sched_setaffinity(0, slot.cores)  # before torch counts them
     faulthandler.register(signal.SIGUSR1, all_threads=True)
 
     def ask(wants: str) -> LeaseGrant | None:
@@ -60,7 +61,6 @@ def main() -> None:
     if numerics := job.trial.compile.options.get("numerics"):
         # torch 2.14 derives other settings of it when it is imported
         os.environ["TORCHINDUCTOR_NUMERICS"] = str(numerics)
-    slot = from_json(ProcessSlot, json.loads(arguments.slot))
     lease = Lease(ask) if has_driver else Lease()
     outcome = run(job, slot, say, lease, _choose_task(arguments, job))
     flush_output()
@@ -100,10 +100,6 @@ def _check(question: Path, answer: Path) -> None:
     check(question, answer)
 
 
-def parse_cores(text: str) -> set[int]:
-    return {int(number) for number in text.split(",")}
-
-
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m sweeper.worker", description="Measure one trial in this process."
@@ -115,7 +111,6 @@ def _parse() -> argparse.Namespace:
         default="{}",
         help="JSON: which process of the trial this is, and what earlier processes have found",
     )
-    add("--cores", type=parse_cores, help="numbers of the cores to run on, separated by commas")
     add("--answer-fd", type=int, help="file descriptor for phases and the outcome, as JSON lines")
     add(
         "--inspect",
