@@ -53,9 +53,9 @@ def main() -> None:
         os.sched_setaffinity(0, slot.cores)  # before torch counts them
     faulthandler.register(signal.SIGUSR1, all_threads=True)
 
-    def ask(wants: str) -> LeaseGrant | None:
+    def ask(wants: str) -> LeaseGrant:
         say(LeaseRequest(wants))
-        return None if wants == NOTHING else grants.get()
+        return LeaseGrant() if wants == NOTHING else grants.get()
 
     job = Job.loads(arguments.trial.read_text())
     if numerics := job.trial.compile.options.get("numerics"):

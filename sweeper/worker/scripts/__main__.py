@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from sweeper.core.protocol import Job, Message
-from sweeper.core.record import EAGER_PHASES, Process, RankRun
+from sweeper.core.record import EAGER_PHASES, Process, RankRun, ScriptRun
 from sweeper.core.serialization import from_json
 from sweeper.core.system.pipes import flush_output, log_error
 from sweeper.worker import failures
@@ -29,7 +29,7 @@ from .arms import ArmSwitch
 from .description import note_seen
 from .phases import compare_steps, prepare_loop, run_loop
 from .ranks import ALONE, LaunchedRanks, Ranks
-from .runs import LOOPS, STEPS, TRAJECTORY, LoopFacts, make_parser
+from .runs import LOOPS, STEPS, TRAJECTORY, make_parser
 from .subject import ScriptSubject
 from .trajectory.phases import compare_trajectory
 from .watch.last_line import describe_last_line, measure_log
@@ -69,7 +69,7 @@ def main() -> None:
         say = open_answer(arguments.answer_fd)
     job = Job.loads(arguments.trial.read_text())
     log = ProcessLog(say, Process(0, 0, cold=False), Lease())
-    known = from_json(LoopFacts, json.loads(arguments.known))
+    known = from_json(ScriptRun, json.loads(arguments.known))
     with Patches() as patches:
         is_right = run_script(job, arguments.which, known, log, patches, ranks)
     flush_output()
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def run_script(
-    job: Job, which: str, known: LoopFacts, log: ProcessLog, patches: Patches, ranks: Ranks = ALONE
+    job: Job, which: str, known: ScriptRun, log: ProcessLog, patches: Patches, ranks: Ranks = ALONE
 ) -> bool:
     """Run the script of a job in this process until what the run `which` measures is there, and say
     how it went; whether nothing went wrong.
@@ -127,7 +127,7 @@ def run_script(
 
 
 def _run_phases(
-    job: Job, which: str, known: LoopFacts, loop: Loop, switch: ArmSwitch, log: ProcessLog
+    job: Job, which: str, known: ScriptRun, loop: Loop, switch: ArmSwitch, log: ProcessLog
 ) -> Steps[None]:
     """Go through the phases of a run, from the first step on of which the loop knows the end,
     and keep what was seen of the script, and what each rank has compiled.

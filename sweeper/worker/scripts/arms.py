@@ -232,21 +232,20 @@ class ArmSwitch:
 
     def require_compiled(self) -> None:
         """Raise NotCompiledError where the compiled arm has run nothing compiled."""
-        if self._trial.mode == "eager":
+        reason = self.counters.explain_not_compiled()
+        if self._trial.mode == "eager" or reason is None:
             return
-        if (reason := self.counters.explain_not_compiled()) is None:
-            return
-        if not self.calls.own:
-            raise NotCompiledError(reason)
-        where = ", ".join(call.where for call in self.calls.own)
-        if torch._dynamo.config.disable or os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+        if self.calls.own:
+            where = ", ".join(call.where for call in self.calls.own)
+            if torch._dynamo.config.disable or os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+                reason = (
+                    "TORCH_COMPILE_DISABLE, TORCHDYNAMO_DISABLE or torch._dynamo.config.disable "
+                    "turns the compiler off"
+                )
             reason = (
-                "TORCH_COMPILE_DISABLE, TORCHDYNAMO_DISABLE or torch._dynamo.config.disable "
-                "turns the compiler off"
+                f"the script calls torch.compile ({where}), and runs nothing compiled: {reason}"
             )
-        raise NotCompiledError(
-            f"the script calls torch.compile ({where}), and runs nothing compiled: {reason}"
-        )
+        raise NotCompiledError(reason)
 
     def stop(self) -> None:
         """Leave the modules as they were; what the script still does runs in eager, and compiles

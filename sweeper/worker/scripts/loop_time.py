@@ -13,10 +13,9 @@ from typing import NamedTuple
 
 import torch
 
-from sweeper.core.record import LoopRun
+from sweeper.core.record import LoopRun, ScriptRun
 from sweeper.worker.measurement.bench import Steps
 
-from .runs import LoopFacts
 from .subject import ScriptSubject
 from .watch.loop import Counts, ScriptOverError
 
@@ -28,7 +27,7 @@ ASK_S = 0.5  # of a loop, after which ranks ask whether its time is long enough
 MAX_STARTS = 4  # of a loop's measurement because of compilations, and as many because of events
 
 
-def time_loop(subject: ScriptSubject, known: LoopFacts) -> Steps[LoopRun]:
+def time_loop(subject: ScriptSubject, known: ScriptRun) -> Steps[LoopRun]:
     """Time steps of the loop until there are enough of them.
 
     What compiles meanwhile, as the first evaluation does, comes once in a training: the time begins
@@ -142,8 +141,8 @@ class _Window(NamedTuple):
 class _Timing:
     """Decides after each step whether the window is long enough, and where it begins anew."""
 
-    def __init__(self, subject: ScriptSubject, known: LoopFacts) -> None:
-        self._subject, self._interval, self._eager = subject, known.interval, known.eager
+    def __init__(self, subject: ScriptSubject, known: ScriptRun) -> None:
+        self._subject, self._interval, self._eager = subject, known.interval, known.loop_eager
         self._limit_s = min(LOOP_S, subject.measure.rounds_s or LOOP_S)
         self._patience_s = max(PATIENCE * self._limit_s, LOOP_S)
         self._compilations = self._restarts = 0  # for which the time began anew

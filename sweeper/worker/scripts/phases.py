@@ -7,15 +7,16 @@ the script does by itself: batches that were fetched ahead in one arm's time mus
 the other's.
 """
 
-from sweeper.core.record import HostState
+from sweeper.core.record import HostState, ScriptRun
 from sweeper.worker.measurement.bench import FIRST_STEPS, Steps
 from sweeper.worker.monitoring.host_monitor import HostMonitor
 from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.session import measure
+from sweeper.worker.source_lines import name_call
 
 from .arms import ArmSwitch
 from .loop_time import time_loop
-from .runs import LOOPS, LoopFacts
+from .runs import LOOPS
 from .subject import EAGER_STEPS, ScriptSubject
 from .watch.loop import Loop, ScriptOverError, run_steps
 
@@ -32,9 +33,9 @@ def compare_steps(subject: ScriptSubject, log: ProcessLog) -> Steps[None]:
 
 
 def prepare_loop(
-    loop: Loop, switch: ArmSwitch, log: ProcessLog, arm: str, known: LoopFacts
+    loop: Loop, switch: ArmSwitch, log: ProcessLog, arm: str, known: ScriptRun
 ) -> None:
-    """Set what counts from the first batch of a loop on.
+    """Set what counts from the first batch of a loop on; `known` is what earlier runs have seen.
 
     Each known module is compiled at its first call, as `model.compile()` before the loop does:
     eager steps before that may change how long later ones take, by what they leave behind in the
@@ -44,11 +45,12 @@ def prepare_loop(
     loop.watched = known.watched
     loop.modules.stop()  # its hooks would break graphs
     switch.choose(arm)
-    if not known.compiles_itself:
-        switch.put_in_at_first_calls(known.modules, arm, lambda: log.announce(PHASES[arm]))
+    if not any(call.is_arm for call in known.compile_calls):  # else these are the compiled arm
+        names = list(map(name_call, known.modules, known.called_at))
+        switch.put_in_at_first_calls(names, arm, lambda: log.announce(PHASES[arm]))
 
 
-def run_loop(subject: ScriptSubject, log: ProcessLog, which: str, known: LoopFacts) -> Steps[None]:
+def run_loop(subject: ScriptSubject, log: ProcessLog, which: str, known: ScriptRun) -> Steps[None]:
     """Time the loop as the script runs it, with one arm throughout."""
     switch, loop, arm = subject.switch, subject.loop, LOOPS[which]
     with log.enter(PHASES[arm]):

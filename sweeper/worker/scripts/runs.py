@@ -11,18 +11,16 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from sweeper.core.protocol import ALONE, Job, Outcome
-from sweeper.core.record import EAGER_PHASES, Diagnostics, HostState, LoopRun, ScriptRun, Trajectory
-from sweeper.core.serialization import to_json
+from sweeper.core.record import EAGER_PHASES, Diagnostics, HostState, ScriptRun, Trajectory
+from sweeper.core.serialization import drop_defaults
 from sweeper.core.system.process_group import describe_signal
 from sweeper.worker import failures
 from sweeper.worker.children import run_child
 from sweeper.worker.process_log import ProcessLog
-from sweeper.worker.source_lines import name_call
 
 from .watch.last_line import describe_last_line, measure_log
 
@@ -35,35 +33,13 @@ RESERVE_S = 10.0  # of the worker's time, to answer with what there is
 LAUNCHER_S = 2.0  # of a launcher's time, to say where its ranks are
 
 
-@dataclass(frozen=True)
-class LoopFacts:
-    """What earlier runs of the script have shown."""
-
-    interval: int = 0  # steps from one evaluation or saved file to the next; 0: none was seen
-    watched: int = 0  # optimizer steps after which it was decided which of them end a step
-    eager: LoopRun | None = None  # the loop in eager; None: it was not timed yet
-    modules: Sequence[str] = ()  # those to compile, by class and line
-    # whether the script's own calls of `torch.compile` are the compiled arm
-    compiles_itself: bool = False
-
-    @staticmethod
-    def of(script: ScriptRun) -> LoopFacts:
-        return LoopFacts(
-            script.interval,
-            script.watched,
-            script.loop_eager,
-            list(map(name_call, script.modules, script.called_at)),
-            any(call.is_arm for call in script.compile_calls),
-        )
-
-
 def make_parser(module: str) -> argparse.ArgumentParser:
     """Make the parser of a child that runs the script once, in one process or by its launcher."""
     parser = argparse.ArgumentParser(prog=f"python -m {module}")
     add = parser.add_argument
     add("trial", type=Path)
     add("which", choices=RUNS)
-    add("--known", default="{}", help="JSON: what earlier runs have shown of the loop")
+    add("--known", default="{}", help="JSON: what earlier runs have seen of the script")
     add("--answer-fd", type=int, default=1)
     return parser
 
@@ -148,7 +124,8 @@ def _run(
     trial: Path, which: str, log: ProcessLog, deadline: float, is_launched: bool = False
 ) -> Outcome:
     """Run the script once, in as many processes as it has."""
-    known = json.dumps(to_json(LoopFacts.of(log.process.script or ScriptRun())))
+    seen = replace(log.process.script or ScriptRun(), shapes=(), sizes=())  # which may be many
+    known = json.dumps(drop_defaults(seen))
     print("run of the script:", which, known, flush=True)  # into the log
     begin = measure_log()
     module, options = "sweeper.worker.scripts", ["--known", known]

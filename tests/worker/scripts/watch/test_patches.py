@@ -19,15 +19,15 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from sweeper.core.protocol import Job
-from sweeper.core.record import Process
+from sweeper.core.record import Process, ScriptRun
 from sweeper.core.trial import MIN_TRAJECTORY
 from sweeper.worker.lease import Lease
 from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.scripts.__main__ import run_script
-from sweeper.worker.scripts.runs import RUNS, LoopFacts
+from sweeper.worker.scripts.runs import RUNS
 from sweeper.worker.scripts.watch.patches import Patches
 from sweeper.worker.scripts.watch.script_runner import Program
-from sweeper.worker.source_lines import name_call, name_place
+from sweeper.worker.source_lines import name_place
 
 PAGE = ROOT / "docs" / "scripts.md"
 SCRIPTS = ROOT / "sweeper" / "worker" / "scripts"
@@ -94,7 +94,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(Program, "run", train)
         log = ProcessLog(lambda _message: None, Process(0, 0, cold=False), Lease())
-        known = LoopFacts(modules=(name_call("Net", name_place(__file__, CALL_LINE)),))
+        known = ScriptRun(modules=("Net",), called_at=(name_place(__file__, CALL_LINE),))
         patches = Patches()
         try:
             with patches:
