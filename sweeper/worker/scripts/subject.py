@@ -302,12 +302,12 @@ class ScriptSubject(Subject):
         log.add(accuracy=Accuracy(None, None, f"{why} its modules could be judged"))
         self._note_missing(why, log)
 
-    def leaves_readings_out(self, log: ProcessLog) -> bool:
-        """In several ranks: each would decide for itself how many steps it needs."""
+    def take_readings(self, log: ProcessLog) -> Steps[None]:
+        """Take none in several ranks: each would decide for itself how many steps it needs."""
         if self.ranks.size == 1:
-            return False
-        self._note_missing(SEVERAL, log)
-        return True
+            yield from super().take_readings(log)
+        else:
+            self._note_missing(SEVERAL, log)
 
     def _note_missing(self, why: str, log: ProcessLog) -> None:
         """Say of each reading that is not there why."""

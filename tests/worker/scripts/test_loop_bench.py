@@ -19,7 +19,6 @@ from records import make_process
 
 from sweeper.core.record import PerArm, Process
 from sweeper.core.settings import Measure
-from sweeper.worker import session
 from sweeper.worker.failures import UnsteadyError
 from sweeper.worker.lease import Lease
 from sweeper.worker.measurement import bench as bench_module
@@ -351,7 +350,7 @@ def test_both_clocks_are_read_and_a_wait_is_named(
 ) -> None:
     setup.bench.num_sizes = num_sizes
     notes = make_notes()
-    machine.run(session.take_readings(setup, notes))
+    machine.run(setup.take_readings(notes))
     found = notes.process
     assert found.device_time_missing is None
     assert found.device_time_s == PerArm(pytest.approx(0.01), pytest.approx(0.005))
@@ -370,7 +369,7 @@ def test_what_the_profiler_raises_is_a_reason(
     for module in (device_time, host_time):
         monkeypatch.setattr(module, "recording", fail)
     notes = make_notes()
-    machine.run(session.take_readings(setup, notes))
+    machine.run(setup.take_readings(notes))
     assert notes.process.device_time_missing == "RuntimeError: CUPTI is busy"
     # it would have to count launches
     assert notes.process.host_time_missing == "RuntimeError: CUPTI is busy"
@@ -383,7 +382,7 @@ def test_what_the_script_raises_is_no_reason_and_ends_it(setup: Any) -> None:
 
     def lead(_loop: Loop) -> Steps[None]:
         try:
-            yield from session.take_readings(setup, notes)
+            yield from setup.take_readings(notes)
         finally:
             left.append(notes.phase)
 
