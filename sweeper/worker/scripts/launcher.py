@@ -52,7 +52,7 @@ class Rank:
     connection: Connection
     phase: str = "starting"
     note: str = ""
-    shared: bytes | None = None  # while it waits for the others
+    shared: bytes = b""  # while it waits for the others
     outcome: Outcome | None = None
     ended: float = math.inf  # when it has given its outcome, or died
     last_line: str = ""  # of the log, when it died
@@ -126,7 +126,7 @@ class Hub:
             self._hear(rank, said)
         waiting = [one for one in self._in_order() if one.shared]
         if len(waiting) == self._size:
-            self._send(waiting, b",".join(one.shared or b"" for one in waiting))
+            self._send(waiting, b",".join(one.shared for one in waiting))
         elif len(self._find_running()) < len(self._ranks):
             self._send(waiting, b"")
 
@@ -162,7 +162,7 @@ class Hub:
     def _send(self, ranks: Iterable[Rank], values: bytes) -> None:
         """Answer some ranks with a list in JSON."""
         for rank in ranks:
-            rank.shared = None
+            rank.shared = b""
             with suppress(OSError):  # it has just ended
                 rank.connection.send_bytes(b"[%b]" % values)
 
