@@ -170,7 +170,7 @@ class Probes:
             state.mkdir(parents=True)
             for name, text in files.items():
                 (state / f"{part}_{name}.txt").write_text(text)
-            command = [*processes.make_command(python, "sweeper.worker"), str(trial), "--cold"]
+            command = [*processes.make_command(python, "sweeper.worker"), str(trial)]
             with start_worker(
                 command, environment, log, job.measure, DeviceLease(), lambda _: None
             ) as (process, channel):

@@ -1,9 +1,9 @@
 """Messages between driver and worker.
 
-The driver writes a `Job` to `trial.json`. The worker answers on a pipe, in JSON lines: a `Phase`
-for each phase that it enters, a `LeaseRequest` when it wants the device or gives it back, and one
-`Outcome` at its end. The driver answers each request for the device with a `LeaseGrant` on the
-worker's standard input.
+The driver writes a `Job` to `trial.json`, and gives each worker its `ProcessSlot` on the command
+line. The worker answers on a pipe, in JSON lines: a `Phase` for each phase that it enters, a
+`LeaseRequest` when it wants the device or gives it back, and one `Outcome` at its end. The driver
+answers each request for the device with a `LeaseGrant` on the worker's standard input.
 
 `decode` checks everything that the driver reads of a worker: types, ranges and words are those of
 the dataclasses here and in `core.record`.
@@ -38,6 +38,30 @@ class Job:
     def loads(text: str) -> Job:
         """Read a job. Raises ValueError for text that is none."""
         return from_json(Job, json.loads(text))
+
+
+@dataclass(frozen=True)
+class ProcessSlot:
+    """Which process of a trial a worker is, and what earlier processes have found."""
+
+    index: int = 0
+    draw: int = 0
+    cold: bool = True
+    # the artifact that passed the check; a process that compiles it again skips the check
+    checked: str | None = None
+    steps_per_block: int | None = None
+    timed: str | None = None  # the fingerprint of code that need not be timed again
+    cores: tuple[int, ...] | None = None  # those to run on; None: all
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether an earlier process has checked code of this draw, and measured its memory and the
+        time of the host.
+        """
+        return self.checked is not None
+
+    def dumps(self) -> str:
+        return json.dumps(to_json(self))
 
 
 @dataclass(frozen=True)

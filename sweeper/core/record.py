@@ -246,6 +246,11 @@ class LoopRun:
         """The share of a step in which it waited for a batch."""
         return None if self.loader_s is None else self.loader_s / self.step_s
 
+    @property
+    def events(self) -> tuple[int, int, int]:
+        """From what is usually the rarest on."""
+        return self.evaluations, self.saves, self.epochs
+
 
 @dataclass(frozen=True, slots=True)
 class Shapes:

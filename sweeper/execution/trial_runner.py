@@ -8,7 +8,7 @@ that nothing that they started outlives them.
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from sweeper.analysis.gains import (
 from sweeper.core import ablation
 from sweeper.core.files import make_way, write_text
 from sweeper.core.paths import SweepPaths
-from sweeper.core.protocol import NOT_UNDERSTOOD, Job, Outcome, Phase, ProtocolError
+from sweeper.core.protocol import NOT_UNDERSTOOD, Job, Outcome, Phase, ProcessSlot, ProtocolError
 from sweeper.core.record import Inspection, Process, Record, RecordError
 from sweeper.core.system.orphans import WholeGroup
 from sweeper.core.system.process_group import describe_exit
@@ -44,11 +44,10 @@ from .worker_channel import WorkerChannel, start_worker
 class WorkerCall:
     """What tells one worker of a trial from the others."""
 
-    arguments: Sequence[str]
-    index: int
+    slot: ProcessSlot
     cache: Path
     log: Path
-    draw: int | None = None  # None: an inspection, whose answer is about no timed process
+    inspection: Path | None = None  # where it writes what the compiler does, and times nothing
 
 
 @dataclass
@@ -162,17 +161,17 @@ class TrialRun(Draft):
         draw, index_in_draw = 0, index
         if measure.draws > 1:
             draw, index_in_draw = divmod(index, measure.per_draw)
-        arguments = ["--index", str(index), "--draw", str(draw)]
-        if index_in_draw == 0:
-            arguments.append("--cold")
         judged = self._find_judged(draw)
-        if judged and judged.artifact:
-            arguments += ["--checked", judged.artifact]
-        if done and done[0].steps_per_block:
-            arguments += ["--steps-per-block", str(done[0].steps_per_block)]
-        if self.timed_code:
-            arguments += ["--timed", self.timed_code]
-        return WorkerCall(arguments, index, self.paths.cache(draw), self.paths.log(index), draw)
+        slot = ProcessSlot(
+            index,
+            draw,
+            cold=index_in_draw == 0,
+            checked=judged.artifact if judged else None,
+            steps_per_block=done[0].steps_per_block if done else None,
+            timed=self.timed_code,
+            cores=self.slot.cores,
+        )
+        return WorkerCall(slot, self.paths.cache(draw), self.paths.log(index))
 
     def take(self, outcome: Outcome) -> None:
         """Add the outcome of a process; the last one decides the status."""
@@ -260,13 +259,13 @@ def _inspect(run: TrialRun) -> Inspection:
     compiler does.
     """
     paths, record = run.paths, run.record
-    arguments = ["--inspect", str(paths.inspection)]
-    for process in record.processes:
-        if process.code_fingerprint:
-            arguments += ["--timed", process.code_fingerprint]
-            break
-    index = run.settings.measure.process_limit
-    call = WorkerCall(arguments, index, paths.cache("inspect"), paths.log("inspect"))
+    timed = (process.code_fingerprint for process in record.processes)
+    slot = ProcessSlot(
+        run.settings.measure.process_limit,
+        timed=next(filter(None, timed), None),
+        cores=run.slot.cores,
+    )
+    call = WorkerCall(slot, paths.cache("inspect"), paths.log("inspect"), paths.inspection)
     with run.reserve(run.slot.peak_memory.look_up(run.trial, record.batch_size)):
         outcome = run_worker(run, call)
     folder = missing = seen = None
@@ -290,22 +289,22 @@ def run_worker(run: TrialRun, call: WorkerCall) -> Outcome:
     run.write_job()
     slot, measure = run.slot, run.settings.measure
     command = processes.make_command(run.trial.python, "sweeper.worker")
-    command += [str(run.paths.trial), *call.arguments]
-    if slot.cores:
-        command += ["--cores", ",".join(map(str, slot.cores))]
+    command += [str(run.paths.trial), "--slot", call.slot.dumps()]
+    if call.inspection:
+        command += ["--inspect", str(call.inspection)]
     caches = processes.make_cache_variables(call.cache)
     environment = {**slot.device.environment(), **run.variables, **caches}
 
     def announce(phase: Phase) -> None:
-        name = f"inspection, {phase.name}" if call.draw is None else phase.name
-        run.on_phase(PhaseBegan(run.trial, name, call.index, phase.note))
+        name = f"inspection, {phase.name}" if call.inspection else phase.name
+        run.on_phase(PhaseBegan(run.trial, name, call.slot.index, phase.note))
 
     begin_s = time.monotonic()
     with ExitStack() as opened:
         try:
             process, channel = opened.enter_context(
                 start_worker(
-                    command, environment, call.log, measure, slot.lease, announce, call.index
+                    command, environment, call.log, measure, slot.lease, announce, call.slot.index
                 )
             )
         except OSError as error:  # what earlier processes have measured is kept
@@ -313,7 +312,7 @@ def run_worker(run: TrialRun, call: WorkerCall) -> Outcome:
             return Outcome("crashed", "starting", run.lacking)
         outcome = _listen(run, call, process, channel)
         life_s = time.monotonic() - begin_s
-    if call.draw is None:
+    if call.inspection:  # its answer is about no timed process
         return outcome
     if lie := find_impossible(outcome, measure, life_s, run.timed_code):
         return Outcome("crashed", outcome.phase, f"the worker's answer cannot be true: {lie}")
@@ -333,8 +332,8 @@ def _listen(
     finally:
         run.idle_s += channel.lease.idle_s(channel.tenant)
     if (outcome := channel.outcome) is not None:
-        done = outcome.process
-        if call.draw is None or not done or (done.index, done.draw) == (call.index, call.draw):
+        done, own = outcome.process, call.slot
+        if call.inspection or not done or (done.index, done.draw) == (own.index, own.draw):
             return outcome
         about = f"it is about process {done.index} of draw {done.draw}"
         return Outcome("crashed", channel.phase, f"{NOT_UNDERSTOOD}: {about}")

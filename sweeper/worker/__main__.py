@@ -18,17 +18,20 @@ import queue
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 from sweeper.core.libraries import SCRIPT
-from sweeper.core.protocol import NOTHING, Job, LeaseGrant, LeaseRequest, Message, encode
+from sweeper.core.protocol import NOTHING, Job, LeaseGrant, LeaseRequest, ProcessSlot
+from sweeper.core.serialization import from_json
 from sweeper.core.system.pipes import flush_output, open_standard_streams
 from sweeper.core.system.process_group import adopt_orphans
 
+from .children import open_answer
 from .inspection import trace
 from .lease import Lease
 from .parent_death import die_with_parent
-from .process_log import ProcessSlot, Task, run
+from .process_log import Task, run
 
 
 def main() -> None:
@@ -38,38 +41,26 @@ def main() -> None:
         _check(*arguments.check)
         os._exit(0)  # whatever a user's module registered for the end is not wanted here
     has_driver = arguments.answer_fd is not None
-    answer = os.fdopen(arguments.answer_fd, "w") if has_driver else sys.stdout
+    say = open_answer(arguments.answer_fd if has_driver else os.dup(1))
     grants = queue.SimpleQueue[LeaseGrant]()
     if has_driver:
-        os.set_inheritable(arguments.answer_fd, False)
         driver = _take_standard_input()
         adopt_orphans()
         die_with_parent()  # should it be dead already, the thread that reads standard input sees it
         threading.Thread(target=_read_grants, args=(driver, grants), daemon=True).start()
-    if arguments.cores:
-        os.sched_setaffinity(0, arguments.cores)  # before torch counts them
+    slot = from_json(ProcessSlot, json.loads(arguments.slot))
+    if slot.cores:
+        os.sched_setaffinity(0, slot.cores)  # before torch counts them
     faulthandler.register(signal.SIGUSR1, all_threads=True)
 
-    def say(message: Message) -> None:
-        answer.write(encode(message))
-        answer.flush()
-
-    def ask(wants: str) -> LeaseGrant | None:
+    def ask(wants: str) -> LeaseGrant:
         say(LeaseRequest(wants))
-        return None if wants == NOTHING else grants.get()
+        return LeaseGrant() if wants == NOTHING else grants.get()
 
     job = Job.loads(arguments.trial.read_text())
     if numerics := job.trial.compile.options.get("numerics"):
         # torch 2.14 derives other settings of it when it is imported
         os.environ["TORCHINDUCTOR_NUMERICS"] = str(numerics)
-    slot = ProcessSlot(
-        arguments.index,
-        arguments.draw,
-        arguments.cold,
-        arguments.checked,
-        arguments.steps_per_block,
-        arguments.timed,
-    )
     lease = Lease(ask) if has_driver else Lease()
     outcome = run(job, slot, say, lease, _choose_task(arguments, job))
     flush_output()
@@ -82,13 +73,13 @@ def _choose_task(arguments: argparse.Namespace, job: Job) -> Task:
     """What the process is to do, with the imports that it needs."""
     if arguments.inspect:
         trace.request_trace(os.environ)  # torch looks for it when it is imported
-        from sweeper.worker.inspection.run import make_inspection
+        from .inspection.run import inspect
 
-        return make_inspection(arguments.inspect, arguments.timed)
+        return partial(inspect, arguments.inspect)
     if job.trial.workload == SCRIPT:
-        from sweeper.worker.scripts.runs import make_task
+        from .scripts.runs import run_all
 
-        return make_task(arguments.trial)
+        return partial(run_all, arguments.trial)
     from .session import measure_model
 
     return measure_model
@@ -109,37 +100,23 @@ def _check(question: Path, answer: Path) -> None:
     check(question, answer)
 
 
-def parse_cores(text: str) -> set[int]:
-    return {int(number) for number in text.split(",")}
-
-
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m sweeper.worker", description="Measure one trial in this process."
     )
     add = parser.add_argument
     add("trial", type=Path, nargs="?", help="trial.json, as the runner writes it")
-    add("--index", type=int, default=0, help="which process of the trial this is")
-    add("--draw", type=int, default=0, help="which compile cache it belongs to")
-    add("--cold", action="store_true", help="the compile cache is empty")
     add(
-        "--checked",
-        help="fingerprint of code that was found right; the same code is not checked again",
+        "--slot",
+        default="{}",
+        help="JSON: which process of the trial this is, and what earlier processes have found",
     )
-    add("--steps-per-block", type=int, help="as an earlier process of the trial has found it")
-    add("--cores", type=parse_cores, help="numbers of the cores to run on, separated by commas")
     add("--answer-fd", type=int, help="file descriptor for phases and the outcome, as JSON lines")
     add(
         "--inspect",
         type=Path,
         metavar="FOLDER",
         help="write what the compiler does there, time nothing",
-    )
-    add(
-        "--timed",
-        metavar="FINGERPRINT",
-        help="of code that was timed: an inspection says if this is the same, a measurement ends "
-        "where it is",
     )
     add(
         "--check",

@@ -9,10 +9,8 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 
 from sweeper.core.protocol import Message, Outcome, Phase, decode, encode
-from sweeper.core.record import HostState
 from sweeper.core.system.orphans import WholeGroup
 from sweeper.core.system.process_group import ProcessGroup
 
@@ -109,25 +107,3 @@ def _start(command: Sequence[str], deadline: float) -> Iterator[tuple[ProcessGro
                 yield child, receive
             finally:
                 limit.cancel()
-
-
-def take_over(outcome: Outcome, log: ProcessLog) -> None:
-    """Take the figures of a child as the worker's own. A child does not know which process of the
-    trial it belongs to.
-    """
-    own = log.process
-    process = outcome.process or own
-    phases_s = {**own.phases_s, **process.phases_s}
-    log.process = replace(process, index=own.index, draw=own.draw, cold=own.cold, phases_s=phases_s)
-    log.environment |= outcome.environment
-    log.diagnostics = outcome.diagnostics
-
-
-def add_load(busy: float | None, log: ProcessLog) -> None:
-    """Note the share of the host that others took while a child measured, where it is the
-    largest.
-    """
-    if busy is not None:
-        host = log.process.host or HostState()
-        busy = max(busy, host.busy_while_measuring or 0.0)
-        log.add(host=replace(host, busy_while_measuring=busy))

@@ -11,8 +11,8 @@ from time import perf_counter  # before a model can put another one in its place
 
 from sweeper.core.protocol import DEVICE, NOTHING, LeaseGrant
 
-# tells the driver what is wanted and waits for the device; None for nothing
-Ask = Callable[[str], LeaseGrant | None]
+# tells the driver what is wanted, and waits for the device unless that is nothing
+Ask = Callable[[str], LeaseGrant]
 
 
 class Lease:
@@ -20,7 +20,7 @@ class Lease:
     time without it.
     """
 
-    def __init__(self, ask: Ask = lambda wants: None if wants == NOTHING else LeaseGrant()) -> None:
+    def __init__(self, ask: Ask = lambda _wants: LeaseGrant()) -> None:
         self._ask = ask
         self.lock = threading.RLock()  # compilers and their timers have threads of their own
         self.holds = NOTHING
@@ -44,7 +44,6 @@ class Lease:
                 return
             begin = perf_counter()
             grant = self._ask(wants)
-            assert grant is not None
             self.away_s += perf_counter() - begin + grant.stopped_s
             self.neighbours = frozenset(grant.neighbours)
             if held == NOTHING:

@@ -66,10 +66,9 @@ class ModelSubject(Judged, Subject):
         self._scalers: list[torch.amp.GradScaler | None] = []
         self._add_optimizer()
         monitor.read_gradient_scales = self.read_gradient_scales
-        self._compiles_kernels = read_attention(built.module) == FLEX_ATTENTION
+        compiles_kernels = read_attention(built.module) == FLEX_ATTENTION
         eager_step = self._make_step(built.module)
-        self.eager = Arm("eager", eager_step, True, compiles_kernels=self._compiles_kernels)
-        self._optimizer_settings = step.describe_optimizer(self.trial, self.optimizers[0])
+        self.eager = Arm("eager", eager_step, True, compiles_kernels=compiles_kernels)
 
     def _add_optimizer(self) -> None:
         optimizer = scaler = None
@@ -137,7 +136,11 @@ class ModelSubject(Judged, Subject):
                 compiled_step = self._make_step(compiler.compile_function(module, trial, counters))
         marks_steps = compiler.uses_cuda_graphs(trial, self.device)
         self.compiled = Arm(
-            "compiled", compiled_step, trial.mode == "eager", marks_steps, self._compiles_kernels
+            "compiled",
+            compiled_step,
+            trial.mode == "eager",
+            marks_steps,
+            self.eager.compiles_kernels,
         )
 
     def check_first_steps(self) -> None:
@@ -213,7 +216,11 @@ class ModelSubject(Judged, Subject):
     def _measure_memory(self, arm: Arm, log: ProcessLog) -> None:
         self.monitor.gpu.take_reading()
         is_shared = self.monitor.gpu.is_shared()
-        reading = try_reading(partial(self.measure_memory, arm))
+
+        def run(steps: int) -> None:
+            self.bench.run(arm, self.bench.round_up(steps))
+
+        reading = try_reading(partial(self.meter.measure, run))
         note_memory(log, arm.name, reading, is_shared)
 
     def read_gradient_scales(self) -> tuple[float, ...]:
@@ -247,12 +254,9 @@ class ModelSubject(Judged, Subject):
             "text": self.built.text,
             "memory_format": read_memory_format(self.built.module),
             "attention": read_attention(self.built.module),
-            **({"eager_compiles": FLEX_ATTENTION} if self._compiles_kernels else {}),
-            **self._optimizer_settings,
+            **({"eager_compiles": FLEX_ATTENTION} if self.eager.compiles_kernels else {}),
+            **step.describe_optimizer(self.trial, self.optimizers[0]),
         }
-
-    def measure_memory(self, arm: Arm) -> memory.Reading:
-        return self.meter.measure(lambda steps: self.bench.run(arm, self.bench.round_up(steps)))
 
     def is_finite(self, arm: Arm) -> bool:
         """Whether the loss of a step is finite, or in inference its output has no NaN; infinity may

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sweeper.core.protocol import Job, Outcome, Phase
-from sweeper.core.record import Diagnostics, Process
+from sweeper.core.protocol import Job, Message, Outcome, Phase, ProcessSlot
+from sweeper.core.record import Diagnostics, Process, ScriptRun
 from sweeper.core.serialization import Json
 from sweeper.core.system.pipes import log_error, write_log
 
@@ -23,34 +23,14 @@ if TYPE_CHECKING:
     from .compilation.counters import CompileCounters
 
 
-@dataclass(frozen=True)
-class ProcessSlot:
-    """Which process of a trial this is, and what earlier processes have found."""
-
-    index: int = 0
-    draw: int = 0
-    cold: bool = True
-    # the artifact that passed the check; a process that compiles it again skips the check
-    checked: str | None = None
-    steps_per_block: int | None = None
-    timed: str | None = None  # the fingerprint of code that need not be timed again
-
-    @property
-    def is_repeated(self) -> bool:
-        """Whether an earlier process has checked code of this draw, and measured its memory and the
-        time of the host.
-        """
-        return self.checked is not None
-
-
 @dataclass
 class ProcessLog:
     """What a process has measured so far."""
 
-    say: Callable[[Phase], None]
+    say: Callable[[Message], None]
     process: Process
     lease: Lease
-    slot: ProcessSlot = ProcessSlot()
+    slot: ProcessSlot = field(default_factory=ProcessSlot)
     phase: str = "starting"
     environment: dict[str, Any] = field(default_factory=dict)
     settings: dict[str, Json] = field(default_factory=dict)
@@ -86,19 +66,28 @@ class ProcessLog:
         """Set fields of the process."""
         self.process = replace(self.process, **values)
 
-    def outcome(self, status: str, phase: str | None = None, message: str | None = None) -> Outcome:
+    def add_to_script(self, **values: Any) -> None:
+        """Set fields of what was seen of its script."""
+        self.add(script=replace(self.process.script or ScriptRun(), **values))
+
+    def outcome(self, error: BaseException | None = None) -> Outcome:
+        """What was measured, and what went wrong, if anything."""
         self.add(waited_s=self.lease.away_s)
         diagnostics = self.diagnostics
         if self.counters:
             diagnostics = self.counters.report(self.settings, self.parameters)
-        return Outcome(status, phase, message, self.process, diagnostics, dict(self.environment))
+        done = Outcome("ok", None, None, self.process, diagnostics, dict(self.environment))
+        if error is None:
+            return done
+        status, message = choose_status(error, self.phase), describe_in_script(error)
+        return replace(done, status=status, phase=self.phase, message=message)
 
 
 Task = Callable[[Job, ProcessLog], None]  # what a process does, phase by phase
 
 
 def run(
-    job: Job, slot: ProcessSlot, say: Callable[[Phase], None], lease: Lease, task: Task
+    job: Job, slot: ProcessSlot, say: Callable[[Message], None], lease: Lease, task: Task
 ) -> Outcome:
     """Run the phases of a task. Always returns: any exception in them becomes a status."""
     log = ProcessLog(say, Process(slot.index, slot.draw, slot.cold), lease, slot)
@@ -106,6 +95,5 @@ def run(
         task(job, log)
     except BaseException as error:  # noqa: BLE001  # the one place where anything at all becomes a status
         log_error(error)
-        status = choose_status(error, log.phase)
-        return log.outcome(status, log.phase, describe_in_script(error))
-    return log.outcome("ok")
+        return log.outcome(error)
+    return log.outcome()

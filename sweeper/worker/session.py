@@ -18,7 +18,7 @@ from sweeper.core.record import HostState
 
 from . import models
 from .compilation import artifacts, backends
-from .measurement import memory, readings
+from .measurement import memory
 from .measurement.bench import Steps, complete
 from .model_subject import ModelSubject
 from .models.formats import count_parameters
@@ -87,8 +87,7 @@ def measure(subject: Subject, log: ProcessLog) -> Steps[None]:
     with log.enter("measuring"):
         yield from subject.time_rounds(log)
     subject.finish_rounds(log)
-    if not subject.leaves_readings_out(log):
-        yield from take_readings(subject, log)
+    yield from subject.take_readings(log)
     yield from subject.check_at_end(log)
 
 
@@ -113,18 +112,3 @@ def _run_first_steps(subject: Subject, log: ProcessLog) -> Steps[None]:
         log.add(compile_parts_s=artifacts.read_parts_s())
     subject.check_first_steps()
     subject.require_compiled()
-
-
-def take_readings(subject: Subject, log: ProcessLog) -> Steps[None]:
-    """Take the readings of both arms that belong to no round: joules, and seconds of host and
-    device.
-    """
-    if subject.measure.energy:
-        with log.enter("energy"):
-            yield from readings.measure_energy(
-                subject.bench, subject.arms, subject.monitor.gpu, log
-            )
-    # last, since launches take longer in a process that has profiled
-    with log.enter("profiling"):
-        if subject.bench.device.type == "cuda":
-            yield from readings.profile(subject.bench, subject.arms, log)

@@ -12,6 +12,7 @@ from sweeper.core.settings import Measure
 from sweeper.core.trial import Trial
 
 from .compilation import artifacts
+from .measurement import readings
 from .measurement.bench import Arm, Bench, Steps, Timed, latency, measure_rounds
 from .monitoring.host_monitor import HostMonitor
 from .monitoring.round_monitor import RoundMonitor
@@ -113,9 +114,17 @@ class Subject(ABC):
     def finish_rounds(self, log: ProcessLog) -> None:  # noqa: B027  # a script goes on
         """Do what needs the compiled arm alone."""
 
-    def leaves_readings_out(self, log: ProcessLog) -> bool:  # noqa: ARG002
-        """Whether no readings are taken beside the rounds; the log says why."""
-        return False
+    def take_readings(self, log: ProcessLog) -> Steps[None]:
+        """Take the readings of both arms that belong to no round: joules, and seconds of host and
+        device.
+        """
+        if self.measure.energy:
+            with log.enter("energy"):
+                yield from readings.measure_energy(self.bench, self.arms, self.monitor.gpu, log)
+        # last, since launches take longer in a process that has profiled
+        with log.enter("profiling"):
+            if self.bench.device.type == "cuda":
+                yield from readings.profile(self.bench, self.arms, log)
 
     def check_at_end(self, log: ProcessLog) -> Iterable[None]:  # noqa: ARG002
         """Judge what could not be judged before, when nothing else is left to measure."""

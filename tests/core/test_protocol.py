@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from sweeper.core.protocol import (
@@ -11,6 +13,7 @@ from sweeper.core.protocol import (
     Outcome,
     Package,
     Phase,
+    ProcessSlot,
     ProtocolError,
     Software,
     decode,
@@ -79,3 +82,10 @@ def test_what_is_no_job_is_refused(text: str) -> None:
 def test_what_the_checks_of_a_machine_found_is_read_back() -> None:
     software = Software((Package("torch", "2.13"), Package("g++", None, "install it")), True)
     assert from_json(Software, to_json(software)) == software
+
+
+def test_a_slot_is_read_as_it_was_given() -> None:
+    slot = ProcessSlot(2, 1, cold=False, checked="abc", steps_per_block=8, cores=(0, 3))
+    assert from_json(ProcessSlot, json.loads(slot.dumps())) == slot
+    assert slot.is_repeated
+    assert from_json(ProcessSlot, {}) == ProcessSlot()

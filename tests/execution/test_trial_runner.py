@@ -39,13 +39,11 @@ from dataclasses import replace
 from sweeper.core.protocol import LeaseGrant, Outcome, Phase, LeaseRequest, encode
 from sweeper.core.record import Accuracy, PerArm, Process, Round
 parser = argparse.ArgumentParser()
-parser.add_argument("trial"); parser.add_argument("--index", type=int, default=0)
-parser.add_argument("--draw", type=int, default=0)
-parser.add_argument("--cold", action="store_true"); parser.add_argument("--answer-fd", type=int)
-parser.add_argument("--cores"); parser.add_argument("--checked")
-parser.add_argument("--steps-per-block")
-parser.add_argument("--inspect"); parser.add_argument("--timed")
+parser.add_argument("trial"); parser.add_argument("--slot")
+parser.add_argument("--answer-fd", type=int)
+parser.add_argument("--inspect")
 a = parser.parse_args()
+vars(a).update(json.loads(a.slot))
 answer = os.fdopen(a.answer_fd, "w")
 def say(message):
     answer.write(encode(message)); answer.flush()
@@ -417,7 +415,7 @@ def test_out_of_memory_beside_others_is_tried_again_alone(
 
 
 CODE = """
-print(sys.argv, flush=True)
+print(a.checked, a.steps_per_block, flush=True)
 code = "abc" if a.index < 3 else "other"
 checked = Accuracy("float64", True, worst="loss") if a.checked != f"{code}-None" else None
 say(Outcome("ok", process=replace(process(), code_fingerprint=code, accuracy=checked)))
@@ -430,8 +428,8 @@ def test_verdict_and_block_length_are_handed_on_with_the_code(run, trial: Trial)
     assert all(item.accuracy.passed and item.accuracy.worst == "loss" for item in record.processes)
     assert "accuracy_unverified" not in record.flags
     told = [(folder(trial) / f"worker-{index}.log").read_text() for index in range(2)]
-    assert "--checked" not in told[0]
-    assert "--steps-per-block', '2'" in told[1]
+    assert told[0].startswith("None None")
+    assert told[1].startswith("abc-None 2")
 
 
 def test_each_draw_is_checked(run) -> None:
@@ -669,7 +667,7 @@ def test_worker_is_told_its_cores(run) -> None:
     record = run(
         "say(Outcome('ok', process=process(), environment={'cores': a.cores}))", cores=(2, 3, 5)
     )
-    assert record.environment["cores"] == "2,3,5"
+    assert record.environment["cores"] == [2, 3, 5]
 
 
 @pytest.mark.parametrize(

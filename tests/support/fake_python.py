@@ -24,16 +24,11 @@ if "--check" in sys.argv:
 parser = argparse.ArgumentParser()
 parser.add_argument("-m")
 parser.add_argument("trial")
-parser.add_argument("--index", type=int, default=0)
-parser.add_argument("--draw", type=int, default=0)
-parser.add_argument("--cores")
-parser.add_argument("--checked")
-parser.add_argument("--steps-per-block")
+parser.add_argument("--slot", default='{{"index": 0, "draw": 0, "cold": true}}')
 parser.add_argument("--inspect")
-parser.add_argument("--timed")
-parser.add_argument("--cold", action="store_true")
 parser.add_argument("--answer-fd", type=int)
 options = parser.parse_args()
+vars(options).update(json.loads(options.slot))
 trial = json.load(open(options.trial))["trial"]
 answer = os.fdopen(options.answer_fd, "w")
 

@@ -62,7 +62,7 @@ def run_worker(
     with (
         log.open("w") as output,
         subprocess.Popen(
-            [sys.executable, "-m", "sweeper.worker", str(job), "--cold", "--answer-fd", str(send)],
+            [sys.executable, "-m", "sweeper.worker", str(job), "--answer-fd", str(send)],
             cwd=folder,
             env=environment,
             stdin=subprocess.PIPE,

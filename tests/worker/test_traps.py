@@ -117,17 +117,17 @@ def test_switch_that_the_model_sets_is_in_force_in_both_arms() -> None:
 def test_reading_that_fails_after_the_rounds_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
-    from sweeper.worker.model_subject import ModelSubject
+    from sweeper.worker.measurement.memory import Meter
 
-    def fails(_setup, arm):
-        raise torch.OutOfMemoryError(f"no room for {arm.name}")
+    def fails(_meter, _run):
+        raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(ModelSubject, "measure_memory", fails)
+    monkeypatch.setattr(Meter, "measure", fails)
     outcome, _ = run(custom("mlp"))
     assert outcome.status == "ok", outcome.message
     assert outcome.process is not None
     assert outcome.process.memory_bytes is None
-    assert "no room for compiled" in str(outcome.process.memory_missing)
+    assert outcome.process.memory_missing == "compiled: OutOfMemoryError: no room"
 
 
 def test_inductor_that_fails_silently_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,68 +13,49 @@ from sweeper.worker.compilation import artifacts
 from sweeper.worker.failures import describe_error
 from sweeper.worker.measurement.bench import complete
 from sweeper.worker.model_subject import EAGER_STEPS
-from sweeper.worker.process_log import ProcessLog, Task
+from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.session import begin, build
 
 from . import trace
 from .summary import Inspected, write_summary
 
 
-def make_inspection(folder: Path, timed_fingerprint: str | None) -> Task:
-    """Return a function that runs the phases of an inspection and writes its files to `folder`."""
+def inspect(folder: Path, job: Job, log: ProcessLog) -> None:
+    """Run the phases of an inspection, and write its files to `folder`."""
+    from torch._dynamo.utils import get_compilation_metrics, set_compilation_metrics_limit
 
-    def inspect(job: Job, log: ProcessLog) -> None:
-        from torch._dynamo.utils import set_compilation_metrics_limit
-
-        # torch is imported: processes that are started later write elsewhere
-        traced = Path(os.environ.pop("TORCH_TRACE"))
-        begin(job, log)
-        with log.enter("building"):
-            subject = build(job, log)
-        with log.enter("eager"):
-            subject.bench.run(subject.eager, subject.bench.round_up(EAGER_STEPS))
-        with log.enter("compiling"):
-            set_compilation_metrics_limit(1000)  # of compilations that torch keeps, instead of 64
-            failure: str | None = None
-            try:
-                subject.compile(log)
-                complete(subject.bench.first_steps_s(subject.compiled))
-                subject.counters.reset_run_counts()
-                subject.bench.run(subject.compiled, 1)
-            except Exception as error:
-                failure = describe_error(error)
-                raise
-            finally:
-                _write_files(folder, traced, job, log, timed_fingerprint, failure)
-                shutil.rmtree(traced)
-
-    return inspect
-
-
-def _write_files(
-    folder: Path,
-    traced: Path,
-    job: Job,
-    log: ProcessLog,
-    timed_fingerprint: str | None,
-    failure: str | None,
-) -> None:
-    from torch._dynamo.utils import get_compilation_metrics
-
-    assert log.counters is not None
-    metrics = [item for item in get_compilation_metrics() if item.recompile_reason]
-    log.add(**artifacts.read_fingerprints())
-    folder.mkdir(parents=True, exist_ok=True)
-    no_report = trace.write_report(traced, folder / "tlparse")
-    found = Inspected(
-        trial=job.trial,
-        versions=log.environment["versions"],
-        diagnostics=log.counters.report({}),
-        code_fingerprint=log.process.code_fingerprint,
-        timed_fingerprint=timed_fingerprint,
-        recompilations=[f"{item.compile_id} since {item.recompile_reason}" for item in metrics],
-        not_compiled=None if failure else log.counters.explain_not_compiled(),
-        failure=failure,
-        no_report=no_report,
-    )
-    write_text(folder / "summary.md", write_summary(found))
+    # torch is imported: processes that are started later write elsewhere
+    traced = Path(os.environ.pop("TORCH_TRACE"))
+    begin(job, log)
+    with log.enter("building"):
+        subject = build(job, log)
+    with log.enter("eager"):
+        subject.bench.run(subject.eager, subject.bench.round_up(EAGER_STEPS))
+    with log.enter("compiling"):
+        set_compilation_metrics_limit(1000)  # of compilations that torch keeps, instead of 64
+        failure: str | None = None
+        try:
+            subject.compile(log)
+            complete(subject.bench.first_steps_s(subject.compiled))
+            subject.counters.reset_run_counts()
+            subject.bench.run(subject.compiled, 1)
+        except Exception as error:
+            failure = describe_error(error)
+            raise
+        finally:
+            log.add(**artifacts.read_fingerprints())
+            metrics = [item for item in get_compilation_metrics() if item.recompile_reason]
+            folder.mkdir(parents=True, exist_ok=True)
+            found = Inspected(
+                job.trial,
+                log.environment["versions"],
+                subject.counters.report({}),
+                log.process.code_fingerprint,
+                log.slot.timed,
+                [f"{item.compile_id} since {item.recompile_reason}" for item in metrics],
+                None if failure else subject.counters.explain_not_compiled(),
+                failure,
+                trace.write_report(traced, folder / "tlparse"),
+            )
+            write_text(folder / "summary.md", write_summary(found))
+            shutil.rmtree(traced)

@@ -58,30 +58,26 @@ class TextMaker:
 
     def __init__(self, trial: Trial, module: Any, device: torch.device) -> None:
         config = module.config.get_text_config()
-        self._form, self._device = choose_form(trial, module), device
+        self.form, self._device = choose_form(trial, module), device  # as the record has it
         self.batch_size = trial.batch_size
         self.length = trial.model.sequence_length or SEQUENCE_LENGTH
         self._least_length = min(trial.vary.get("sequence_length", (self.length,)))
         self._vocabulary = getattr(config, "vocab_size", 1)
         self._pad_token = getattr(config, "pad_token_id", None) or 0
-        self._takes_positions = "position_ids" in inspect.signature(type(module).forward).parameters
+        takes_positions = "position_ids" in inspect.signature(type(module).forward).parameters
+        if self.form == "packed" and not takes_positions:
+            self.form = "packed without position_ids"
         self._generator = torch.Generator().manual_seed(torch.initial_seed())
         self._given = itertools.cycle(trial.text.lengths) if trial.text.lengths else None
-
-    def describe(self) -> str:
-        """What the record says of the texts."""
-        if self._form == "packed" and not self._takes_positions:
-            return "packed without position_ids"
-        return self._form
 
     def make(self) -> dict[str, torch.Tensor]:
         """int64 [batch, length] each: `input_ids`, and `attention_mask` or `position_ids` where the
         form has them.
         """
-        form, pad_token = self._form, self._pad_token
+        form, pad_token = self.form, self._pad_token
         shape = (self.batch_size, self.length)
         tokens = torch.randint(self._vocabulary, shape, device=self._device)
-        if form == "packed" and self._takes_positions:
+        if form == "packed":
             return {"input_ids": tokens, "position_ids": self._number_documents().to(self._device)}
         if form not in MASKED_FORMS:
             return {"input_ids": tokens}

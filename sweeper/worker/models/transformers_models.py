@@ -110,7 +110,7 @@ def build(trial: Trial, device: torch.device) -> Built:
         return Built(decoder, (first, second), unseen, mean_of_floats)
     texts = TextMaker(trial, module, device)
     first, second, unseen = (_make_batch(trial, module, texts, device) for _ in range(3))
-    text = texts.describe() if "input_ids" in first.kwargs else None
+    text = texts.form if "input_ids" in first.kwargs else None
     return Built(module, (first, second), unseen, OwnLossOrMean(), text=text)
 
 

@@ -5,19 +5,16 @@ It answers with phases and one outcome, as a worker does, and ends the script. W
 does to its process (signals, descriptors, folders, exit) stays in here.
 """
 
-import argparse
 import hashlib
 import json
 import os
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
-from typing import NoReturn
 
 from sweeper.core.protocol import Job, Message
 from sweeper.core.record import EAGER_PHASES, Process, RankRun, ScriptRun
+from sweeper.core.serialization import from_json
 from sweeper.core.system.pipes import flush_output, log_error
 from sweeper.worker import failures
 from sweeper.worker.children import open_answer
@@ -26,13 +23,13 @@ from sweeper.worker.measurement.bench import Steps
 from sweeper.worker.monitoring import environment, host_monitor, torch_flags
 from sweeper.worker.parent_death import die_with_parent
 from sweeper.worker.process_log import ProcessLog
-from sweeper.worker.source_lines import describe_in_script, find_own_line
+from sweeper.worker.source_lines import find_own_line
 
 from .arms import ArmSwitch
-from .description import describe
+from .description import note_seen
 from .phases import compare_steps, prepare_loop, run_loop
 from .ranks import ALONE, LaunchedRanks, Ranks
-from .runs import LOOPS, RUNS, STEPS, TRAJECTORY, LoopFacts
+from .runs import LOOPS, STEPS, TRAJECTORY, make_parser
 from .subject import ScriptSubject
 from .trajectory.phases import compare_trajectory
 from .watch.last_line import describe_last_line, measure_log
@@ -59,13 +56,8 @@ def explain_exit(error: SystemExit, begin: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m sweeper.worker.scripts", description=__doc__)
-    add = parser.add_argument
-    add("trial", type=Path)
-    add("which", choices=RUNS)
-    add("--known", default="{}", help="JSON: what earlier runs have shown of the loop")
-    add("--answer-fd", type=int, default=1)
-    add("--ranks", help="the address at which a launcher hears its ranks")
+    parser = make_parser("sweeper.worker.scripts")
+    parser.add_argument("--ranks", help="the address at which a launcher hears its ranks")
     arguments = parser.parse_args()
     die_with_parent()
     ranks: Ranks = ALONE
@@ -77,109 +69,85 @@ def main() -> None:
         say = open_answer(arguments.answer_fd)
     job = Job.loads(arguments.trial.read_text())
     log = ProcessLog(say, Process(0, 0, cold=False), Lease())
-    known = LoopFacts(**json.loads(arguments.known))
+    known = from_json(ScriptRun, json.loads(arguments.known))
     with Patches() as patches:
-        script = WatchedScript(job, log, patches, ranks)
-        script.run(arguments.which, known, say)
+        is_right = run_script(job, arguments.which, known, log, patches, ranks)
     flush_output()
-    if script.failed and ranks.size > 1:
+    if not is_right and ranks.size > 1:
         sys.exit(1)  # the launcher ends the other ranks, which may wait for this one
 
 
-class WatchedScript:
-    """The script of a job in this process, and all that watches it."""
+def run_script(
+    job: Job, which: str, known: ScriptRun, log: ProcessLog, patches: Patches, ranks: Ranks = ALONE
+) -> bool:
+    """Run the script of a job in this process until what the run `which` measures is there, and say
+    how it went; whether nothing went wrong.
+    """
+    loop, switch = Loop(patches, ranks), ArmSwitch(job.trial, patches)
+    loop.count_calls = switch.count_calls
+    is_right = True
 
-    def __init__(self, job: Job, log: ProcessLog, patches: Patches, ranks: Ranks = ALONE) -> None:
-        self._job, self._log, self._patches, self._ranks = job, log, patches, ranks
-        self._loop, self._switch = Loop(patches, ranks), ArmSwitch(job.trial, patches)
-        self.failed = False
-        self._loop.count_calls = self._switch.count_calls
-        self._sha256: str | None = None  # of the script's file, before it ran
-
-    def run(self, which: str, known: LoopFacts, say: Callable[[Message], None]) -> None:
-        """Run the script until what the run `which` measures is there, and say how it went."""
-        log, loop, patches = self._log, self._loop, self._patches
-        log.environment |= environment.describe()
-        program = Program.of(self._job.trial.model)
-        if program.file is not None:
-            self._sha256 = hashlib.sha256(program.file.read_bytes()).hexdigest()
-        log.add(script=ScriptRun(self._sha256))
-        own_calls = self._switch.calls.begin(patches)
-        self._switch.begin()
-
-        def end(error: BaseException | None) -> None:
-            self._switch.stop()
-            patches.undo(own_calls)
-            if error is None:
-                try:
-                    self._share_counts()
-                except failures.Failure as failure:
-                    error = failure
-            if error is None:
-                say(log.outcome("ok"))
-                return
-            self.failed = True
-            status = failures.choose_status(error, log.phase)
-            say(log.outcome(status, log.phase, describe_in_script(error)))
-            if self._ranks.size > 1:
-                time.sleep(OTHERS_S)
-            log_error(error)
-
-        loop.begin(self._run_phases(which, known), end)
-        os.register_at_fork(after_in_child=loop.stop)  # a child's steps are not the script's
-        refuse_several(patches, self._refuse, is_launched=self._ranks is not ALONE)
-        if arm := LOOPS.get(which):
-            prepare_loop(loop, self._switch, log, arm, known)
-        before = measure_log()
-        try:
-            limit_s = min(MAX_SILENCE_S, self._job.measure.timeout_s / 8)
-            with watch_silence(loop, log.note, limit_s):
-                program.run(patches)
-        except EndOfScript:
-            pass
-        except SystemExit as error:
-            if error.code not in (None, 0):
-                status = "eager_error" if log.phase in EAGER_PHASES else "runtime_error"
-                loop.finish(failures.Failure(explain_exit(error, before), status))
-        except BaseException as error:  # noqa: BLE001  # whatever a script raises is the result
-            loop.finish(error)
-        loop.finish()
-
-    def _run_phases(self, which: str, known: LoopFacts) -> Steps[None]:
-        """Go through the phases of a run, from the first step on of which the loop knows the end,
-        and keep what was seen of the script.
-        """
-        log = self._log
-        subject = ScriptSubject(self._job, self._loop, self._switch, self._ranks)
-        try:
-            if which == STEPS:
-                yield from compare_steps(subject, log)
-            elif which == TRAJECTORY:
-                yield from compare_trajectory(subject, log)
-            else:
-                yield from run_loop(subject, log, LOOPS[which], known)
-        finally:
-            log.add(script=describe(subject, self._sha256))
-            log.environment["device"] = environment.describe_device(subject.device)
-            log.settings |= torch_flags.read()
-
-    def _share_counts(self) -> None:
-        """Keep what each rank has compiled, when all have come to the end."""
-        done = self._log.outcome("ok").diagnostics
-        if self._ranks.size == 1 or done is None:
+    def end(error: BaseException | None) -> None:
+        nonlocal is_right
+        switch.stop()
+        log.say(log.outcome(error))
+        if error is None:
             return
-        own = RankRun(done.graphs or 0, done.recompiles or 0)
-        ranks = tuple(self._ranks.share("end", own))
-        script = self._log.process.script or ScriptRun()
-        self._log.add(script=replace(script, ranks=ranks))
+        is_right = False
+        if ranks.size > 1:
+            time.sleep(OTHERS_S)
+        log_error(error)
 
-    def _refuse(self, reason: str) -> NoReturn:
-        self._loop.finish(
-            failures.UnavailableError(
-                f"{reason}; give what starts them: model.launch='torchrun --nproc-per-node N'"
-            )
-        )
-        raise EndOfScript
+    log.environment |= environment.describe()
+    program, sha256 = Program.of(job.trial.model), None
+    if program.file is not None:  # before it runs
+        sha256 = hashlib.sha256(program.file.read_bytes()).hexdigest()
+    log.add_to_script(sha256=sha256)
+    switch.begin()
+    loop.begin(_run_phases(job, which, known, loop, switch, log), end)
+    os.register_at_fork(after_in_child=loop.stop)  # a child's steps are not the script's
+    refuse_several(patches, loop.finish, is_launched=ranks is not ALONE)
+    if arm := LOOPS.get(which):
+        prepare_loop(loop, switch, log, arm, known)
+    before = measure_log()
+    try:
+        limit_s = min(MAX_SILENCE_S, job.measure.timeout_s / 8)
+        with watch_silence(loop, log.note, limit_s):
+            program.run(patches)
+    except EndOfScript:
+        pass
+    except SystemExit as error:
+        if error.code not in (None, 0):
+            status = "eager_error" if log.phase in EAGER_PHASES else "runtime_error"
+            loop.finish(failures.Failure(explain_exit(error, before), status))
+    except BaseException as error:  # noqa: BLE001  # whatever a script raises is the result
+        loop.finish(error)
+    loop.finish()
+    return is_right
+
+
+def _run_phases(
+    job: Job, which: str, known: ScriptRun, loop: Loop, switch: ArmSwitch, log: ProcessLog
+) -> Steps[None]:
+    """Go through the phases of a run, from the first step on of which the loop knows the end,
+    and keep what was seen of the script, and what each rank has compiled.
+    """
+    subject = ScriptSubject(job, loop, switch)
+    try:
+        if which == STEPS:
+            yield from compare_steps(subject, log)
+        elif which == TRAJECTORY:
+            yield from compare_trajectory(subject, log)
+        else:
+            yield from run_loop(subject, log, which, known)
+        if loop.ranks.size > 1:
+            found = switch.counters.report({})
+            own = RankRun(found.graphs or 0, found.recompiles or 0)
+            log.add_to_script(ranks=tuple(loop.ranks.share("end", own)))
+    finally:
+        note_seen(subject, log)
+        log.environment["device"] = environment.describe_device(subject.device)
+        log.settings |= torch_flags.read()
 
 
 if __name__ == "__main__":

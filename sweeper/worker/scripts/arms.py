@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MethodType
 from typing import Any
 
@@ -25,7 +25,7 @@ from sweeper.worker.source_lines import name_call, name_class
 from .watch.compile_calls import CompileCalls
 from .watch.loop import Calls
 from .watch.modules import find_parts, find_script_line, is_called_to_train
-from .watch.patches import Patch, Patches
+from .watch.patches import Patches
 
 CALLED_FIRST = "_compiled_call_impl"  # of a module: `Module.__call__` prefers it
 
@@ -98,8 +98,7 @@ class FirstCalls:
         self, names: Sequence[str], hear: Callable[[torch.nn.Module], None], patches: Patches
     ) -> None:
         self._missing, self._seen = list(names), set[torch.nn.Module]()
-        self._hear, self._patches = hear, patches
-        self._patch: Patch | None = None
+        self._hear, self._patches = hear, patches.part()
 
     def begin(self) -> None:
         """Stand in, unless all modules have come."""
@@ -108,7 +107,7 @@ class FirstCalls:
         call = torch.nn.Module.__call__
 
         def stand_in(module: torch.nn.Module, /, *arguments: Any, **options: Any) -> Any:
-            self._step_aside()
+            self._patches.undo()
             try:
                 name = name_call(name_class(module), find_script_line())
                 is_new = name in self._missing and module not in self._seen
@@ -120,17 +119,13 @@ class FirstCalls:
             finally:
                 self.begin()
 
-        self._patch = self._patches.replace(torch.nn.Module, "__call__", stand_in)
+        self._patches.replace(torch.nn.Module, "__call__", stand_in)
 
     def end(self) -> list[str]:
         """Wait for no more modules; the names of those that have not come."""
         missing, self._missing = self._missing, []
-        self._step_aside()
+        self._patches.undo()
         return missing
-
-    def _step_aside(self) -> None:
-        if self._patch:
-            self._patches.undo(self._patch)
 
 
 class ArmSwitch:
@@ -140,13 +135,14 @@ class ArmSwitch:
         self._trial, self.patches, self.calls = trial, patches, CompileCalls()
         self.counters = CompileCounters()
         self.forms: list[SwitchableModule] = []
-        self._put_in: list[Patch] = []
+        self._put_in = patches.part()
         self._first_calls = FirstCalls((), lambda _module: None, patches)
 
     def begin(self) -> None:
-        """Count what is compiled, and run everything in eager, what the script compiles by itself
+        """Note what is compiled, and run everything in eager, what the script compiles by itself
         as well.
         """
+        self.calls.begin(self._put_in)
         self.counters.begin()
         self.patches.own("callback of Dynamo", self.counters.end)
         torch.compiler.set_stance("force_eager")
@@ -160,7 +156,7 @@ class ArmSwitch:
                 f"not called for training as in the script's first run: {', '.join(missing)}"
             )
         if self.calls.own:
-            for module, result in dict(self.calls.compiled).items():  # the last of each module
+            for module, result in self.calls.compiled.items():
                 caller = result if isinstance(result, torch.nn.Module) else module
                 called: Function = caller.__dict__.get(CALLED_FIRST) or caller._call_impl
                 # the stance turns it off
@@ -198,7 +194,7 @@ class ArmSwitch:
     def _put(self, form: SwitchableModule) -> None:
         """Have a form called in place of its module; a copy of the module has none."""
         self.forms.append(form)
-        self._put_in.append(self.patches.replace(form.caller, CALLED_FIRST, form))
+        self._put_in.replace(form.caller, CALLED_FIRST, form)
 
     def choose(self, arm: str) -> None:
         """Run an arm from the next step on; to be called before the script, or at the end of a
@@ -221,40 +217,35 @@ class ArmSwitch:
             for form in self.forms:
                 form.choose("eager")
 
-    def find_uncalled(self) -> list[torch.nn.Module]:
-        """Find the modules whose compiled form the script does not call."""
-        return [form.module for form in self.forms if not (form.shapes or form.num_untrained)]
-
     def count_calls(self) -> Calls:
         trained = sum(form.shapes.total() for form in self.forms)
         untrained = sum(form.num_untrained for form in self.forms)
         return Calls(trained, untrained, len(self.counters.programs))
 
-    def compiled_forms(self) -> list[tuple[torch.nn.Module, Function]]:
+    def compiled_forms(self) -> Mapping[torch.nn.Module, Function]:
         """Each module with its compiled form; of what the script compiles by itself, modules
         alone.
         """
         if self.calls.own:
             return self.calls.compiled
-        return [(form.module, form.compiled) for form in self.forms]
+        return {form.module: form.compiled for form in self.forms}
 
     def require_compiled(self) -> None:
         """Raise NotCompiledError where the compiled arm has run nothing compiled."""
-        if self._trial.mode == "eager":
+        reason = self.counters.explain_not_compiled()
+        if self._trial.mode == "eager" or reason is None:
             return
-        if (reason := self.counters.explain_not_compiled()) is None:
-            return
-        if not self.calls.own:
-            raise NotCompiledError(reason)
-        where = ", ".join(call.where for call in self.calls.own)
-        if torch._dynamo.config.disable or os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+        if self.calls.own:
+            where = ", ".join(call.where for call in self.calls.own)
+            if torch._dynamo.config.disable or os.environ.get("TORCHDYNAMO_DISABLE") == "1":
+                reason = (
+                    "TORCH_COMPILE_DISABLE, TORCHDYNAMO_DISABLE or torch._dynamo.config.disable "
+                    "turns the compiler off"
+                )
             reason = (
-                "TORCH_COMPILE_DISABLE, TORCHDYNAMO_DISABLE or torch._dynamo.config.disable "
-                "turns the compiler off"
+                f"the script calls torch.compile ({where}), and runs nothing compiled: {reason}"
             )
-        raise NotCompiledError(
-            f"the script calls torch.compile ({where}), and runs nothing compiled: {reason}"
-        )
+        raise NotCompiledError(reason)
 
     def stop(self) -> None:
         """Leave the modules as they were; what the script still does runs in eager, and compiles
@@ -262,4 +253,4 @@ class ArmSwitch:
         """
         self._first_calls.end()
         torch.compiler.set_stance("force_eager")
-        self.patches.undo(*self._put_in)
+        self._put_in.undo()

@@ -11,7 +11,7 @@ ranks compute by themselves. So gradients after the reduction are compared with 
 gradients in two parts, and the first part says in which rank one is wrong.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -52,7 +52,7 @@ MAX_BATCHES = 2  # that are judged, of each module
 # of `fully_shard`, of the first FSDP, and batch normalisation over ranks: their forward waits for
 # the other ranks
 JOINT = {"FSDPModule", "FullyShardedDataParallel", "SyncBatchNorm"}
-Pairs = Sequence[tuple[torch.nn.Module, Function]]  # modules, and the compiled form of each
+Forms = Mapping[torch.nn.Module, Function]  # the compiled form of each module
 
 
 class ModuleCall(NamedTuple):
@@ -102,11 +102,11 @@ class JudgedModule(Judged):
 def check_modules(
     job: Job,
     device: torch.device,
-    pairs: Pairs,
+    forms: Forms,
+    wrappers: Mapping[DistributedDataParallel, Function],
     patches: Patches,
     log: ProcessLog,
     ranks: Ranks = ALONE,
-    wrappers: Sequence[tuple[DistributedDataParallel, Function]] = (),
 ) -> Iterator[None]:
     """Record what each module is called with in two more steps, then judge its compiled form. Of
     several ranks, judge the reduction of `wrappers`, too.
@@ -114,7 +114,7 @@ def check_modules(
     Raises MismatchError for one that is wrong in any rank.
     """
     recorded: dict[torch.nn.Module, list[ModuleCall]] = {
-        module: [] for module, _ in (*pairs, *wrappers)
+        module: [] for module in (*forms, *wrappers)
     }
 
     def record(
@@ -124,13 +124,13 @@ def check_modules(
         if torch.is_grad_enabled() and len(calls) < MAX_BATCHES + 1:
             calls.append(ModuleCall(copy_batch(Batch(arguments, options)), read_autocast(device)))
 
-    hooks = []
+    hooks = patches.part()
     for module in recorded:
         handle = module.register_forward_pre_hook(record, with_kwargs=True)
-        hooks.append(patches.own("hook before the forward of a module", handle.remove))
+        hooks.own("hook before the forward of a module", handle.remove)
     yield
     yield
-    patches.undo(*hooks)
+    hooks.undo()
     joint = filter(None, (find_kind(module, JOINT) for module in recorded))
     if ranks.size > 1 and (kind := next(joint, None)):
         why = f"{kind} computes in all ranks at once, and no rank can be judged by itself"
@@ -140,7 +140,7 @@ def check_modules(
     with torch.enable_grad(), _leave_out_hooks(recorded), ExitStack() as alone:
         together = [
             _judge_reduction(JudgedModule(job, device, module, compiled, calls), module, ranks)
-            for module, compiled in wrappers
+            for module, compiled in wrappers.items()
             if all(ranks.share("recorded", bool(calls := recorded[module])))
         ]
         for module in recorded:
@@ -149,10 +149,10 @@ def check_modules(
                     alone.enter_context(part.no_sync())
         found = [
             AccuracyCheck(JudgedModule(job, device, module, compiled, calls)).judge(log.enter)
-            for module, compiled in dict(pairs).items()
+            for module, compiled in forms.items()
             if (calls := recorded[module])
         ]
-    if not pairs:
+    if not forms:
         why = "the script compiles functions, and no module that could be judged by itself"
         found = [Accuracy(None, None, why)]
     elif not all(recorded.values()):

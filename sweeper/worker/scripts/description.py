@@ -4,12 +4,12 @@ called with.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from statistics import median
 
 import torch
 
-from sweeper.core.record import PerArm, ScriptRun, Shapes, SizeCount
+from sweeper.core.record import PerArm, Shapes, SizeCount
+from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.source_lines import name_call, name_class
 
 from .subject import ScriptSubject
@@ -18,8 +18,8 @@ from .watch.loop import Loop
 MAX_SIZES = 500  # of the dimension that varies, that a record keeps
 
 
-def describe(subject: ScriptSubject, sha256: str | None) -> ScriptRun:
-    """What has been seen of the script so far; `sha256` is of its file, before it ran."""
+def note_seen(subject: ScriptSubject, log: ProcessLog) -> None:
+    """Note what has been seen of the script so far."""
     loop = subject.loop
     # Of the module that gets the most different ones: shapes of several modules have nothing to do
     # with each other.
@@ -27,11 +27,11 @@ def describe(subject: ScriptSubject, sha256: str | None) -> ScriptRun:
         (form.shapes for form in subject.switch.forms), key=len, default=Counter()
     )
     sizes = count_sizes(shapes)
-    return ScriptRun(
-        sha256=sha256,
+    spreads = {arm: median(values) for arm, values in subject.bench.spreads.items() if values}
+    log.add_to_script(
         modules=tuple(map(name_class, loop.modules.modules)),
         called_at=tuple(loop.modules.modules.values()),
-        optimizers=tuple(loop.order),
+        optimizers=tuple(type(optimizer).__name__ for optimizer in loop.optimizers),
         autocast=" and ".join(sorted(loop.modules.autocasts)).replace("torch.", "") or "off",
         dropout=loop.modules.has_dropout,
         loader=", ".join(sorted(loop.loader.seen)) or None,
@@ -40,7 +40,6 @@ def describe(subject: ScriptSubject, sha256: str | None) -> ScriptRun:
         late=tuple(loop.late.values()),
         per_call=subject.bench.is_per_call,
         compile_calls=tuple(subject.switch.calls.calls),
-        gone_round=tuple(map(name_class, subject.gone_round)),
         shapes=tuple(
             Shapes(", ".join(map(str, map(list, key))), count)
             for key, count in shapes.most_common(12)
@@ -49,19 +48,11 @@ def describe(subject: ScriptSubject, sha256: str | None) -> ScriptRun:
         sizes=group_sizes(sizes),
         pad_to=choose_sizes(sizes),
         skipped_steps=loop.num_skipped,
-        interval=loop.interruptions.interval or 0,
+        interval=loop.interruptions.interval,
         length=loop.length,
-        loop_eager=subject.loops.get("eager"),
-        loop_compiled=subject.loops.get("compiled"),
-        trajectory=subject.trajectory,
-        rank_spread=_find_spread(subject.bench.spreads),
+        rank_spread=PerArm(**spreads) if spreads else None,
         apart=subject.apart,
     )
-
-
-def _find_spread(spreads: Mapping[str, Sequence[float]]) -> PerArm | None:
-    found = {arm: median(values) for arm, values in spreads.items() if values}
-    return PerArm(**found) if found else None
 
 
 def name_module(loop: Loop, module: torch.nn.Module) -> str:
@@ -71,16 +62,14 @@ def name_module(loop: Loop, module: torch.nn.Module) -> str:
 
 def count_sizes(shapes: Counter[tuple[torch.Size, ...]]) -> Counter[int]:
     """The sizes of the dimension that varies, where one of the first tensor does; else empty."""
-    found: Counter[int] = Counter()
-    first = [(key[0], count) for key, count in shapes.items() if key]
-    if len({len(shape) for shape, _ in first}) != 1:
+    found, keys = Counter[int](), list(filter(None, shapes))
+    first = [key[0] for key in keys]
+    if len(set(map(len, first))) != 1:
         return found
-    varying = [
-        place for place in range(len(first[0][0])) if len({shape[place] for shape, _ in first}) > 1
-    ]
+    varying = [sizes for sizes in zip(*first, strict=True) if len(set(sizes)) > 1]
     if len(varying) == 1:
-        for shape, count in first:
-            found[shape[varying[0]]] += count
+        for key, size in zip(keys, *varying, strict=True):
+            found[size] += shapes[key]
     return found
 
 

@@ -10,11 +10,9 @@ and the kernel ends the ranks with it, so that no rank waits for one that has di
 
 from __future__ import annotations
 
-import argparse
 import math
 import os
 import runpy
-import selectors
 import socket
 import struct
 import sys
@@ -24,7 +22,7 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
+from multiprocessing.connection import Connection, wait
 
 from sweeper.core.launch import Launch
 from sweeper.core.protocol import Job, Message, Outcome, Phase, decode
@@ -33,7 +31,7 @@ from sweeper.worker.children import open_answer
 from sweeper.worker.failures import describe_error
 from sweeper.worker.parent_death import die_with_parent
 
-from .runs import explain_end
+from .runs import explain_end, make_parser
 from .watch.last_line import describe_last_line, measure_log
 
 MAX_DELAY_S = 1.0  # from the death of a rank until it is seen
@@ -41,7 +39,7 @@ END_S = 10.0  # after the first rank has ended, for the others and for the launc
 POLL_S = 0.2
 # a free port of our own on this host, whatever the options say; torchrun reads these
 OPTIONS = {"PET_STANDALONE": "1", "PET_LOCAL_ADDR": "127.0.0.1"}
-SHARED = b'{"at"'  # begins a line that all ranks get; others are messages of the protocol
+SHARED = b'{"at"'  # begins what all ranks get; all else are messages of the protocol
 PEER = struct.Struct("3i")  # process, user, group: SO_PEERCRED of unix(7)
 
 
@@ -51,11 +49,10 @@ class Rank:
 
     number: int
     session: int
-    socket: socket.socket
-    tail: bytes = b""
+    connection: Connection
     phase: str = "starting"
     note: str = ""
-    shared: bytes | None = None  # while it waits for the others
+    shared: bytes = b""  # while it waits for the others
     outcome: Outcome | None = None
     ended: float = math.inf  # when it has given its outcome, or died
     last_line: str = ""  # of the log, when it died
@@ -70,8 +67,6 @@ class Hub:
         self._listener.bind("")  # unix(7): the kernel chooses a name that is no file
         self._listener.listen(size)
         self._begin = measure_log()
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._listener, selectors.EVENT_READ)
         self._ranks: dict[int, Rank] = {}
         self._end_by = deadline
         self.codes: Mapping[int, int] = {}  # of ranks that failed, from the launcher
@@ -88,22 +83,25 @@ class Hub:
         while not self.is_over.is_set() or self._find_running():
             if time.monotonic() >= self._end_by:
                 break
-            for key, _ in self._selector.select(POLL_S):
-                if key.data is None:
-                    self._accept()
-                else:
-                    self._read(key.data)
+            speaking = [rank for rank in self._in_order() if not rank.connection.closed]
+            ready = wait([self._listener, *(rank.connection for rank in speaking)], POLL_S)
+            if self._listener in ready:
+                self._accept()
+            for rank in speaking:
+                if rank.connection in ready:
+                    self._read(rank)
         return self._conclude()
 
     def _accept(self) -> None:
-        connection, _ = self._listener.accept()
+        joined, _ = self._listener.accept()
         _, user, _ = PEER.unpack(
-            connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
+            joined.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size)
         )
+        connection = Connection(joined.detach())
         if user != os.getuid():
             connection.close()
             return
-        number, size, session = parse_json(connection.makefile().readline())
+        number, size, session = parse_json(connection.recv_bytes().decode())
         if number in self._ranks:  # the launcher starts all anew
             connection.close()
             return
@@ -111,35 +109,32 @@ class Hub:
             started = f"the launcher started {size} processes"
             self.failure = f"{started}, and model.launch says {self._size}"
             self._end_by = 0.0
-        rank = self._ranks[number] = Rank(number, session, connection)
-        self._selector.register(connection, selectors.EVENT_READ, rank)
+        self._ranks[number] = Rank(number, session, connection)
         if len(self._ranks) == self._size:
             sessions = ",".join(str(one.session) for one in self._ranks.values())
             self._send(self._in_order(), sessions.encode())
 
     def _read(self, rank: Rank) -> None:
-        data = b""
-        with suppress(ConnectionResetError):  # it has died, and has not read all
-            data = rank.socket.recv(1 << 16)
-        *lines, rank.tail = (rank.tail + data).split(b"\n")
-        for line in lines:
-            self._hear(rank, line)
-        if not data:
-            self._selector.unregister(rank.socket)
+        try:
+            said = rank.connection.recv_bytes()
+        except (EOFError, OSError):  # it has ended, or died and has not read all
+            rank.connection.close()
             if rank.outcome is None:
                 rank.last_line = describe_last_line(self._begin)
                 self._end(rank)
+        else:
+            self._hear(rank, said)
         waiting = [one for one in self._in_order() if one.shared]
         if len(waiting) == self._size:
-            self._send(waiting, b",".join(one.shared or b"" for one in waiting))
+            self._send(waiting, b",".join(one.shared for one in waiting))
         elif len(self._find_running()) < len(self._ranks):
             self._send(waiting, b"")
 
-    def _hear(self, rank: Rank, line: bytes) -> None:
-        if line.startswith(SHARED):
-            rank.shared = line
+    def _hear(self, rank: Rank, said: bytes) -> None:
+        if said.startswith(SHARED):
+            rank.shared = said
             return
-        message = decode(line)
+        message = decode(said)
         if isinstance(message, Outcome):
             rank.outcome = message
             self._end(rank)
@@ -167,9 +162,9 @@ class Hub:
     def _send(self, ranks: Iterable[Rank], values: bytes) -> None:
         """Answer some ranks with a list in JSON."""
         for rank in ranks:
-            rank.shared = None
+            rank.shared = b""
             with suppress(OSError):  # it has just ended
-                rank.socket.sendall(b"[%b]\n" % values)
+                rank.connection.send_bytes(b"[%b]" % values)
 
     def _in_order(self) -> list[Rank]:
         return [self._ranks[number] for number in sorted(self._ranks)]
@@ -206,13 +201,8 @@ class Hub:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m sweeper.worker.scripts.launcher")
-    add = parser.add_argument
-    add("trial", type=Path)
-    add("which")
-    add("--known", default="{}")
-    add("--timeout-s", type=float, required=True)
-    add("--answer-fd", type=int, default=1)
+    parser = make_parser("sweeper.worker.scripts.launcher")
+    parser.add_argument("--timeout-s", type=float, required=True)
     given = parser.parse_args()
     say = open_answer(given.answer_fd)
     die_with_parent()

@@ -9,15 +9,13 @@ many of each kind. Where a whole period would take too long, both are timed with
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import IntEnum
 from typing import NamedTuple
 
 import torch
 
-from sweeper.core.record import LoopRun
+from sweeper.core.record import LoopRun, ScriptRun
 from sweeper.worker.measurement.bench import Steps
 
-from .runs import LoopFacts
 from .subject import ScriptSubject
 from .watch.loop import Counts, ScriptOverError
 
@@ -29,26 +27,38 @@ ASK_S = 0.5  # of a loop, after which ranks ask whether its time is long enough
 MAX_STARTS = 4  # of a loop's measurement because of compilations, and as many because of events
 
 
-def time_loop(subject: ScriptSubject, arm: str, known: LoopFacts) -> Steps[None]:
+def time_loop(subject: ScriptSubject, known: ScriptRun) -> Steps[LoopRun]:
     """Time steps of the loop until there are enough of them.
 
     What compiles meanwhile, as the first evaluation does, comes once in a training: the time begins
     anew after it. A loop that compiles again and again is timed with what it compiles.
+
+    Rank 0 decides for all, and tells them once in `ASK_S`: that takes time, too.
     """
-    timing, ranks = _Timing(subject, known), subject.ranks
-    ended = _StepEnds(subject)
+    timing, ranks, loop = _Timing(subject, known), subject.ranks, subject.loop
+    ended, first = _StepEnds(subject), loop.num_steps
+    begin, is_enough, left = ended.note(first), False, 1
     try:
-        yield from _run_until_enough(timing, subject, ended)
+        while True:
+            yield
+            now = ended.note(loop.num_steps)
+            is_enough, left = is_enough or timing.note_step(), left - 1
+            if ranks.size > 1 and left:
+                continue
+            step_s = (now - begin) / (loop.num_steps - first)
+            is_enough, left = ranks.share("enough", (is_enough, int(ASK_S / step_s) + 1))[0]
+            if is_enough:
+                break
     except ScriptOverError:  # what it did after its last step is no part of that
         if timing.choose().steps < MIN_STEPS:
             raise
     window = timing.choose()
     run = window.describe(subject, timing.leaves_out)
     if ranks.size > 1:
-        begin, end = ranks.share("window", (window.before.steps, window.seen.steps))[0]
-        own_s = ended.seconds_between(begin, end) / (end - begin)
+        first, last = ranks.share("window", (window.before.steps, window.seen.steps))[0]
+        own_s = ended.seconds_between(first, last) / (last - first)
         run = replace(run, step_s=max(ranks.share("loop", own_s)))
-    subject.loops[arm] = run
+    return run
 
 
 class _StepEnds:
@@ -79,36 +89,8 @@ class _StepEnds:
         return self._times[end] - self._times[begin]
 
 
-def _run_until_enough(timing: _Timing, subject: ScriptSubject, ended: _StepEnds) -> Steps[None]:
-    """Run until the time is long enough, and note when each step ended. Rank 0 decides for all, and
-    tells them once in `ASK_S`: that takes time, too.
-    """
-    ranks, loop = subject.ranks, subject.loop
-    is_enough, left, first = False, 1, loop.num_steps
-    begin = ended.note(first)
-    while True:
-        yield
-        now = ended.note(loop.num_steps)
-        is_enough, left = is_enough or timing.note_step(), left - 1
-        if ranks.size > 1 and left:
-            continue
-        step_s = (now - begin) / (loop.num_steps - first)
-        is_enough, left = ranks.share("enough", (is_enough, int(ASK_S / step_s) + 1))[0]
-        if is_enough:
-            return
-
-
-class _Event(IntEnum):
-    """What came before the end of a step, the one that is usually rarest last; NONE is false."""
-
-    NONE = 0
-    EPOCH = 1  # the loader began anew
-    SAVE = 2
-    EVALUATION = 3
-
-
-KINDS = (_Event.EVALUATION, _Event.SAVE, _Event.EPOCH)
-# of each of `KINDS`, in as many steps as eager's; some are no whole part of others
+NO_EVENT = 3  # before the end of a step; other events are places in `Counts.events`, rarest first
+# of each of these, in as many steps as eager's; some are no whole part of others
 MAX_DIFFERENCES = (0.25, 1, 1)
 
 
@@ -159,8 +141,8 @@ class _Window(NamedTuple):
 class _Timing:
     """Decides after each step whether the window is long enough, and where it begins anew."""
 
-    def __init__(self, subject: ScriptSubject, known: LoopFacts) -> None:
-        self._subject, self._known = subject, known
+    def __init__(self, subject: ScriptSubject, known: ScriptRun) -> None:
+        self._subject, self._interval, self._eager = subject, known.interval, known.loop_eager
         self._limit_s = min(LOOP_S, subject.measure.rounds_s or LOOP_S)
         self._patience_s = max(PATIENCE * self._limit_s, LOOP_S)
         self._compilations = self._restarts = 0  # for which the time began anew
@@ -172,24 +154,21 @@ class _Timing:
         self._window = _Window.begin(self._subject)
         self._start = self._window.before.seconds  # of what is waited for
         # the longest one of whole periods, or with as much as eager's
-        self._whole: _Window | None = None
-        self._without: _Window | None = None  # the longest one that ended before an event
-        self._period = _Event.NONE  # the events between which the window lies
+        self._whole = self._window
+        self._without = self._window  # the longest one that ended before an event
+        self._period = NO_EVENT  # the events between which the window lies
 
     def note_step(self) -> bool:
         """Note the end of a step, and say whether the time is long enough."""
         last, self._window = self._window, self._window.extend(self._subject)
-        if (
-            self._window.seen.programs > self._window.before.programs
-            and self._compilations < MAX_STARTS - 1
-        ):
+        if self._window.found.programs and self._compilations < MAX_STARTS - 1:
             self._compilations += 1
             self._begin()
             return False
-        seen = zip(KINDS, self._window.seen.since(last.seen).events, strict=True)
-        event = next((kind for kind, count in seen if count), _Event.NONE)
-        if self._known.steps:
-            return self._follow_eager(event, last)
+        seen = enumerate(self._window.seen.since(last.seen).events)
+        event = next((kind for kind, count in seen if count), NO_EVENT)
+        if self._eager:
+            return self._follow(self._eager, event, last)
         return self._look_for_periods(event, last)
 
     @property
@@ -197,23 +176,21 @@ class _Timing:
         """Whether an event was seen and is not in the window, or not as often per step as in
         eager's.
         """
-        window, known = self.choose(), self._known
-        if known.steps:
-            periods = window.steps / known.steps
-            found = zip(window.found.events, known.events, MAX_DIFFERENCES, strict=True)
-            return self._restarts > 0 or any(
-                bool(ours) != bool(eagers) or abs(ours / periods - eagers) > most
-                for ours, eagers, most in found
-            )
-        return bool(self._period) and not window.found.events[KINDS.index(self._period)]
+        window, eager = self.choose(), self._eager
+        if eager is None:
+            return self._period != NO_EVENT and not window.found.events[self._period]
+        periods = window.steps / eager.steps
+        found = zip(window.found.events, eager.events, MAX_DIFFERENCES, strict=True)
+        return self._restarts > 0 or any(
+            bool(ours) != bool(eagers) or abs(ours / periods - eagers) > most
+            for ours, eagers, most in found
+        )
 
     def choose(self) -> _Window:
         """Choose the window that counts."""
-        if self._whole is not None and self._whole.steps >= MIN_STEPS:
-            return self._whole
-        longest = self._longest_without(self._window)
-        if longest.steps >= MIN_STEPS:
-            return longest
+        for window in (self._whole, self._longest_without(self._window)):
+            if window.steps >= MIN_STEPS:
+                return window
         return self._first._replace(seen=self._window.seen)
 
     def _begin_after(self, last: _Window) -> None:
@@ -223,9 +200,7 @@ class _Timing:
 
     def _longest_without(self, window: _Window) -> _Window:
         """The longest window without an event, of which `window` is the last one."""
-        if self._without is None or self._without.steps < window.steps:
-            return window
-        return self._without
+        return max(self._without, window, key=lambda one: one.steps)
 
     def _finish(self) -> None:
         """End the window when the device is idle."""
@@ -235,19 +210,19 @@ class _Timing:
     def _is_long(self) -> bool:
         return self._window.steps >= MIN_STEPS and self._window.found.seconds >= self._limit_s
 
-    def _look_for_periods(self, event: _Event, last: _Window) -> bool:
-        if event > self._period:
-            self._period, self._whole = event, None
+    def _look_for_periods(self, event: int, last: _Window) -> bool:
+        if event < self._period:  # a rarer one
             self._begin_after(last)
+            self._period, self._whole = event, self._window
             return False
-        if event and event is self._period:
+        if event == self._period != NO_EVENT:
             if self._is_long():
                 self._finish()
             self._whole = self._window
             return self._is_long()
-        interval, found = self._known.interval, self._window.found
+        interval, found = self._interval, self._window.found
         is_near = interval * found.seconds / found.steps <= self._patience_s
-        waits = bool(self._period) or (is_near and found.steps <= interval)
+        waits = self._period != NO_EVENT or (is_near and found.steps <= interval)
         waited_s = self._window.seen.seconds - self._start
         is_late = found.seconds >= self._patience_s or waited_s >= 2 * self._patience_s
         if (self._is_long() and not waits) or (is_late and found.steps >= MIN_STEPS):
@@ -255,20 +230,17 @@ class _Timing:
             return True
         return False
 
-    def _follow_eager(self, event: _Event, last: _Window) -> bool:
-        known = self._known
-        if event and not known.events[KINDS.index(event)] and self._restarts < MAX_STARTS:
+    def _follow(self, eager: LoopRun, event: int, last: _Window) -> bool:
+        if event != NO_EVENT and not eager.events[event] and self._restarts < MAX_STARTS:
             self._restarts += 1
             self._begin_after(last)
             return False
-        if self._window.steps % known.steps == 0:
+        if self._window.steps % eager.steps == 0:
             self._finish()
             self._whole = self._window
-            return not any(known.events) or self._window.found.seconds >= self._limit_s
-        if (
-            self._window.found.seconds >= max(2 * known.seconds, self._patience_s)
-            and self._window.steps >= MIN_STEPS
-        ):
+            return not any(eager.events) or self._window.found.seconds >= self._limit_s
+        most_s = max(2 * eager.steps * eager.step_s, self._patience_s)
+        if self._window.found.seconds >= most_s and self._window.steps >= MIN_STEPS:
             self._finish()
             return True
         return False

@@ -7,18 +7,20 @@ the script does by itself: batches that were fetched ahead in one arm's time mus
 the other's.
 """
 
-from sweeper.core.record import HostState
+from sweeper.core.record import HostState, ScriptRun
 from sweeper.worker.measurement.bench import FIRST_STEPS, Steps
 from sweeper.worker.monitoring.host_monitor import HostMonitor
 from sweeper.worker.process_log import ProcessLog
 from sweeper.worker.session import measure
+from sweeper.worker.source_lines import name_call
 
 from .arms import ArmSwitch
 from .loop_time import time_loop
-from .runs import LoopFacts
+from .runs import LOOPS
 from .subject import EAGER_STEPS, ScriptSubject
 from .watch.loop import Loop, ScriptOverError, run_steps
 
+PHASES = {"eager": "eager", "compiled": "compiling"}  # of the first steps of an arm
 SETTLED_STEPS = 3  # in a row without a compilation, before a compiled loop is timed
 
 
@@ -31,9 +33,9 @@ def compare_steps(subject: ScriptSubject, log: ProcessLog) -> Steps[None]:
 
 
 def prepare_loop(
-    loop: Loop, switch: ArmSwitch, log: ProcessLog, arm: str, known: LoopFacts
+    loop: Loop, switch: ArmSwitch, log: ProcessLog, arm: str, known: ScriptRun
 ) -> None:
-    """Set what counts from the first batch of a loop on.
+    """Set what counts from the first batch of a loop on; `known` is what earlier runs have seen.
 
     Each known module is compiled at its first call, as `model.compile()` before the loop does:
     eager steps before that may change how long later ones take, by what they leave behind in the
@@ -42,18 +44,16 @@ def prepare_loop(
     loop.loader.keep_none()
     loop.watched = known.watched
     loop.modules.stop()  # its hooks would break graphs
-    phase = "eager"
-    if arm == "compiled":
-        phase = "compiling"
-        switch.choose(arm)
-    if not known.compiles_itself:
-        switch.put_in_at_first_calls(known.modules, arm, lambda: log.announce(phase))
+    switch.choose(arm)
+    if not any(call.is_arm for call in known.compile_calls):  # else these are the compiled arm
+        names = list(map(name_call, known.modules, known.called_at))
+        switch.put_in_at_first_calls(names, arm, lambda: log.announce(PHASES[arm]))
 
 
-def run_loop(subject: ScriptSubject, log: ProcessLog, arm: str, known: LoopFacts) -> Steps[None]:
+def run_loop(subject: ScriptSubject, log: ProcessLog, which: str, known: ScriptRun) -> Steps[None]:
     """Time the loop as the script runs it, with one arm throughout."""
-    switch, loop = subject.switch, subject.loop
-    with log.enter("compiling" if arm == "compiled" else "eager"):
+    switch, loop, arm = subject.switch, subject.loop, LOOPS[which]
+    with log.enter(PHASES[arm]):
         subject.compile(log)  # of modules that `prepare_loop` named, none is left
         switch.choose(arm)
         if arm == "compiled":
@@ -66,7 +66,8 @@ def run_loop(subject: ScriptSubject, log: ProcessLog, arm: str, known: LoopFacts
         yield from run_steps(max(subject.ranks.share("queued", loop.loader.queued)))
     with log.enter("measuring"):
         host = HostMonitor()
-        yield from time_loop(subject, arm, known)
+        run = yield from time_loop(subject, known)
+        log.add_to_script(**{which: run})
         log.add(host=HostState(busy_while_measuring=host.share_busy_by_others()))
         if arm == "compiled":
             switch.require_compiled()
@@ -75,10 +76,11 @@ def run_loop(subject: ScriptSubject, log: ProcessLog, arm: str, known: LoopFacts
 def _settle(subject: ScriptSubject) -> Steps[None]:
     """Run until nothing has been compiled for some steps, in any rank."""
     switch = subject.switch
-    quiet, steps = 0, 0
-    while quiet < SETTLED_STEPS and steps < FIRST_STEPS[1]:
+    quiet = 0
+    for _ in range(FIRST_STEPS[1]):
         programs = switch.count_calls().programs
         yield
-        steps += 1
         is_quiet = switch.count_calls().programs == programs
         quiet = quiet + 1 if all(subject.ranks.share("settle", is_quiet)) else 0
+        if quiet == SETTLED_STEPS:
+            return

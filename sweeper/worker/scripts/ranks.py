@@ -17,6 +17,7 @@ import os
 import socket
 import threading
 from dataclasses import is_dataclass
+from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from sweeper.core.protocol import Message, encode
@@ -29,7 +30,7 @@ T = TypeVar("T")
 class Ranks:
     """The only rank of a script that runs in one process."""
 
-    number, size = 0, 1
+    size = 1
 
     def share(self, what: str, value: T) -> list[T]:  # noqa: ARG002  # with nobody
         """Give the values of all ranks, in their order, when all have come here; `what` names the
@@ -53,21 +54,20 @@ class LaunchedRanks(Ranks):
     def __init__(self, address: str) -> None:
         """Raises KeyError where the launcher has not named the rank."""
         self.number, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        self._socket = socket.socket(socket.AF_UNIX)
-        self._socket.connect(f"\0{address}")
-        self._answers, self._lock = self._socket.makefile(), threading.Lock()
-        self._send(json.dumps([self.number, self.size, os.getsid(0)]) + "\n")
+        joined = socket.socket(socket.AF_UNIX)
+        joined.connect(f"\0{address}")
+        self._hub, self._lock = Connection(joined.detach()), threading.Lock()
+        os.register_at_fork(after_in_child=self._hub.close)  # or nobody sees the end
+        self._send(json.dumps([self.number, self.size, os.getsid(0)]))
         # processes of other ranks are none of others
-        self.sessions: list[int] = json.loads(self._answers.readline())
-        # or nobody sees the end
-        os.register_at_fork(after_in_child=lambda: os.close(self._socket.fileno()))
+        self.sessions: list[int] = json.loads(self._hub.recv_bytes())
 
     def say(self, message: Message) -> None:
         self._send(encode(message))
 
     def share(self, what: str, value: T) -> list[T]:
-        self._send(json.dumps({"at": what, "value": to_json(value)}) + "\n")
-        shared: list[dict[str, Any]] = json.loads(self._answers.readline() or "[]")
+        self._send(json.dumps({"at": what, "value": to_json(value)}))
+        shared: list[dict[str, Any]] = json.loads(self._hub.recv_bytes())
         if len(shared) < self.size:
             raise ApartError(f"another rank has ended before this one ({what})")
         if places := {item["at"] for item in shared} - {what}:
@@ -75,6 +75,6 @@ class LaunchedRanks(Ranks):
         kind, values = type(value), [item["value"] for item in shared]
         return [from_json(kind, one) for one in values] if is_dataclass(kind) else values
 
-    def _send(self, line: str) -> None:
+    def _send(self, text: str) -> None:
         with self._lock:  # a thread that says where the script is may come between
-            self._socket.sendall(line.encode())
+            self._hub.send_bytes(text.encode())

@@ -6,140 +6,99 @@ Nothing here needs torch.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 from sweeper.core.protocol import ALONE, Job, Outcome
-from sweeper.core.record import EAGER_PHASES, Diagnostics, ScriptRun, Trajectory
+from sweeper.core.record import EAGER_PHASES, Diagnostics, HostState, ScriptRun, Trajectory
+from sweeper.core.serialization import drop_defaults
 from sweeper.core.system.process_group import describe_signal
 from sweeper.worker import failures
-from sweeper.worker.children import add_load, run_child, take_over
-from sweeper.worker.process_log import ProcessLog, Task
-from sweeper.worker.source_lines import name_call
+from sweeper.worker.children import run_child
+from sweeper.worker.process_log import ProcessLog
 
 from .watch.last_line import describe_last_line, measure_log
 
 STEPS = "steps"
 EAGER_LOOP = "loop_eager"
 LOOPS = {EAGER_LOOP: "eager", "loop_compiled": "compiled"}  # with the arm of each throughout
-MEASURING = (STEPS, *LOOPS)
 TRAJECTORY = "trajectory"
-RUNS = (*MEASURING, TRAJECTORY)
+RUNS = (STEPS, *LOOPS, TRAJECTORY)
 RESERVE_S = 10.0  # of the worker's time, to answer with what there is
 LAUNCHER_S = 2.0  # of a launcher's time, to say where its ranks are
 
 
-@dataclass(frozen=True)
-class LoopFacts:
-    """What earlier runs of the script have shown."""
-
-    interval: int = 0  # steps from one evaluation or saved file to the next; 0: none was seen
-    watched: int = 0  # optimizer steps after which it was decided which of them end a step
-    # that the eager loop was timed over, with so many events; 0: it was not timed yet
-    steps: int = 0
-    seconds: float = 0.0
-    evaluations: int = 0
-    saves: int = 0
-    epochs: int = 0
-    modules: Sequence[str] = ()  # those to compile, by class and line
-    # whether the script's own calls of `torch.compile` are the compiled arm
-    compiles_itself: bool = False
-
-    @property
-    def events(self) -> tuple[int, int, int]:
-        """Of each of `KINDS`."""
-        return self.evaluations, self.saves, self.epochs
-
-    @staticmethod
-    def of(script: ScriptRun) -> LoopFacts:
-        known = LoopFacts(
-            script.interval,
-            script.watched,
-            modules=list(map(name_call, script.modules, script.called_at)),
-            compiles_itself=any(call.is_arm for call in script.compile_calls),
-        )
-        if (run := script.loop_eager) is None:
-            return known
-        return replace(
-            known,
-            steps=run.steps,
-            seconds=run.steps * run.step_s,
-            evaluations=run.evaluations,
-            saves=run.saves,
-            epochs=run.epochs,
-        )
+def make_parser(module: str) -> argparse.ArgumentParser:
+    """Make the parser of a child that runs the script once, in one process or by its launcher."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}")
+    add = parser.add_argument
+    add("trial", type=Path)
+    add("which", choices=RUNS)
+    add("--known", default="{}", help="JSON: what earlier runs have seen of the script")
+    add("--answer-fd", type=int, default=1)
+    return parser
 
 
-def make_task(trial: Path) -> Task:
-    """Make the task of a worker whose job, in the file `trial`, is a script."""
-    return partial(_run_all, trial)
-
-
-def _run_all(trial: Path, job: Job, log: ProcessLog) -> None:
-    """Run the script for each thing to measure, one run after the other, with the device alone."""
+def run_all(trial: Path, job: Job, log: ProcessLog) -> None:
+    """Run the script of a job, in the file `trial`, for each thing to measure, one run after the
+    other, with the device alone.
+    """
     log.lease.take(ALONE)
     is_launched = "launch" in job.trial.model.arguments
     deadline = time.monotonic() + job.measure.timeout_s - RESERVE_S
-    for which in MEASURING:
+    for which in (STEPS, *LOOPS):
         outcome = _run(trial, which, log, deadline, is_launched)
         _merge(outcome, which, log)
-        if outcome.status != "ok":
-            log.phase = outcome.phase or log.phase
-            _fail(outcome, which)
-    if job.trial.model.asked_trajectory and log.slot.index == 0 and job.trial.mode != "eager":
-        _follow(trial, log, deadline)
-
-
-def _fail(outcome: Outcome, which: str) -> NoReturn:
-    """Raise a Failure; what fails in a loop that has run nothing compiled is the script's own."""
-    status, message = outcome.status, outcome.message or outcome.status
-    if which == EAGER_LOOP and status in ("runtime_error", "crashed"):
-        status, message = "eager_error", f"in its loop in eager: {message}"
-    raise failures.Failure(message, status)
-
-
-def _follow(trial: Path, log: ProcessLog, deadline: float) -> None:
-    """Add the trajectory. If its run fails or is late, the trajectory says so; what was measured
-    before stays.
-    """
+        status, message = outcome.status, outcome.message or outcome.status
+        if status == "ok":
+            continue
+        log.phase = outcome.phase or log.phase
+        # what fails in a loop that has run nothing compiled is the script's own
+        if which == EAGER_LOOP and status in ("runtime_error", "crashed"):
+            status, message = "eager_error", f"in its loop in eager: {message}"
+        raise failures.Failure(message, status)
+    if not job.trial.model.asked_trajectory or log.slot.index or job.trial.mode == "eager":
+        return
     outcome = _run(trial, TRAJECTORY, log, deadline)
+    # if the run fails or is late, this says so; what was measured before stays
     trajectory = Trajectory(0, None, outcome.message or outcome.status)
     if outcome.process and outcome.process.script:
         trajectory = outcome.process.script.trajectory or trajectory
-    script = log.process.script or ScriptRun()
-    log.add(script=replace(script, trajectory=trajectory))
+    log.add_to_script(trajectory=trajectory)
 
 
 def _merge(outcome: Outcome, which: str, log: ProcessLog) -> None:
-    """Take the figures of the first run, and of the others how long their loops took."""
-    process = outcome.process
+    """Take the figures of the first run, and of the others how long their loops took, and the
+    largest share of the host that others took meanwhile.
+    """
+    own, process = log.process, outcome.process
     if process is None:
         return
     if which == STEPS:
-        take_over(outcome, log)
-        if log.diagnostics:
-            log.diagnostics = _shorten_places(log.diagnostics)
-    elif process.host:
-        add_load(process.host.busy_while_measuring, log)
-    seen = process.script
-    if seen is None:
+        log.environment |= outcome.environment
+        if outcome.diagnostics:
+            log.diagnostics = _shorten_places(outcome.diagnostics)
+        # a child does not know which process of the trial it belongs to
+        log.process = replace(process, index=own.index, draw=own.draw, cold=own.cold)
+        log.add(phases_s={**own.phases_s, **process.phases_s})
         return
-    first = log.process.script or seen
-    first = replace(
-        first,
-        length=first.length or seen.length,
-        loop_eager=seen.loop_eager or first.loop_eager,
+    if process.host and (busy := process.host.busy_while_measuring) is not None:
+        host = own.host or HostState()
+        busy = max(busy, host.busy_while_measuring or 0.0)
+        log.add(host=replace(host, busy_while_measuring=busy))
+    seen, first = process.script, own.script
+    if seen is None or first is None:
+        return
+    log.add_to_script(
+        length=first.length or seen.length, loop_eager=seen.loop_eager or first.loop_eager
     )
     if seen.loop_compiled is not None:
-        first = replace(
-            first,
+        log.add_to_script(
             loop_compiled=seen.loop_compiled,
             shapes=seen.shapes,  # it has seen what the loader gives
             num_shapes=seen.num_shapes,
@@ -147,7 +106,6 @@ def _merge(outcome: Outcome, which: str, log: ProcessLog) -> None:
             pad_to=seen.pad_to,
             ranks=seen.ranks,
         )
-    log.add(script=first)
 
 
 def _shorten_places(diagnostics: Diagnostics) -> Diagnostics:
@@ -166,7 +124,8 @@ def _run(
     trial: Path, which: str, log: ProcessLog, deadline: float, is_launched: bool = False
 ) -> Outcome:
     """Run the script once, in as many processes as it has."""
-    known = json.dumps(asdict(LoopFacts.of(log.process.script or ScriptRun())))
+    seen = replace(log.process.script or ScriptRun(), shapes=(), sizes=())  # which may be many
+    known = json.dumps(drop_defaults(seen))
     print("run of the script:", which, known, flush=True)  # into the log
     begin = measure_log()
     module, options = "sweeper.worker.scripts", ["--known", known]

@@ -20,9 +20,6 @@ from sweeper.core.record import (
     READ_LOADER,
     SAVED_FILE,
     Accuracy,
-    LoopRun,
-    PerArm,
-    Trajectory,
 )
 from sweeper.worker.failures import EagerError, MismatchError, UnsteadyError
 from sweeper.worker.measurement import memory
@@ -33,14 +30,15 @@ from sweeper.worker.measurement.bench import (
     Steps,
     spread,
 )
+from sweeper.worker.measurement.readings import note_memory
 from sweeper.worker.models.batches import Batch
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 from sweeper.worker.process_log import ProcessLog
+from sweeper.worker.source_lines import name_class
 from sweeper.worker.subject import Subject
 
 from .arms import ArmSwitch
 from .check import check_modules
-from .ranks import ALONE, Ranks
 from .watch.loop import Loop, ScriptOverError, run_steps
 from .watch.modules import find_kind
 
@@ -56,11 +54,9 @@ class LoopBench(Bench):
     What compiles again, `LoopMonitor` sees: libraries may compile code of their own.
     """
 
-    def __init__(
-        self, device: torch.device, switch: ArmSwitch, loop: Loop, ranks: Ranks = ALONE
-    ) -> None:
+    def __init__(self, device: torch.device, switch: ArmSwitch, loop: Loop) -> None:
         super().__init__(device)
-        self._switch, self._loop, self._ranks = switch, loop, ranks
+        self._switch, self._loop, self._ranks = switch, loop, loop.ranks
         # of each block of a round, how much longer it took in the slowest rank than in the fastest
         self.spreads: dict[str, list[float]] = {arm: [] for arm in ARMS}
         self._before = loop.count()  # before the steps that run
@@ -110,7 +106,7 @@ class LoopBench(Bench):
         """Read the batches of so many steps. Where an evaluation, a saved file or the end of an
         epoch comes before their end in any rank, have the script run until it is over.
         """
-        intervals = sum(one.interval or 0 for one in self._loop.disturbances)
+        intervals = sum(one.interval for one in self._loop.disturbances)
         for _ in range(steps + max(self._ranks.share("wait", intervals)) + TO_NEXT_EPOCH):
             is_ready = self._is_ready(steps)
             if self._ranks.size > 1:
@@ -122,9 +118,8 @@ class LoopBench(Bench):
     def _is_ready(self, steps: int) -> bool:
         loop = self._loop
         has_room = all(one.leave_room(steps) for one in loop.disturbances)
-        if loop.loader.read_ahead(steps) >= steps and has_room:
-            return True
-        return steps > self._fit_own()
+        has_batches = loop.loader.read_ahead(steps) >= steps
+        return (has_batches and has_room) or steps > self._fit_own()
 
     def _fit_own(self) -> float:
         rooms = [one.interval - 1 for one in self._loop.disturbances if one.interval]
@@ -153,10 +148,9 @@ class LoopMonitor(RoundMonitor):
     allocator.
     """
 
-    def __init__(self, device: torch.device, loop: Loop, ranks: Ranks = ALONE) -> None:
+    def __init__(self, device: torch.device, loop: Loop) -> None:
         super().__init__(device)
         self._device, self._loop, self._block = device, loop, loop.count()
-        self._ranks = ranks
         self._reason: str | None = None
         self._memory: dict[str, memory.Reading] = {}
         self.memory: dict[str, memory.Reading] = {}  # by arm, in the last round that counts
@@ -185,7 +179,7 @@ class LoopMonitor(RoundMonitor):
         super().read_after_block(arm)
 
     def explain_void(self) -> str | None:
-        reasons = self._ranks.share("void", self._reason or super().explain_void())
+        reasons = self._loop.ranks.share("void", self._reason or super().explain_void())
         reason = next(filter(None, reasons), None)
         if reason is None:
             self.memory = dict(self._memory)
@@ -199,19 +193,15 @@ class ScriptSubject(Subject):
     bench: LoopBench
     monitor: LoopMonitor
 
-    def __init__(self, job: Job, loop: Loop, switch: ArmSwitch, ranks: Ranks = ALONE) -> None:
-        self.trial, self.measure, self.job, self.ranks = job.trial, job.measure, job, ranks
+    def __init__(self, job: Job, loop: Loop, switch: ArmSwitch) -> None:
+        self.trial, self.measure, self.job, self.ranks = job.trial, job.measure, job, loop.ranks
         self.loop, self.switch = loop, switch
         self.eager, self.compiled = (
             Arm(name, _run_no_step, eager=name == "eager") for name in ARMS
         )
         self.device = loop.find_device()
-        self.bench = LoopBench(self.device, switch, loop, ranks)
-        self.monitor = LoopMonitor(self.device, loop, ranks)
-        self.monitor.set_baseline()
-        self.loops: dict[str, LoopRun] = {}  # by arm
-        self.gone_round: list[torch.nn.Module] = []  # called past their compiled form
-        self.trajectory: Trajectory | None = None
+        self.bench = LoopBench(self.device, switch, loop)
+        self.monitor = LoopMonitor(self.device, loop)
         self.apart: str | None = None  # a parameter in which ranks differ after eager steps
 
     def run_eager(self, _log: ProcessLog) -> Steps[None]:
@@ -239,28 +229,37 @@ class ScriptSubject(Subject):
                 log.add(rounds=tuple(item for item in log.process.rounds if item.void))
                 yield from super().time_rounds(log)
         finally:
-            if found := self.monitor.memory:
-                peaks = {arm: item.allocator_peak_bytes for arm, item in found.items()}
-                in_use = {arm: item.in_use_bytes for arm, item in found.items()}
-                log.add(allocator_peak_bytes=PerArm(**peaks), memory_bytes=PerArm(**in_use))
+            for arm, reading in self.monitor.memory.items():
+                note_memory(log, arm, reading, is_shared=False)
 
-    def finish_rounds(self, _log: ProcessLog) -> None:
+    def finish_rounds(self, log: ProcessLog) -> None:
         """Note which compiled forms no step has called, before the check calls them."""
-        seen = self.loop.modules.has_seen
-        self.gone_round = list(filter(seen, self.switch.find_uncalled()))
+        uncalled = [
+            form.module for form in self.switch.forms if not (form.shapes or form.num_untrained)
+        ]
+        gone_round = filter(self.loop.modules.has_seen, uncalled)
+        log.add_to_script(gone_round=tuple(map(name_class, gone_round)))
 
     def check_at_end(self, log: ProcessLog) -> Iterable[None]:
-        """Judge each compiled module, when the script is needed no more."""
-        self._require_together()
+        """Judge each compiled module, when the script is needed no more.
+
+        Raises MismatchError where steps of both arms have given ranks other parameters, and eager
+        ones had not.
+        """
+        if self.apart is None and (apart := self._find_apart()):
+            raise MismatchError(
+                f"{apart} has other values than in rank 0 after compiled steps, and had the same "
+                "after eager ones"
+            )
         self.switch.choose("eager")
-        pairs, patches = self.switch.compiled_forms(), self.switch.patches
-        wrappers = []
+        forms, patches = self.switch.compiled_forms(), self.switch.patches
+        wrappers = {}
         if self.ranks.size > 1:
             for module in self.loop.modules.modules:
                 inner = getattr(module, "_orig_mod", module)
                 if isinstance(inner, DistributedDataParallel):
-                    wrappers.append((inner, partial(self.switch.call_compiled, module)))
-        yield from check_modules(self.job, self.device, pairs, patches, log, self.ranks, wrappers)
+                    wrappers[inner] = partial(self.switch.call_compiled, module)
+        return check_modules(self.job, self.device, forms, wrappers, patches, log, self.ranks)
 
     def _find_apart(self) -> str | None:
         """Name a rank in which sums over a parameter are not those of rank 0, and the first such
@@ -285,16 +284,6 @@ class ScriptSubject(Subject):
                     return f"rank {number}: {name}"
         return None
 
-    def _require_together(self) -> None:
-        """Raise MismatchError where steps of both arms have given ranks other parameters, and eager
-        ones had not.
-        """
-        if self.apart is None and (apart := self._find_apart()):
-            raise MismatchError(
-                f"{apart} has other values than in rank 0 after compiled steps, and had the same "
-                "after eager ones"
-            )
-
     def end_early(self, over: ScriptOverError, log: ProcessLog) -> None:
         """Keep what was measured before the script ended by itself, and say of each reading that it
         left no steps for why it is missing. Raises EagerError where that is no round.
@@ -313,12 +302,12 @@ class ScriptSubject(Subject):
         log.add(accuracy=Accuracy(None, None, f"{why} its modules could be judged"))
         self._note_missing(why, log)
 
-    def leaves_readings_out(self, log: ProcessLog) -> bool:
-        """In several ranks: each would decide for itself how many steps it needs."""
+    def take_readings(self, log: ProcessLog) -> Steps[None]:
+        """Take none in several ranks: each would decide for itself how many steps it needs."""
         if self.ranks.size == 1:
-            return False
-        self._note_missing(SEVERAL, log)
-        return True
+            yield from super().take_readings(log)
+        else:
+            self._note_missing(SEVERAL, log)
 
     def _note_missing(self, why: str, log: ProcessLog) -> None:
         """Say of each reading that is not there why."""

@@ -37,10 +37,10 @@ def test_a_mega_cache_gives_an_empty_folder_what_was_compiled(tmp_path: Path) ->
     compiling = Compile(start="mega_cache")
     trial = custom("mlp", backend="inductor", workload="inference", compile=compiling)
     job.write_text(Job(trial, MEASURE).dumps())
-    first = run_in_a_process(job, "--cold")
+    first = run_in_a_process(job)
     assert first.autograd_cache == {"hits": 0, "misses": 1, "bypassed": 0}
     assert (tmp_path / "inductor" / "kept_mega_cache").exists()
-    later = run_in_a_process(job, "--index", "1")
+    later = run_in_a_process(job, "--slot", '{"index": 1, "cold": false}')
     assert later.autograd_cache == {"hits": 1, "misses": 0, "bypassed": 0}
     assert later.code_fingerprint == first.code_fingerprint
     [own] = tmp_path.glob("inductor-*")
@@ -54,9 +54,9 @@ def test_precompiled_code_counts_as_a_graph_though_dynamo_makes_none(tmp_path: P
     # in inference, torch 2.13 fails to load what it has kept
     trial = custom("mlp", backend="inductor", compile=compiling)
     job.write_text(Job(trial, MEASURE).dumps())
-    first = run_in_a_process(job, "--cold")
+    first = run_in_a_process(job)
     assert first.autograd_cache == {"hits": 0, "misses": 1, "bypassed": 0}
-    later = run_in_a_process(job, "--index", "1")
+    later = run_in_a_process(job, "--slot", '{"index": 1, "cold": false}')
     assert later.autograd_cache == {}
     assert later.code_fingerprint == first.code_fingerprint
 

@@ -27,7 +27,7 @@ def inspect(run_module: Run, folder: Path, name: str, backend: str) -> tuple[Out
     (folder / "trial.json").write_text(Job(trial, Measure()).dumps())
     cache = {"TORCHINDUCTOR_CACHE_DIR": str(folder / "cache" / "inductor")}
     ended = run_module(
-        "sweeper.worker", "trial.json", "--inspect", "seen", "--timed", "0123", **cache
+        "sweeper.worker", "trial.json", "--inspect", "seen", "--slot", '{"timed": "0123"}', **cache
     )
     assert not list(folder.glob("cache/trace-*")), "what torch wrote is gone"
     outcome = decode(ended.stdout.splitlines()[-1].encode())

@@ -19,7 +19,6 @@ from records import make_process
 
 from sweeper.core.record import PerArm, Process
 from sweeper.core.settings import Measure
-from sweeper.worker import session
 from sweeper.worker.failures import UnsteadyError
 from sweeper.worker.lease import Lease
 from sweeper.worker.measurement import bench as bench_module
@@ -29,6 +28,7 @@ from sweeper.worker.measurement.device_time import Work
 from sweeper.worker.measurement.energy import measure_energy
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 from sweeper.worker.process_log import ProcessLog
+from sweeper.worker.scripts.ranks import ALONE
 from sweeper.worker.scripts.subject import LoopBench, LoopMonitor
 from sweeper.worker.scripts.watch.interruptions import Interruptions
 from sweeper.worker.scripts.watch.loop import Counts, Loop, ScriptOverError
@@ -44,7 +44,7 @@ class Watched:
         self._machine = machine
         self.counts = Counts(0, 0, 0.0, 0, 0, 0)
         self.epochs = Interruptions()
-        self.disturbances = (self.epochs,)
+        self.disturbances, self.ranks = (self.epochs,), ALONE
         self.room = 1000  # steps that are left in the epoch
         self.loader = self
         self.max_steps = math.inf
@@ -350,7 +350,7 @@ def test_both_clocks_are_read_and_a_wait_is_named(
 ) -> None:
     setup.bench.num_sizes = num_sizes
     notes = make_notes()
-    machine.run(session.take_readings(setup, notes))
+    machine.run(setup.take_readings(notes))
     found = notes.process
     assert found.device_time_missing is None
     assert found.device_time_s == PerArm(pytest.approx(0.01), pytest.approx(0.005))
@@ -369,7 +369,7 @@ def test_what_the_profiler_raises_is_a_reason(
     for module in (device_time, host_time):
         monkeypatch.setattr(module, "recording", fail)
     notes = make_notes()
-    machine.run(session.take_readings(setup, notes))
+    machine.run(setup.take_readings(notes))
     assert notes.process.device_time_missing == "RuntimeError: CUPTI is busy"
     # it would have to count launches
     assert notes.process.host_time_missing == "RuntimeError: CUPTI is busy"
@@ -382,7 +382,7 @@ def test_what_the_script_raises_is_no_reason_and_ends_it(setup: Any) -> None:
 
     def lead(_loop: Loop) -> Steps[None]:
         try:
-            yield from session.take_readings(setup, notes)
+            yield from setup.take_readings(notes)
         finally:
             left.append(notes.phase)
 

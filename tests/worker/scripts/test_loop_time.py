@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from sweeper.core.record import CompileCall, LoopRun, ScriptRun
+from sweeper.core.record import LoopRun, ScriptRun
 from sweeper.worker.scripts import loop_time
 from sweeper.worker.scripts.ranks import ALONE, Ranks
-from sweeper.worker.scripts.runs import LoopFacts
 from sweeper.worker.scripts.watch.loop import Counts, ScriptOverError
 
 STEP_S, COMPILE_S, EVENT_S = 0.25, 60.0, 5.0
@@ -60,23 +57,23 @@ class MadeUpLoop:
             self.clock_s += COMPILE_S
             self.programs.add(self.num_steps)
 
-    def time(self, ends_after: int = 1000, known: LoopFacts | None = None) -> LoopRun:
+    def time(self, ends_after: int = 1000, known: ScriptRun | None = None) -> LoopRun:
         setup: Any = SimpleNamespace(
-            loop=self, ranks=self.ranks, loops={}, measure=SimpleNamespace(rounds_s=None),
+            loop=self, ranks=self.ranks, measure=SimpleNamespace(rounds_s=None),
             device=self.device,
             bench=SimpleNamespace(synchronize=lambda: None, clock=lambda: self.clock_s),
             switch=SimpleNamespace(forms=[]),
         )  # fmt: skip
-        lead = loop_time.time_loop(setup, "compiled", known or LoopFacts())
+        lead = loop_time.time_loop(setup, known or ScriptRun())
         try:
             next(lead)
             while self.num_steps < ends_after:
                 self.step()
                 next(lead)
             lead.throw(ScriptOverError("the script ended"))
-        except StopIteration:
-            pass
-        return setup.loops["compiled"]
+        except StopIteration as end:
+            return end.value
+        raise AssertionError("there is no end")
 
 
 class LinkedRanks(Ranks):
@@ -104,7 +101,7 @@ def test_ranks_end_at_the_same_step_and_a_loop_takes_as_long_as_in_the_slowest()
     for number, loop in enumerate(loops):
         loop.ranks = LinkedRanks(number, values, barrier)
     with ThreadPoolExecutor(2) as pool:
-        runs = list(pool.map(lambda loop: loop.time(known=LoopFacts(interval=20)), loops))
+        runs = list(pool.map(lambda loop: loop.time(known=ScriptRun(interval=20)), loops))
     assert loops[0].num_steps == loops[1].num_steps < 100
     assert [run.step_s for run in runs] == [2.0, 2.0]
     assert (runs[0].steps, runs[0].evaluations) == (20, 1)
@@ -169,7 +166,7 @@ def every(period: int, first: int = 0) -> Callable[[int], bool]:
 
 @pytest.mark.parametrize("period", [12, 46, 60])
 def test_an_eager_loop_is_timed_from_one_evaluation_to_another(period: int) -> None:
-    run = MadeUpLoop(set(), every(period)).time(known=LoopFacts(interval=period))
+    run = MadeUpLoop(set(), every(period)).time(known=ScriptRun(interval=period))
     assert run.step_s == pytest.approx(STEP_S + EVENT_S / period)
     assert (run.steps, run.left_out) == (period * run.evaluations, False)
     assert run.steps * run.step_s >= loop_time.LOOP_S
@@ -182,7 +179,7 @@ def test_the_compiled_loop_has_as_many_evaluations_wherever_it_begins(begins_at:
     """
     made = MadeUpLoop({begins_at + 3}, every(12))
     made.num_steps = begins_at
-    run = made.time(known=LoopFacts(steps=24, seconds=16.0, evaluations=2))
+    run = made.time(known=make_known(LoopRun(24, 16 / 24, None, 1.0, evaluations=2)))
     assert (run.steps % 24, run.evaluations, run.recompiles) == (0, run.steps / 12, 0)
     assert run.step_s == pytest.approx(STEP_S + EVENT_S / 12)
 
@@ -195,7 +192,8 @@ def test_an_evaluation_that_comes_too_rarely_is_left_out(first: int, steps: int)
 
 
 def test_what_eager_has_left_out_is_not_in_the_compiled_loop() -> None:
-    run = MadeUpLoop(set(), lambda steps: steps == 30).time(known=LoopFacts(steps=40, seconds=10.0))
+    known = make_known(LoopRun(40, 0.25, None, 1.0))
+    run = MadeUpLoop(set(), lambda steps: steps == 30).time(known=known)
     assert (run.step_s, run.steps, run.evaluations, run.left_out) == (
         pytest.approx(STEP_S),
         40,
@@ -216,8 +214,8 @@ def test_a_script_that_ends_between_two_evaluations_keeps_the_whole_periods() ->
     assert (run.steps, run.evaluations) == (12, 1)
 
 
-def make_known(run: LoopRun) -> LoopFacts:
-    return LoopFacts.of(ScriptRun(loop_eager=run))
+def make_known(run: LoopRun) -> ScriptRun:
+    return ScriptRun(loop_eager=run)
 
 
 @pytest.mark.parametrize("begins_at", [12, 19, 32, 41])
@@ -242,7 +240,7 @@ def test_a_compiled_script_that_ends_early_leaves_out_what_eager_has_not() -> No
 
 
 def test_a_compiled_loop_that_is_far_slower_does_not_run_on() -> None:
-    run = MadeUpLoop(set(range(1000))).time(known=LoopFacts(steps=1000, seconds=20.0))
+    run = MadeUpLoop(set(range(1000))).time(known=make_known(LoopRun(1000, 0.02, None, 1.0)))
     assert run.steps == loop_time.MIN_STEPS
 
 
@@ -250,20 +248,3 @@ def test_long_steps_are_timed_eight_times(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(f"{__name__}.STEP_S", 12.0)
     run = MadeUpLoop(set(), lambda steps: steps == 2).time()
     assert run.steps >= loop_time.MIN_STEPS
-
-
-def test_what_the_first_run_has_found_is_told_to_the_others() -> None:
-    calls = (CompileCall("train.py:3", by_library=False, target="Net", is_arm=True),)
-    first = ScriptRun(
-        modules=("Net", "torch.nn.Linear"), called_at=("train.py:7", "train.py:8"), interval=5
-    )
-    known = LoopFacts.of(first)
-    assert (list(known.modules), known.compiles_itself) == (
-        ["Net (train.py:7)", "torch.nn.Linear (train.py:8)"],
-        False,
-    )
-    assert LoopFacts.of(replace(first, compile_calls=calls)).compiles_itself
-    timed = replace(first, loop_eager=LoopRun(20, 0.5, None, 1.0, 0, evaluations=4))
-    known = LoopFacts.of(timed)
-    assert (known.interval, known.steps, known.seconds, known.evaluations) == (5, 20, 10.0, 4)
-    assert known == LoopFacts(**json.loads(json.dumps(asdict(known))))

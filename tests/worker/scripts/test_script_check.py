@@ -30,8 +30,8 @@ def test_a_module_is_judged_in_a_hook_that_trains_it() -> None:
     steps, is_judged = list[torch.Tensor](), False
     log = ProcessLog(lambda _phase: None, make_process(), Lease())
     job = Job(make_trial("train.py"), MEASURE)
-    pairs = [(module, partial(call_eager, module))]
-    phases = check_modules(job, torch.device("cpu"), pairs, Patches(), log)
+    forms = {module: partial(call_eager, module)}
+    phases = check_modules(job, torch.device("cpu"), forms, {}, Patches(), log)
 
     def train(parameter: torch.Tensor) -> None:
         nonlocal is_judged
@@ -72,8 +72,8 @@ def test_a_module_that_is_wrong_in_another_rank_is_a_mismatch_in_each() -> None:
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh())
     log = ProcessLog(lambda _phase: None, make_process(), Lease())
-    job, pairs = Job(make_trial("train.py"), MEASURE), [(module, partial(call_eager, module))]
-    phases = check_modules(job, torch.device("cpu"), pairs, Patches(), log, BesideWrong())
+    job, forms = Job(make_trial("train.py"), MEASURE), {module: partial(call_eager, module)}
+    phases = check_modules(job, torch.device("cpu"), forms, {}, Patches(), log, BesideWrong())
     for _ in range(2):
         next(phases)
         module(torch.randn(8, 4)).square().mean().backward()

@@ -29,10 +29,11 @@ def compare_trajectory(subject: ScriptSubject, log: ProcessLog) -> Steps[None]:
         subject.compile(log)
         subject.switch.choose("compiled")
         if subject.switch.forms:
-            subject.trajectory = yield from _compare(subject, log)
+            trajectory = yield from _compare(subject, log)
         else:
             why = "the script compiles functions, and no module"
-            subject.trajectory = Trajectory(0, None, why)
+            trajectory = Trajectory(0, None, why)
+        log.add_to_script(trajectory=trajectory)
 
 
 def _compare(subject: ScriptSubject, log: ProcessLog) -> Steps[Trajectory]:

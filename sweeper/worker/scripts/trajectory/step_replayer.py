@@ -9,7 +9,6 @@ what a module keeps in Python objects of its own.
 
 import math
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -25,7 +24,7 @@ from sweeper.worker.accuracy.trajectory import COMPILED, EAGER, INPUT, LONGER, M
 from sweeper.worker.accuracy.verdict import severity
 from sweeper.worker.compilation.compiler import Function
 from sweeper.worker.failures import Missing, try_reading
-from sweeper.worker.measurement.capture import CHANGE, GRADIENT, OUTPUT, to_reals
+from sweeper.worker.measurement.capture import CHANGE, GRADIENT, OUTPUT, is_whole, to_reals
 from sweeper.worker.models.batches import Batch, copy_batch, find_tensors, map_tensors
 from sweeper.worker.models.formats import FormatWatch, find_precision, read_autocast
 from sweeper.worker.scripts.arms import call_eager
@@ -36,18 +35,18 @@ Named = dict[str, torch.Tensor]
 
 
 class State:
-    """All that a module has at a time: which tensors it holds, their values where they are given,
-    and its modes.
+    """All that a module has at a time: which tensors it holds, their values, and its modes.
+    `weights` are copies of its parameters.
     """
 
-    def __init__(self, module: torch.nn.Module, values: dict[int, torch.Tensor]) -> None:
+    def __init__(self, module: torch.nn.Module, weights: dict[int, torch.Tensor]) -> None:
         parts = list(module.modules())
         self._tables = [
             (table, dict(table)) for part in parts for table in (part._parameters, part._buffers)
         ]
         self._modes = [(part, part.training) for part in parts]
         self._gradients = [(item, item.requires_grad) for item in module.parameters()]
-        self.values = values
+        self.values = weights | _copy_values(module.buffers())
 
     def restore(self) -> None:
         for table, tensors in self._tables:
@@ -77,10 +76,7 @@ class RecordedCall:
     def add_gradient(self, place: int, gradient: torch.Tensor | None) -> None:
         if gradient is None:  # of an output beside those that the loss is made of
             return
-        before = self.gradients.get(place)
-        self.gradients[place] = (
-            gradient.detach().clone() if before is None else before + gradient.detach()
-        )
+        self.gradients[place] = self.gradients.get(place, 0) + gradient.detach()
 
 
 class StepReplayer:
@@ -112,7 +108,7 @@ class StepReplayer:
         versions = [(id(item), item._version) for item in parameters]
         if versions != self._versions:
             self._weights, self._versions = _copy_values(parameters), versions
-        state = State(self._module, self._weights | _copy_values(self._module.buffers()))
+        state = State(self._module, self._weights)
         batch, autocast = copy_batch(Batch(arguments, options)), read_autocast(self._device)
         call = RecordedCall(batch, state, autocast, read_states(self._device))
         output = self._compiled(*arguments, **options)
@@ -155,8 +151,8 @@ class StepReplayer:
 
     def _compare_all(self, calls: Sequence[RecordedCall]) -> None:
         """Compare calls, and put back afterwards what the script goes on with."""
-        tensors = [*self._module.parameters(), *self._module.buffers()]
-        state, generators = State(self._module, _copy_values(tensors)), read_states(self._device)
+        state = State(self._module, _copy_values(self._module.parameters()))
+        generators = read_states(self._device)
         StepReplayer.is_comparing = True
         try:
             for call in calls:
@@ -169,24 +165,23 @@ class StepReplayer:
             torch.clear_autocast_cache()
 
     def _compare(self, call: RecordedCall) -> None:
-        watch = FormatWatch() if self._computed is None else nullcontext()  # type: ignore[no-untyped-call]
-        with watch:
-            eager = self._run(call, EAGER)
-        if isinstance(watch, FormatWatch):
+        if self._computed is None:
+            with FormatWatch() as watch:  # type: ignore[no-untyped-call]
+                eager = self._run(call, EAGER)
             self._computed = watch.found
+        else:
+            eager = self._run(call, EAGER)
         if not any(name.startswith((GRADIENT, INPUT)) for name in eager):
             return
         after = read_states(self._device)
         arms = {EAGER: eager, COMPILED: self._run(call, COMPILED)}
-        is_random, is_first = after != call.generators, not self._differences
-        if (
-            is_random
-            and is_first
-            and not (_are_near(arms[COMPILED], eager) and read_states(self._device) == after)
+        is_random = after != call.generators
+        if (is_random and not self._differences) and not (
+            read_states(self._device) == after and _are_near(arms[COMPILED], eager)
         ):
             self.unknown = "compiled code draws other random numbers than eager"
             return
-        precision = find_precision(self._module, call.autocast, self._computed or "")
+        precision = find_precision(self._module, call.autocast, self._computed)
         trial = replace(self._trial, precision=precision, device=self._device.type)
         tolerance = rule.choose_tolerance(trial, self._module)
         relative = rule.perturbation(precision, tolerance)
@@ -238,16 +233,16 @@ class StepReplayer:
             with torch.autocast(self._device.type, dtype=dtype, enabled=dtype is not None):
                 outputs = find_tensors(function(*batch.args, **batch.kwargs))
             named = self._take_gradients(call, outputs, leaves)
-        for place, tensor in enumerate(outputs):
-            if tensor.is_floating_point() or tensor.is_complex():
-                named[f"{OUTPUT} {place + 1}"] = tensor.detach()
+        for number, tensor in enumerate(outputs, 1):
+            if not is_whole(tensor):
+                named[f"{OUTPUT} {number}"] = tensor.detach()
         for name, buffer in self._module.named_buffers():
             before = call.state.values.get(id(buffer))
             if buffer.is_floating_point() and before is not None:
                 named[f"{CHANGE}buffer {name}"] = torch.where(
                     buffer == before, 0.0, buffer - before
                 )
-        return {name: to_reals(tensor.to_dense()).clone() for name, tensor in named.items()}
+        return {name: to_reals(tensor).clone() for name, tensor in named.items()}
 
     def _take_gradients(
         self, call: RecordedCall, outputs: Sequence[torch.Tensor], leaves: Batch

@@ -13,7 +13,7 @@ import torch
 from sweeper.core.record import CompileCall
 from sweeper.worker.source_lines import LIBRARIES, OWN, TORCH, name_place
 
-from .patches import Patch, Patches
+from .patches import Patches
 
 
 class CompileCalls:
@@ -21,13 +21,13 @@ class CompileCalls:
 
     def __init__(self) -> None:
         self.calls: list[CompileCall] = []
-        # modules that were given to it, and what came back
-        self.compiled: list[tuple[torch.nn.Module, Any]] = []
+        # modules that were given to it, and what came back last
+        self.compiled: dict[torch.nn.Module, Any] = {}
         self._compile: Callable[..., Any] = torch.compile
 
-    def begin(self, patches: Patches) -> Patch:
+    def begin(self, patches: Patches) -> None:
         """Note calls until the patch is undone."""
-        return patches.replace(torch, "compile", self._note)
+        patches.replace(torch, "compile", self._note)
 
     @property
     def own(self) -> list[CompileCall]:
@@ -46,7 +46,7 @@ class CompileCalls:
         owner = getattr(model, "__self__", model)
         if isinstance(owner, torch.nn.Module):
             target, is_arm = type(owner).__name__, True
-            self.compiled.append((owner, result))
+            self.compiled[owner] = result
         shown = {
             key: value
             for key, value in options.items()

@@ -13,31 +13,27 @@ class Interruptions:
 
     def __init__(self) -> None:
         self._intervals: deque[int] = deque(maxlen=9)
-        self._since: int | None = None  # steps that have ended since the last one was noticed
+        self._steps = self._last = 0  # steps that have ended, and by when the last one was noticed
         self._seen = 0
 
     @property
-    def interval(self) -> int | None:
-        """Steps from one interruption to the next, the median of the last few; None before the
+    def interval(self) -> int:
+        """Steps from one interruption to the next, the median of the last few; 0 before the
         second one.
         """
-        return median_low(self._intervals) if self._intervals else None
+        return median_low(self._intervals) if self._intervals else 0
 
     def note(self, seen: int) -> None:
         """Note the end of a step; `seen` counts all that has interrupted the training so far."""
-        since = None if self._since is None else self._since + 1
+        self._steps += 1
         if seen != self._seen:
-            self._seen = seen
-            if since is not None:
-                self._intervals.append(since)
-            since = 0
-        self._since = since
+            if self._seen:
+                self._intervals.append(self._steps - self._last)
+            self._seen, self._last = seen, self._steps
 
     def leave_room(self, steps: int) -> bool:
         """Whether so many steps end before the next interruption, as far as is known."""
-        if self.interval is None or self._since is None:
-            return True
-        return self._since + steps < self.interval
+        return not self.interval or self._steps - self._last + steps < self.interval
 
 
 class UnusualCalls:

@@ -27,7 +27,7 @@ from sweeper.core.system.host import free_memory_bytes
 from sweeper.worker.measurement.leaves import walk
 from sweeper.worker.source_lines import is_users_class
 
-from .patches import Patch, Patches
+from .patches import Patches
 
 FREE_SHARE = 1 / 8  # of memory, shared memory and open files, that batches read ahead may take
 MIN_USUAL = 0.8  # share of a data set's batches with one shape, from which others are odd
@@ -89,14 +89,12 @@ class LoaderWatch:
         self._keeps = True
         self._next, self._iter = _BaseDataLoaderIter.__next__, DataLoader.__iter__
 
-    def begin(self) -> tuple[Patch, Patch]:
+    def begin(self) -> None:
         """See all loaders from now on."""
         replace = self._patches.replace
         # functions, so that a loader is their first argument
-        return (
-            replace(_BaseDataLoaderIter, "__next__", lambda iterator: self._give_next(iterator)),
-            replace(DataLoader, "__iter__", lambda loader: self._iterate(loader)),
-        )
+        replace(_BaseDataLoaderIter, "__next__", lambda iterator: self._give_next(iterator))
+        replace(DataLoader, "__iter__", lambda loader: self._iterate(loader))
 
     def keep_none(self) -> None:
         """Keep no batches: pinned ones leave torch's allocator larger for good, and every fork of a

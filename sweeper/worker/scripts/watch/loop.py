@@ -9,6 +9,7 @@ and the outermost modules that it calls are noted.
 from __future__ import annotations
 
 import itertools
+import math
 import operator
 import sys
 import threading
@@ -33,7 +34,7 @@ from sweeper.worker.scripts.ranks import ALONE, Ranks
 from .interruptions import Interruptions, UnusualCalls
 from .loader import LoaderWatch
 from .modules import ModuleWatch, find_script_line
-from .patches import Patch, Patches
+from .patches import Patches
 from .script_runner import EndOfScript
 from .several_processes import describe_children
 
@@ -49,7 +50,7 @@ class Loop:
     """Sees the steps of a loop, and goes on with the phases of a run at the end of each."""
 
     def __init__(self, patches: Patches, ranks: Ranks = ALONE) -> None:
-        self._ranks = ranks
+        self.ranks = ranks
         self.num_steps = 0  # of the loop, since it is known where they end
         self.num_watched = 0  # optimizer steps before that
         self.length: int | None = None  # steps of the whole loop, where the script ended by itself
@@ -63,7 +64,9 @@ class Loop:
         self.optimizers: list[Optimizer] = []  # in the order of their first steps
         # optimizers that stepped first when it was decided already, with the line
         self.late: dict[Optimizer, str] = {}
-        self.loader = LoaderWatch(patches)
+        # `_watching` holds all but what sees steps
+        self._hooks, self._watching = patches.part(), patches.part()
+        self.loader = LoaderWatch(self._watching)
         self.modules = ModuleWatch(patches)
         self.interruptions = Interruptions()  # evaluations and saved files
         self.epochs = Interruptions()  # their beginnings
@@ -73,11 +76,10 @@ class Loop:
         self._num_before = 0  # steps that ended before that was known
         self.last_step = time.monotonic()
         self._resumed = self.last_step  # after the last step of the loop
-        self._begin: float | None = None  # of the watch: the first step
+        self._begin = math.inf  # of the watch: the first step
         self._since_last = 0  # steps of others
         self._running: list[FrameType] = []  # of steps that have begun, from the outermost
         self._thread = threading.get_ident()
-        self._patches, self._hooks, self._watching = patches, list[Patch](), list[Patch]()
         self._ended = False
         self._phases: Steps[None]
         self._on_end: OnEnd
@@ -87,13 +89,10 @@ class Loop:
         with it, and before that `on_end` gets what went wrong in it, or None.
         """
         self._phases, self._on_end = phases, on_end
-        patches = self._patches
         before = register_optimizer_step_pre_hook(self._before_step)
+        self._hooks.own("hook before the step of optimizers", before.remove)
         after = register_optimizer_step_post_hook(self._after_step)
-        self._hooks = [
-            patches.own("hook before the step of optimizers", before.remove),
-            patches.own("hook after the step of optimizers", after.remove),
-        ]
+        self._hooks.own("hook after the step of optimizers", after.remove)
         save, step = torch.save, torch.amp.GradScaler.step
 
         def note_save(*arguments: Any, **options: Any) -> Any:
@@ -104,28 +103,26 @@ class Loop:
         def note_skip(
             scaler: torch.amp.GradScaler, optimizer: Optimizer, *rest: Any, **options: Any
         ) -> Any:
-            before = (len(self._order), self.num_steps)
+            before = self._num_seen
             returned = step(scaler, optimizer, *rest, **options)
-            if before == (len(self._order), self.num_steps) and optimizer is self._last:
+            if self._num_seen == before and optimizer is self._last:
                 self.num_skipped += 1
             return returned
 
         self.modules.begin()
-        self._watching = [
-            *self.loader.begin(),
-            patches.replace(torch, "save", note_save),
-            patches.replace(torch.amp.GradScaler, "step", note_skip),
-        ]
+        self.loader.begin()
+        self._watching.replace(torch, "save", note_save)
+        self._watching.replace(torch.amp.GradScaler, "step", note_skip)
 
     def stop(self) -> None:
         """Take everything away that was put into torch."""
-        self._patches.undo(*self._hooks)
+        self._hooks.undo()
         self._stop_watching()
 
     def _stop_watching(self) -> None:
         """Take away all but what sees steps; the script's own clean-up runs as without us."""
         self.modules.stop()
-        self._patches.undo(*self._watching)
+        self._watching.undo()
 
     def find_device(self) -> torch.device:
         """The device of the parameters that the optimizers train."""
@@ -136,17 +133,12 @@ class Loop:
         raise AssertionError("torch lets no optimizer have no parameters")
 
     @property
-    def order(self) -> list[str]:
-        """The optimizers by name, in the order of their first steps."""
-        return [type(optimizer).__name__ for optimizer in self.optimizers]
-
-    @property
     def disturbances(self) -> tuple[Interruptions, Interruptions]:
         """What no block may hold."""
         return self.interruptions, self.epochs
 
     def count(self) -> Counts:
-        loader, calls = self.loader, self.count_calls()
+        loader = self.loader
         return Counts(
             self.num_steps,
             loader.num_batches,
@@ -156,17 +148,19 @@ class Loop:
             self.num_skipped,
             self.num_evaluations,
             loader.num_epochs,
-            calls.trained,
-            calls.programs,
-            calls.untrained,
+            *self.count_calls(),
             self.evaluation_s,
             time.perf_counter(),
         )
 
+    @property
+    def _num_seen(self) -> int:
+        return self.num_watched + self.num_steps
+
     def _count_steps(self) -> str:
         if not self.num_watched:
             return f"no step of an optimizer of torch was seen{describe_children()}"
-        steps = self.num_watched + self.num_steps
+        steps = self._num_seen
         return f"{steps} {'step was' if steps == 1 else 'steps were'} seen, and more are needed"
 
     def finish(self, error: BaseException | None = None) -> None:
@@ -180,16 +174,16 @@ class Loop:
         if error is None and self._last is not None:
             self.length = self._num_before + self.num_steps
         over = ScriptOverError(f"the script ended by itself: {self._count_steps()}")
+        end: BaseException | None = error or over  # where the phases want more steps as well
         try:
             self._phases.throw(ScriptFailedError() if error else over)
         except StopIteration:
-            self._on_end(None)
+            end = None
         except ScriptFailedError:
-            self._on_end(error)
+            pass
         except Exception as failure:  # noqa: BLE001  # it becomes the trial's status
-            self._on_end(failure)
-        else:
-            self._on_end(error or over)  # the phases want more steps, of which there are none
+            end = failure
+        self._on_end(end)
 
     def _before_step(self, *_: object) -> None:
         if threading.get_ident() != self._thread:
@@ -208,7 +202,7 @@ class Loop:
         if self._running:
             return
         self.last_step = time.monotonic()
-        self._begin = self._begin or self.last_step
+        self._begin = min(self._begin, self.last_step)
         if self._last is None:
             self._watch(optimizer)
         elif optimizer is self._last:
@@ -242,10 +236,10 @@ class Loop:
         """Whether the optimizers so far, in the order of their first steps, show a turn of all."""
         if self.watched >= self.num_watched:
             return self.watched == self.num_watched
-        steps, watched_s = len(self._order), self.last_step - (self._begin or 0.0)
+        steps, watched_s = len(self._order), self.last_step - self._begin
         if steps < MIN_WATCHED:
             return False
-        if steps < LATE_WATCHED and max(self._ranks.share("watch", watched_s)) < MAX_WATCH_S:
+        if steps < LATE_WATCHED and max(self.ranks.share("watch", watched_s)) < MAX_WATCH_S:
             return False
         first = self._order.index(list(counts)[-1]) + 1
         return min(counts.values()) > 1 or steps >= WATCHED_PER_FIRST * first
@@ -303,9 +297,9 @@ class Counts(NamedTuple):
     skipped: int
     evaluations: int = 0  # steps before which the script evaluated
     epochs: int = 0  # times that the training loader began anew
-    calls: int = 0  # of modules, with gradients
-    programs: int = 0  # that were compiled
-    untrained: int = 0  # calls of modules without gradients
+    calls: int = 0  # those of `Calls`
+    untrained: int = 0
+    programs: int = 0
     evaluation_s: float = 0.0  # of the steps before which the script evaluated
     seconds: float = 0.0
 

@@ -12,7 +12,9 @@ from torch.nn.parallel import DistributedDataParallel
 from sweeper.worker.models.dropout import has_dropout
 from sweeper.worker.source_lines import is_users, name_place
 
-from .patches import Patch, Patches
+from .patches import Patches
+
+SHARDED = "FSDPModule"  # the class that `fully_shard` gives modules
 
 
 class ModuleWatch:
@@ -29,21 +31,19 @@ class ModuleWatch:
         self.autocasts: set[str] = set()  # number formats of autocast that modules were called in
         self._depth = 0
         self._inner = weakref.WeakSet[torch.nn.Module]()  # that others have called
-        self._patches, self._hooks = patches, list[Patch]()
+        self._hooks = patches.part()
 
     def begin(self) -> None:
         """Note modules from now on."""
-        hooks, own = torch.nn.modules.module, self._patches.own
-        before = hooks.register_module_forward_pre_hook(self._enter)
-        after = hooks.register_module_forward_hook(self._leave, always_call=True)
-        self._hooks = [
-            own("hook before the forward of modules", before.remove),
-            own("hook after the forward of modules", after.remove),
-        ]
+        module, own = torch.nn.modules.module, self._hooks.own
+        before = module.register_module_forward_pre_hook(self._enter)
+        own("hook before the forward of modules", before.remove)
+        after = module.register_module_forward_hook(self._leave, always_call=True)
+        own("hook after the forward of modules", after.remove)
 
     def stop(self) -> None:
         """Note no more; a part that another module calls is compiled with that."""
-        self._patches.undo(*self._hooks)
+        self._hooks.undo()
         parts = {part for module in self.modules for part in module.modules() if part is not module}
         self.modules = {
             module: line
@@ -79,28 +79,29 @@ def find_parts(module: torch.nn.Module, wrapper: str) -> list[torch.nn.Module]:
         return [module]
     if isinstance(module, DistributedDataParallel):
         return [module.module]
-    return (is_sharded(module) and list(_find_blocks(module))) or [module]
+    blocks = list(_find_blocks(module)) if SHARDED in _name_kinds(module) else []
+    return blocks or [module]
 
 
 def _find_blocks(module: torch.nn.Module) -> Iterator[torch.nn.Module]:
     for child in module.children():
-        if is_sharded(child):
+        if SHARDED in _name_kinds(child):
             yield child
         else:
             yield from _find_blocks(child)
 
 
-def is_sharded(module: torch.nn.Module) -> bool:
-    """Whether `fully_shard` has given it another class."""
-    return any(kind.__name__ == "FSDPModule" for kind in type(module).__mro__)
+def _name_kinds(module: torch.nn.Module) -> list[str]:
+    """Name its class, and those that it inherits from."""
+    return [kind.__name__ for kind in type(module).__mro__]
 
 
 def find_kind(module: torch.nn.Module, names: Collection[str]) -> str | None:
     """Find a class of a module or of a part of it, or one that it inherits from, by its name."""
     for part in module.modules():
-        for kind in type(part).__mro__:
-            if kind.__name__ in names:
-                return kind.__name__
+        for kind in _name_kinds(part):
+            if kind in names:
+                return kind
     return None
 
 

@@ -8,14 +8,12 @@ stay as they are until the process ends.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 MISSING = object()
 
 
-@dataclass(frozen=True, eq=False)
-class Patch:
+class Patch(NamedTuple):
     """Something that stands in the process until it is undone."""
 
     name: str  # e.g. `torch.save`
@@ -24,24 +22,33 @@ class Patch:
 
 class Patches:
     """Makes patches, and undoes them at the end of its `with` block at the latest, the last one
-    first.
+    first. A part of them may be undone before.
     """
 
     def __init__(self) -> None:
         self._made: list[Patch] = []
+        self._parts: list[Patches] = []
 
     def __enter__(self) -> Patches:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.undo(*self._made)
+        self.undo()
 
     @property
     def names(self) -> list[str]:
-        """The names of those that are in place, the first one first."""
-        return [patch.name for patch in self._made]
+        """The names of those that are in place."""
+        found = [patch.name for patch in self._made]
+        for part in self._parts:
+            found += part.names
+        return found
 
-    def replace(self, owner: Any, attribute: str, value: object) -> Patch:
+    def part(self) -> Patches:
+        """Begin a part of these."""
+        self._parts.append(Patches())
+        return self._parts[-1]
+
+    def replace(self, owner: Any, attribute: str, value: object) -> None:
         """Set an attribute of an object, a class or a module. To undo it leaves what somebody else
         has put there meanwhile.
         """
@@ -53,20 +60,18 @@ class Patches:
                 _set(owner, attribute, before)
 
         name = getattr(owner, "__name__", type(owner).__name__)
-        return self.own(f"{name}.{attribute}", undo)
+        self.own(f"{name}.{attribute}", undo)
 
-    def own(self, name: str, undo: Callable[[], None]) -> Patch:
+    def own(self, name: str, undo: Callable[[], None]) -> None:
         """Own what has been changed already, such as a hook."""
-        patch = Patch(name, undo)
-        self._made.append(patch)
-        return patch
+        self._made.append(Patch(name, undo))
 
-    def undo(self, *patches: Patch) -> None:
-        """Undo some patches, the last one first; one that is undone already stays so."""
-        for patch in reversed(patches):
-            if patch in self._made:
-                self._made.remove(patch)
-                patch.undo()
+    def undo(self) -> None:
+        """Undo all that are in place, the last one first."""
+        for part in reversed(self._parts):
+            part.undo()
+        while self._made:
+            self._made.pop().undo()
 
 
 def _set(owner: Any, attribute: str, value: object) -> None:

@@ -9,16 +9,26 @@ from typing import Any, NoReturn
 import torch
 import torch.multiprocessing
 
-from .patches import Patches
+from sweeper.worker.failures import UnavailableError
 
-Refuse = Callable[[str], NoReturn]
+from .patches import Patches
+from .script_runner import EndOfScript
+
+LAUNCH = "model.launch='torchrun --nproc-per-node N'"
 MIN_CHILDREN_S = 0.1  # of processor time
 
 
-def refuse_several(patches: Patches, refuse: Refuse, is_launched: bool = False) -> None:
-    """Call `refuse` with a reason where the script joins a group of processes that no launcher of
-    ours has started, or starts several that train.
+def refuse_several(
+    patches: Patches, finish: Callable[[BaseException], None], is_launched: bool
+) -> None:
+    """Call `finish` with a failure, and end the script, where it joins a group of processes that no
+    launcher of ours has started, or starts several that train.
     """
+
+    def refuse(reason: str) -> NoReturn:
+        finish(UnavailableError(f"{reason}; give what starts them: {LAUNCH}"))
+        raise EndOfScript
+
     for name in ("spawn", "start_processes"):
         start = partial(_start_one, name, getattr(torch.multiprocessing, name), refuse)
         patches.replace(torch.multiprocessing, name, start)
@@ -39,7 +49,7 @@ def refuse_several(patches: Patches, refuse: Refuse, is_launched: bool = False) 
 def _start_one(
     name: str,
     start: Callable[..., Any],
-    refuse: Refuse,
+    refuse: Callable[[str], NoReturn],
     /,
     fn: Any,
     args: Any = (),
@@ -62,5 +72,5 @@ def describe_children() -> str:
         return ""
     return (
         f", but processes that it started used {seconds:.1f} s of processor time; give what starts "
-        "them as model.launch='torchrun --nproc-per-node N', or sweeper sees the first alone"
+        f"them as {LAUNCH}, or sweeper sees the first alone"
     )

@@ -18,16 +18,16 @@ from torch.optim import optimizer as optimizers
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from sweeper.core.protocol import Job, Message
-from sweeper.core.record import Process
+from sweeper.core.protocol import Job
+from sweeper.core.record import Process, ScriptRun
 from sweeper.core.trial import MIN_TRAJECTORY
 from sweeper.worker.lease import Lease
 from sweeper.worker.process_log import ProcessLog
-from sweeper.worker.scripts.__main__ import WatchedScript
-from sweeper.worker.scripts.runs import RUNS, LoopFacts
+from sweeper.worker.scripts.__main__ import run_script
+from sweeper.worker.scripts.runs import RUNS
 from sweeper.worker.scripts.watch.patches import Patches
 from sweeper.worker.scripts.watch.script_runner import Program
-from sweeper.worker.source_lines import name_call, name_place
+from sweeper.worker.source_lines import name_place
 
 PAGE = ROOT / "docs" / "scripts.md"
 SCRIPTS = ROOT / "sweeper" / "worker" / "scripts"
@@ -93,18 +93,16 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
 
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(Program, "run", train)
-        log = ProcessLog(lambda _: None, Process(0, 0, cold=False), Lease())
-        known = LoopFacts(modules=(name_call("Net", name_place(__file__, CALL_LINE)),))
+        log = ProcessLog(lambda _message: None, Process(0, 0, cold=False), Lease())
+        known = ScriptRun(modules=("Net",), called_at=(name_place(__file__, CALL_LINE),))
         patches = Patches()
         try:
             with patches:
-                script = WatchedScript(Job(trial, MEASURE), log, patches)
-                script.run(which, known, said.append)
+                run_script(Job(trial, MEASURE), which, known, log, patches)
         finally:
             left.extend(patches.names)
         return seen
 
-    said: list[Message] = []
     left: list[str] = []
     yield run
     torch.compiler.set_stance("default")
