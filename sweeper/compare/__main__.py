@@ -2,8 +2,9 @@
 
 Exit codes: 0 no regression; 1 a compiled step is SLOWER by wall clock or by device time, a trial
 BROKE, or with --fail-unresolved is UNRESOLVED; 2 no such sweep, nothing in common, other devices,
-records that cannot be read, or a store that does not answer; 3 HEAD lacks trials of BASE, or
-nothing could be judged. The first of 1, 2 and 3 that applies.
+records that cannot be read, a store that does not answer, or a machine that lacks disk, memory or
+file handles; 3 HEAD lacks trials of BASE, or nothing could be judged. The first of 1, 2 and 3 that
+applies.
 Try: `python -m sweeper.compare torch-2.12 torch-2.13`
 """
 
@@ -90,7 +91,7 @@ def _share(value: str) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read, compare and write; return the exit code."""
     parsed = parse(arguments)
-    outlive_output("stdout")  # which changes no exit code: a 1 would say that a step is SLOWER
+    outlive_output("stdout")  # which changes no exit code
     try:
         document = compare(parsed)
     except (ConfigError, TrackingError, OSError) as error:
@@ -183,4 +184,4 @@ def compare(parsed: argparse.Namespace) -> Document:
 
 
 if __name__ == "__main__":
-    sys.exit(run_until_closed(main))
+    sys.exit(run_until_closed(main, lacking=BAD_INPUT))  # a 1 would say that a step is SLOWER

@@ -16,11 +16,11 @@ from . import shortages
 from .exit_codes import CLOSED, INTERRUPTED, NOT_OK
 
 
-def run_until_closed(main: Callable[[], int]) -> int:
+def run_until_closed(main: Callable[[], int], lacking: int = NOT_OK) -> int:
     """Call `main` and return its exit code.
 
     It ends without a traceback where its output is closed, by Ctrl-C, and where the machine lacks
-    something. What becomes of standard error is no failure.
+    something: then the code is `lacking`. What becomes of standard error is no failure.
     """
     open_standard_streams()
     outlive_output("stderr")
@@ -49,7 +49,7 @@ def run_until_closed(main: Callable[[], int]) -> int:
             raise
         print(f"sweeper: {why}", file=sys.stderr)
         drop_output()
-        return NOT_OK
+        return lacking
 
 
 def drop_output(descriptors: Iterable[int] = (1,)) -> None:
