@@ -17,6 +17,7 @@ from sweeper.core.errors import nearest
 from sweeper.core.libraries import LIBRARIES
 from sweeper.core.protocol import AT, Preflight
 from sweeper.core.serialization import Json, show_value, to_json
+from sweeper.core.system.pipes import lend_streams
 from sweeper.core.trial import OPEN_SETTINGS, Trial
 
 from .models import Examined, builder
@@ -58,7 +59,8 @@ def _examine(trials: list[Trial], at: Path) -> tuple[list[str], list[str]]:
     }
     for trial in by_model.values():
         at.write_text(f"{trial.model.library} {trial.model.name}")
-        found = _examine_model(trial)
+        with lend_streams():
+            found = _examine_model(trial)
         problems += found.problems
         if found.loss:
             notes.append(f"loss of {trial.model.name}: {found.loss}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -236,6 +237,44 @@ def test_a_factory_that_runs_out_of_memory_is_a_trial_of_its_own(
         "notes": [],
         "lacking": [],
     }
+
+
+SPOILS = (
+    "sys.stdout = sys.stderr = sys.__stdout__ = None",
+    "sys.stdout.detach()",
+    "sys.stderr.close()",
+    "os.close(1)",
+    "os.dup2(os.open('/dev/full', os.O_WRONLY), 1)",
+)
+WRITES = """
+import os, sys
+import factories
+def build(batch_size, device):
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__):
+        stream.write("one")
+        stream.flush()
+    os.write(1, b"two")
+    return factories.mlp(batch_size, device)
+"""
+
+
+def test_what_one_factory_does_to_the_streams_hits_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"spoils_{number}" for number in range(len(SPOILS))]
+    for name, spoil in zip(names, SPOILS, strict=True):
+        (tmp_path / f"{name}.py").write_text(f"import os, sys\n{spoil}\n")
+    (tmp_path / "writes.py").write_text(WRITES)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{SEARCH_PATH}")
+    writes = trial_of(Model("custom", "writes:build"))
+    trials = []
+    for size, name in enumerate(names, 1):
+        trials += [trial_of(Model("custom", f"{name}:build")), replace(writes, batch_size=size)]
+    with pytest.raises(ConfigError) as raised:
+        require_runnable(trials, Device(None), inspect=False)
+    assert str(raised.value).splitlines() == [
+        f"model.factory={name}:build: {name} has no function build" for name in names
+    ]
 
 
 def test_inspection_without_tlparse_says_what_to_install(
