@@ -73,7 +73,7 @@ def explain(error: Exception) -> str:
         return f"{match[1]}: no such key; {nearest(match[1], read_keys())}\n{LIST_OPTIONS}"
     if match := re.match(r"(In '[^']+'): .*\n(Key '.+' not in .*\n.*full_key: [\s\S]*)", text):
         return _explain_value(match[2], f" ({match[1]})")
-    if text.startswith("LexerNoViableAlt"):
+    if text.startswith(("LexerNoViableAlt", "mismatched input")):
         return (
             f"{_first_lines(text)}\nquote a value with unusual characters twice, e.g. "
             "\"model.name='a+b'\""

@@ -27,7 +27,8 @@ from .schema import conf_folder
 
 LIST_ALL = "all flags, groups and keys: python -m sweeper --help"
 SWEEP = re.compile(r"\+{0,2}sweep=(.*)", re.DOTALL)
-ARGUMENTS = re.compile(r"(?P<key>\+{0,2}model\.(?:args|launch))=(?P<value>.*)", re.DOTALL)
+# of a file, where it can be nothing else: no grid, no `${...}`, nothing that is escaped for Hydra
+OF_SCRIPT = re.compile(r"\+{0,2}model\.(?:(?:args|launch)=.+|path=[^,$\\]+\.py)", re.DOTALL)
 # one or several, for a grid
 QUOTED = re.compile(r"""('[^']*'|"[^"]*")(,('[^']*'|"[^"]*"))*""", re.DOTALL)
 # where any key is allowed
@@ -101,8 +102,8 @@ def normalise(arguments: Sequence[str]) -> list[str]:
 
 
 def is_script(word: str) -> bool:
-    """Whether a word of the command line names a training script: `train.py`."""
-    return word.endswith(".py") and "=" not in word
+    """Whether a word of the command line names a training script: `train.py`, `./lr=1.py`."""
+    return word.endswith(".py") and not re.match(r"[+~]*\w[^=]*=", word)
 
 
 def _advise_dashes(message: str, words: Sequence[str]) -> None:
@@ -127,13 +128,13 @@ def _advise_dashes(message: str, words: Sequence[str]) -> None:
 
 
 def quote_arguments(override: str) -> str:
-    """Quote the arguments of a script and its launcher, in which Hydra would read `=` and `[` as
-    its own: `model.args=--lr=1e-3`.
+    """Quote a script, its arguments and its launcher, in which Hydra would read `=` and `[` as its
+    own: `model.args=--lr=1e-3`.
     """
-    match = ARGUMENTS.fullmatch(override)
-    if not match or not match["value"] or QUOTED.fullmatch(match["value"]):
+    key, _, value = override.partition("=")
+    if not OF_SCRIPT.fullmatch(override) or QUOTED.fullmatch(value):
         return override
-    return f"{match['key']}={_quote(match['value'])}"
+    return f"{key}={_quote(value)}"
 
 
 def _quote(text: str) -> str:
