@@ -8,6 +8,7 @@ import functools
 import os
 import sys
 from collections.abc import Iterable
+from dataclasses import fields
 from typing import Any
 
 import hydra
@@ -23,6 +24,7 @@ from sweeper.core.settings import Settings
 from sweeper.core.system import interrupts
 from sweeper.core.system.exit_codes import BAD_INPUT
 from sweeper.core.system.gpus import visible_gpus
+from sweeper.core.trial import Trial
 from sweeper.execution.execute import execute, make_cluster_launcher
 from sweeper.execution.placement import place_trials
 from sweeper.execution.scheduler import Finished
@@ -99,6 +101,7 @@ def run_grid(
     Raises ConfigError before anything has started.
     """
     trials = []
+    parts: dict[str, Any] = {}
     overrides: dict[str, tuple[str, ...]] = {}
     settings: Settings | None = None
     # one at a time: a configuration takes a hundred times the memory of its trial
@@ -112,7 +115,7 @@ def run_grid(
                 f"{', '.join(keys)}: cannot be swept, every trial of a sweep shares it; run two "
                 "sweeps"
             )
-        trials.append(point.trial)
+        trials.append(_share_parts(point.trial, parts))
         overrides[point.trial.id] = item.overrides
         if interrupts.is_pending():  # `run_sweep` says what is kept, and how to go on
             return run_sweep(trials, settings)
@@ -126,3 +129,14 @@ def run_grid(
     launch = functools.partial(cluster.launch, initial_job_idx=0)
     prepare = getattr(cluster, "prepare", None)
     return run_sweep(trials, settings, make_cluster_launcher(name, launch, overrides, prepare))
+
+
+def _share_parts(trial: Trial, known: dict[str, Any]) -> Trial:
+    """Return the trial with the parts that earlier ones had in place of its own: a grid has few
+    different ones. `known` has them by their text, because `True == 1`.
+    """
+    parts = {}
+    for entry in fields(trial):
+        part = getattr(trial, entry.name)
+        parts[entry.name] = known.setdefault(repr(part), part)
+    return Trial(**parts)
