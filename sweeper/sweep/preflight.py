@@ -110,8 +110,9 @@ def _ask(trials: Sequence[Trial], python: str | None, device: Device) -> Preflig
     write to the files here.
     """
     with make_temporary() as folder, processes.expose_package(python) as variables:
-        question, answer, log = folder / "trials.json", folder / "answer.json", folder / "log"
-        question.write_text(json.dumps([trial.to_json() for trial in trials]))
+        question, answer, log = folder / "trials.jsonl", folder / "answer.json", folder / "log"
+        with question.open("w") as file:
+            file.writelines(f"{json.dumps(trial.to_json())}\n" for trial in trials)
         command = processes.make_command(python, "sweeper.worker")
         command += ["--check", str(question), str(answer)]
         process = processes.start_group(command, {**device.environment(), **variables}, log)

@@ -1,4 +1,4 @@
-"""`python -m sweeper.worker --check trials.json answer.json`: what cannot be built here, and notes
+"""`python -m sweeper.worker --check trials.jsonl answer.json`: what cannot be built here, and notes
 on the rest.
 
 Only the libraries that the trials need are imported.
@@ -32,7 +32,7 @@ ALL_SETTINGS = "python -c 'import {0}; print(*{0}.get_config_copy(), sep=\"\\n\"
 
 def check(question: Path, answer: Path) -> None:
     """Read trials, and write the problems, and the notes where there is no problem."""
-    trials = [Trial.from_json(data) for data in json.loads(question.read_text())]
+    trials = [Trial.from_json(json.loads(line)) for line in question.read_text().splitlines()]
     lacking = _find_lacking(trials)
     trials = [trial for trial in trials if (trial.mode, trial.labels.feature) not in lacking]
     problems, notes = (

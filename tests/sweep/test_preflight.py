@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,9 @@ def ask(folder: Path, *trials: Trial) -> dict[str, list[str]]:
     """As the check process is asked, without the process."""
     from sweeper.worker.preflight import check
 
-    (folder / "trials.json").write_text(json.dumps([trial.to_json() for trial in trials]))
-    check(folder / "trials.json", folder / "answer.json")
+    lines = [json.dumps(trial.to_json()) for trial in trials]
+    (folder / "trials.jsonl").write_text("\n".join(lines))
+    check(folder / "trials.jsonl", folder / "answer.json")
     found: dict[str, list[str]] = json.loads((folder / "answer.json").read_text())
     return found
 
@@ -56,6 +58,22 @@ def test_a_message_names_ten_problems_and_counts_the_rest(
         require_runnable([trial_of(RESNET18)], Device(None), inspect=False)
     shown = explain(raised.value).splitlines()
     assert (shown[:10], shown[-1]) == ([*found.problems[:10]], last)
+
+
+def test_a_question_about_many_trials_is_never_in_memory_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise OSError("after the question")
+
+    monkeypatch.setattr(preflight.processes, "start_group", refuse)
+    trials = [replace(trial_of(RESNET18), batch_size=size) for size in range(1, 2001)]
+    tracemalloc.start()
+    with pytest.raises(ConfigError, match="the models cannot be checked"):
+        require_runnable(trials, Device(None), inspect=False)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 500_000  # bytes; the trials as JSON have 2 million
 
 
 @pytest.mark.parametrize(
@@ -159,14 +177,14 @@ def test_what_can_be_built_has_no_problem(tmp_path: Path) -> None:
 
 def test_python_without_torch_is_said(tmp_path: Path) -> None:
     """`-S` leaves out the installed packages."""
-    (tmp_path / "trials.json").write_text("[]")
+    (tmp_path / "trials.jsonl").touch()
     command = [
         sys.executable,
         "-S",
         "-m",
         "sweeper.worker",
         "--check",
-        "trials.json",
+        "trials.jsonl",
         "answer.json",
     ]
     subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": SEARCH_PATH}, check=True)
