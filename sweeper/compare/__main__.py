@@ -47,10 +47,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "(measure=published) where the compiled code is not the same; a large one is SLOWER from "
         "one process on, and its size is uncertain.",
         epilog="exit code: 0 no regression, 1 a compiled step is SLOWER or a trial BROKE (or, with "
-        "--fail-unresolved, is UNRESOLVED), 2 bad input, records that cannot be read, or no answer "
-        "from MLflow, 3 HEAD lacks trials of BASE (except with --allow-gone or --by) or nothing "
-        "could be judged (except with --allow-unresolved). The last line of the text sums up "
-        "everything, for the log of a CI",
+        "--fail-unresolved, is UNRESOLVED), 2 bad input, records that cannot be read, no answer "
+        "from MLflow, or a machine that lacks disk, memory or file handles, 3 HEAD lacks trials of "
+        "BASE (except with --allow-gone or --by) or nothing could be judged (except with "
+        "--allow-unresolved). The last line of the text sums up everything, for the log of a CI",
     )
     add, switch = parser.add_argument, partial(parser.add_argument, action="store_true")
     add("names", nargs="+", metavar="BASE HEAD", help="sweeps under runs/, or folders of trials")
@@ -60,11 +60,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="AXIS",
         help=f"compare two values of this axis within one sweep: {', '.join(COMPARED)}",
     )
-    defaults = f"default: {MIN_EFFECT}, and {DEVICE_MIN_EFFECT} of device time"
-    min_effect = (
-        f"smaller changes are neither SLOWER nor FASTER, and SAME means within it ({defaults})"
+    add(
+        "--min-effect",
+        type=_share,
+        metavar="SHARE",
+        help="smaller changes are neither SLOWER nor FASTER, and SAME means within it (default: "
+        f"{MIN_EFFECT}, and {DEVICE_MIN_EFFECT} of device time)",
     )
-    add("--min-effect", type=_share, metavar="SHARE", help=min_effect)
     switch(
         "--allow-different-devices", help="compare absolute times of different GPUs all the same"
     )
@@ -102,8 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write_text(parsed.out, render(document, parsed.format))
     except OSError as error:
         # the message as a whole names a temporary file, which the user has never typed
-        problem = error.strerror or error
-        print(f"--out {parsed.out} cannot be written: {problem}", file=sys.stderr)
+        print(f"--out {parsed.out} cannot be written: {error.strerror or error}", file=sys.stderr)
         return BAD_INPUT
     if parsed.format == "text" or parsed.out:
         print_document(document, Terminal())

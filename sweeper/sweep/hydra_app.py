@@ -8,7 +8,7 @@ import functools
 import os
 import sys
 from collections.abc import Iterable
-from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 import hydra
@@ -115,7 +115,9 @@ def run_grid(
                 f"{', '.join(keys)}: cannot be swept, every trial of a sweep shares it; run two "
                 "sweeps"
             )
-        trials.append(_share_parts(point.trial, parts))
+        # a grid has few different parts; by their text, because `True == 1`
+        own = attrgetter(*Trial.__slots__)(point.trial)
+        trials.append(Trial(*(parts.setdefault(repr(part), part) for part in own)))
         overrides[point.trial.id] = item.overrides
         if interrupts.is_pending():  # `run_sweep` says what is kept, and how to go on
             return run_sweep(trials, settings)
@@ -129,14 +131,3 @@ def run_grid(
     launch = functools.partial(cluster.launch, initial_job_idx=0)
     prepare = getattr(cluster, "prepare", None)
     return run_sweep(trials, settings, make_cluster_launcher(name, launch, overrides, prepare))
-
-
-def _share_parts(trial: Trial, known: dict[str, Any]) -> Trial:
-    """Return the trial with the parts that earlier ones had in place of its own: a grid has few
-    different ones. `known` has them by their text, because `True == 1`.
-    """
-    parts = {}
-    for entry in fields(trial):
-        part = getattr(trial, entry.name)
-        parts[entry.name] = known.setdefault(repr(part), part)
-    return Trial(**parts)

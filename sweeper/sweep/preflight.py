@@ -80,9 +80,9 @@ def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> 
         notes += found.notes
         lacking.update((python, *one) for one in found.lacking)
     if problems:
-        left = len(problems) - MAX_PROBLEMS
-        more = [f"and {left} more"] if left > 0 else []
-        raise ConfigError("\n".join(problems[:MAX_PROBLEMS] + more))
+        if len(problems) > MAX_PROBLEMS:
+            problems[MAX_PROBLEMS:] = [f"and {len(problems) - MAX_PROBLEMS} more"]
+        raise ConfigError("\n".join(problems))
     return Found(list(dict.fromkeys(notes)), lacking)
 
 

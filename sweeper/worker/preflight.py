@@ -31,15 +31,12 @@ ALL_SETTINGS = "python -c 'import {0}; print(*{0}.get_config_copy(), sep=\"\\n\"
 
 
 def check(question: Path, answer: Path) -> None:
-    """Read trials, and write the problems, and the notes where there is no problem."""
+    """Read trials, a line each, and write the problems and the notes."""
     trials = [Trial.from_json(json.loads(line)) for line in question.read_text().splitlines()]
     lacking = _find_lacking(trials)
     trials = [trial for trial in trials if (trial.mode, trial.labels.feature) not in lacking]
-    problems, notes = (
-        tuple(dict.fromkeys(lines)) for lines in _examine(trials, question.with_name(AT))
-    )
-    notes = (*lacking.values(), *notes)
-    found = Preflight(problems, () if problems else notes, tuple(lacking))
+    problems, notes = _examine(trials, question.with_name(AT))
+    found = Preflight(tuple(dict.fromkeys(problems)), (*lacking.values(), *notes), tuple(lacking))
     answer.write_text(json.dumps(to_json(found)))
 
 

@@ -77,7 +77,7 @@ def lend_streams() -> Iterator[None]:
     """Lend standard input, output and error to code that may close, replace or redirect them. The
     next code finds new ones, which go where they went before.
     """
-    kept = [os.dup(number) for number in range(len(STREAMS))]
+    kept = [*map(os.dup, range(3))]
     yield
     for number, descriptor in enumerate(kept):
         _renew_stream(number, descriptor)
