@@ -122,8 +122,8 @@ def _share_taken_by_others(process: Process) -> float:
     """
     host = process.host or HostState()
     taken = host.busy_while_measuring or 0.0
-    if process.rounds_s:
-        taken += (host.throttled_s or 0.0) / process.rounds_s
+    if process.all_blocks_s:
+        taken += (host.throttled_s or 0.0) / process.all_blocks_s
     return 1 / (1 - min(taken, 0.99)) - 1
 
 
@@ -138,7 +138,7 @@ def _is_host_busy(_record: Record, process: Process) -> bool:
     """
     host = process.host or HostState()
     is_busy = (host.busy_while_measuring or 0.0) > MAX_BUSY_HOST
-    return is_busy or (host.throttled_s or 0.0) > MAX_THROTTLED * process.rounds_s
+    return is_busy or (host.throttled_s or 0.0) > MAX_THROTTLED * process.all_blocks_s
 
 
 def _is_random_in_step(record: Record, process: Process) -> bool:

@@ -2,8 +2,9 @@
 
 Exit codes: 0 no regression; 1 a compiled step is SLOWER by wall clock or by device time, a trial
 BROKE, or with --fail-unresolved is UNRESOLVED; 2 no such sweep, nothing in common, other devices,
-records that cannot be read, or a store that does not answer; 3 HEAD lacks trials of BASE, or
-nothing could be judged. The first of 1, 2 and 3 that applies.
+records that cannot be read, a store that does not answer, or a machine that lacks disk, memory or
+file handles; 3 HEAD lacks trials of BASE, or nothing could be judged. The first of 1, 2 and 3 that
+applies.
 Try: `python -m sweeper.compare torch-2.12 torch-2.13`
 """
 
@@ -46,10 +47,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         "(measure=published) where the compiled code is not the same; a large one is SLOWER from "
         "one process on, and its size is uncertain.",
         epilog="exit code: 0 no regression, 1 a compiled step is SLOWER or a trial BROKE (or, with "
-        "--fail-unresolved, is UNRESOLVED), 2 bad input, records that cannot be read, or no answer "
-        "from MLflow, 3 HEAD lacks trials of BASE (except with --allow-gone or --by) or nothing "
-        "could be judged (except with --allow-unresolved). The last line of the text sums up "
-        "everything, for the log of a CI",
+        "--fail-unresolved, is UNRESOLVED), 2 bad input, records that cannot be read, no answer "
+        "from MLflow, or a machine that lacks disk, memory or file handles, 3 HEAD lacks trials of "
+        "BASE (except with --allow-gone or --by) or nothing could be judged (except with "
+        "--allow-unresolved). The last line of the text sums up everything, for the log of a CI",
     )
     add, switch = parser.add_argument, partial(parser.add_argument, action="store_true")
     add("names", nargs="+", metavar="BASE HEAD", help="sweeps under runs/, or folders of trials")
@@ -59,11 +60,13 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="AXIS",
         help=f"compare two values of this axis within one sweep: {', '.join(COMPARED)}",
     )
-    defaults = f"default: {MIN_EFFECT}, and {DEVICE_MIN_EFFECT} of device time"
-    min_effect = (
-        f"smaller changes are neither SLOWER nor FASTER, and SAME means within it ({defaults})"
+    add(
+        "--min-effect",
+        type=_share,
+        metavar="SHARE",
+        help="smaller changes are neither SLOWER nor FASTER, and SAME means within it (default: "
+        f"{MIN_EFFECT}, and {DEVICE_MIN_EFFECT} of device time)",
     )
-    add("--min-effect", type=_share, metavar="SHARE", help=min_effect)
     switch(
         "--allow-different-devices", help="compare absolute times of different GPUs all the same"
     )
@@ -90,7 +93,7 @@ def _share(value: str) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Read, compare and write; return the exit code."""
     parsed = parse(arguments)
-    outlive_output("stdout")  # which changes no exit code: a 1 would say that a step is SLOWER
+    outlive_output("stdout")  # which changes no exit code
     try:
         document = compare(parsed)
     except (ConfigError, TrackingError, OSError) as error:
@@ -101,8 +104,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             write_text(parsed.out, render(document, parsed.format))
     except OSError as error:
         # the message as a whole names a temporary file, which the user has never typed
-        problem = error.strerror or error
-        print(f"--out {parsed.out} cannot be written: {problem}", file=sys.stderr)
+        print(f"--out {parsed.out} cannot be written: {error.strerror or error}", file=sys.stderr)
         return BAD_INPUT
     if parsed.format == "text" or parsed.out:
         print_document(document, Terminal())
@@ -183,4 +185,4 @@ def compare(parsed: argparse.Namespace) -> Document:
 
 
 if __name__ == "__main__":
-    sys.exit(run_until_closed(main))
+    sys.exit(run_until_closed(main, lacking=BAD_INPUT))  # a 1 would say that a step is SLOWER

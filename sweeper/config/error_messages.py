@@ -42,6 +42,8 @@ ADVICE = {
     rf"{NOT_A_NAME}(\w+)": rf"{WRITE_A_NAME}\1",
     r"Multiple values for (\S+)\.": r"\1: the group has an option already; write \1=OPTION without "
     "+",
+    r"((?:LexerNoViableAlt|mismatched input)[\s\S]*)": "\\1\nquote a value with unusual characters "
+    "twice, e.g. \"model.name='a+b'\"",
     r"Could not delete from config\. '(.+)' does not exist": r"~\1: only what was added with + can "
     r"be taken away; write \1=null for none",
 }
@@ -65,7 +67,7 @@ def explain(error: Exception) -> str:
     cause = error.__cause__ if isinstance(error, HydraException) else error
     if isinstance(cause, OmegaConfBaseException):
         return _explain_value(str(cause))
-    text = str(error)
+    text = _first_lines(str(error))
     for beginning, advice in ADVICE.items():
         if match := re.match(beginning, text):
             return match.expand(advice)
@@ -73,12 +75,7 @@ def explain(error: Exception) -> str:
         return f"{match[1]}: no such key; {nearest(match[1], read_keys())}\n{LIST_OPTIONS}"
     if match := re.match(r"(In '[^']+'): .*\n(Key '.+' not in .*\n.*full_key: [\s\S]*)", text):
         return _explain_value(match[2], f" ({match[1]})")
-    if text.startswith("LexerNoViableAlt"):
-        return (
-            f"{_first_lines(text)}\nquote a value with unusual characters twice, e.g. "
-            "\"model.name='a+b'\""
-        )
-    return _first_lines(text) or type(error).__name__
+    return text or type(error).__name__
 
 
 def _explain_option(error: MissingConfigException) -> str:

@@ -73,14 +73,21 @@ class Composer:
         groups = [axis for axis in axes if self._is_option(axis.overrides[0])]
         first = self.compose([axis.overrides[0] for axis in groups])
         changes = self._find_changes(groups, first)
+        points = itertools.product(*(axis.overrides for axis in axes))
+        if changes is None:
+            yield from map(self.compose, points)
+            return
         pickled = pickle.dumps(first.config)
-        for overrides in itertools.product(*(axis.overrides for axis in axes)):
-            if changes is None:
-                yield self.compose(overrides)
-            else:
-                # several times as fast as copy.deepcopy
-                config = pickle.loads(pickled)  # noqa: S301
-                yield self._assemble(overrides, config, first.choices, changes)
+        for overrides in points:
+            config = pickle.loads(pickled)  # noqa: S301  # several times as fast as copy.deepcopy
+            choices = dict(first.choices)
+            with open_dict(config):
+                for change in filter(None, map(changes.get, overrides)):
+                    choices |= change.choices
+                    config.update(change.nodes)
+            values = [self._parse(word) for word in overrides if not self._is_option(word)]
+            ConfigLoaderImpl._apply_overrides_to_config(values, config)
+            yield Composed(config, choices, overrides)
 
     def compose(self, overrides: Sequence[str]) -> Composed:
         """One configuration, composed by Hydra from beginning to end."""
@@ -130,24 +137,6 @@ class Composer:
         found = self.repository.load_config(file)
         entries = found.defaults_list if found else None
         return [str(entry) for entry in entries or () if not entry.is_self()]
-
-    def _assemble(
-        self,
-        overrides: Sequence[str],
-        config: DictConfig,
-        choices: Mapping[str, Any],
-        changes: Mapping[str, _Changes],
-    ) -> Composed:
-        choices = dict(choices)
-        with open_dict(config):
-            for override in overrides:
-                if change := changes.get(override):
-                    choices |= change.choices
-                    for key, node in change.nodes.items():
-                        config[key] = node
-        values = [self._parse(override) for override in overrides if not self._is_option(override)]
-        ConfigLoaderImpl._apply_overrides_to_config(values, config)
-        return Composed(config, choices, tuple(overrides))
 
 
 def split_off_hydra(config: DictConfig, overrides: Sequence[str]) -> Composed:

@@ -22,12 +22,13 @@ from sweeper.core.libraries import SCRIPT
 from sweeper.core.paths import check_sweep_name
 from sweeper.core.system.command_line import split_at_dashes
 
-from .reference import CHOSEN, COMMANDS, PURPOSES, list_keys, read_keys
-from .schema import conf_folder
+from .reference import COMMANDS, PURPOSES, read_keys
+from .schema import Config, ModelConf, conf_folder
 
 LIST_ALL = "all flags, groups and keys: python -m sweeper --help"
 SWEEP = re.compile(r"\+{0,2}sweep=(.*)", re.DOTALL)
-ARGUMENTS = re.compile(r"(?P<key>\+{0,2}model\.(?:args|launch))=(?P<value>.*)", re.DOTALL)
+# of a file, where it can be nothing else: no grid, no `${...}`, nothing that is escaped for Hydra
+OF_SCRIPT = re.compile(r"\+{0,2}model\.(?:(?:args|launch)=.+|path=[^,$\\]+\.py)", re.DOTALL)
 # one or several, for a grid
 QUOTED = re.compile(r"""('[^']*'|"[^"]*")(,('[^']*'|"[^"]*"))*""", re.DOTALL)
 # where any key is allowed
@@ -101,8 +102,8 @@ def normalise(arguments: Sequence[str]) -> list[str]:
 
 
 def is_script(word: str) -> bool:
-    """Whether a word of the command line names a training script: `train.py`."""
-    return word.endswith(".py") and "=" not in word
+    """Whether a word of the command line names a training script: `train.py`, `./lr=1.py`."""
+    return word.endswith(".py") and not re.match(r"[+~]*\w[^=]*=", word)
 
 
 def _advise_dashes(message: str, words: Sequence[str]) -> None:
@@ -127,13 +128,13 @@ def _advise_dashes(message: str, words: Sequence[str]) -> None:
 
 
 def quote_arguments(override: str) -> str:
-    """Quote the arguments of a script and its launcher, in which Hydra would read `=` and `[` as
-    its own: `model.args=--lr=1e-3`.
+    """Quote a script, its arguments and its launcher, in which Hydra would read `=` and `[` as its
+    own: `model.args=--lr=1e-3`.
     """
-    match = ARGUMENTS.fullmatch(override)
-    if not match or not match["value"] or QUOTED.fullmatch(match["value"]):
+    key, _, value = override.partition("=")
+    if not OF_SCRIPT.fullmatch(override) or QUOTED.fullmatch(value):
         return override
-    return f"{match['key']}={_quote(match['value'])}"
+    return f"{key}={_quote(value)}"
 
 
 def _quote(text: str) -> str:
@@ -150,11 +151,11 @@ def _check_words(overrides: Sequence[str]) -> None:
     """Raises ConfigError for a word without `=`: `model resnet18`, `vit_b16` alone, or a command
     that is not first; and for `mode=` and `mode=default,`.
     """
-    known = {*PURPOSES, *list_keys()} - CHOSEN
+    of_model = vars(ModelConf()).keys() - vars(Config()).keys()
     for word, following in zip_longest(overrides, overrides[1:]):
         if "=" in word or word.startswith("~"):
             continue
-        if word in known:
+        if word in PURPOSES or word in read_keys():
             value = following if following and "=" not in following else "VALUE"
             raise ConfigError(f"{word}: it has no value; write {word}={value}")
         _advise_dashes(f"{word}: not a key of sweeper", overrides)
@@ -182,9 +183,10 @@ def _check_words(overrides: Sequence[str]) -> None:
             )
         if value.endswith(",") and name != "model.args":
             raise ConfigError(f"{word}: a value is missing behind the last comma")
-        whole = "model.path" if name == SCRIPT else f"model.{name}"
-        if whole in known and name not in known:
-            raise ConfigError(f"{word}: write {whole}={value}")
+        if name == SCRIPT:
+            name = "path"
+        if name in of_model:
+            raise ConfigError(f"{word}: write model.{name}={value}")
 
 
 def allow_new_keys(override: str) -> str:

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import fields
 from operator import attrgetter
+from os.path import isdir, isfile  # the methods of `Path` raise OSError for a name that is too long
 from pathlib import Path
 
 from sweeper.core.backends import WITHOUT_DYNAMO
@@ -92,7 +93,7 @@ def read_script(config: Config, choices: Mapping[str, str | None]) -> Trial:
         raise ConfigError(
             "model=script needs a script, e.g. model.path=train.py or model.path='-m package.train'"
         )
-    if model.cwd is not None and not Path(model.cwd).is_dir():
+    if model.cwd is not None and not isdir(model.cwd):  # noqa: PTH112
         raise ConfigError(f"model.cwd={model.cwd}: there is no such folder")
     arguments = {}
     for key in ARGUMENTS:
@@ -146,11 +147,15 @@ def _require_script(model: Model) -> None:
             )
         if not all(part.isidentifier() for part in module.split(".")):
             raise ConfigError(f"model.path={model.name}: write -m package.module")
-    elif file.is_dir():
+    elif not model.name.isprintable():
+        raise ConfigError(
+            f"model.path={model.name!r}: the name has a character that is not printable; rename it"
+        )
+    elif isdir(file):  # noqa: PTH112
         raise ConfigError(
             f"model.path={model.name}: a folder; name the script in it, or write "
             "'-m package.module'"
         )
-    elif not file.is_file():
+    elif not isfile(file):  # noqa: PTH113
         folder = Path(str(model.arguments.get("cwd", "."))).resolve()
         raise ConfigError(f"model.path={model.name}: there is no such file in {folder}")

@@ -441,7 +441,7 @@ class Process:
         return sum(took_s for phase, took_s in self.phases_s.items() if phase != "compiling")
 
     @property
-    def rounds_s(self) -> float:
+    def all_blocks_s(self) -> float:
         """Wall seconds of the blocks of all rounds, void ones too."""
         return sum((item.eager_s or 0.0) + (item.compiled_s or 0.0) for item in self.rounds)
 

@@ -41,7 +41,10 @@ def find_impossible(
 
 def _list_times(process: Process) -> Iterator[tuple[str, float]]:
     """What took place one after the other in the life of the process, with its wall seconds."""
-    yield "its first steps and its rounds together", sum(process.first_steps_s) + process.rounds_s
+    yield (
+        "its first steps and its rounds together",
+        sum(process.first_steps_s) + process.all_blocks_s,
+    )
     yield "its compiling", process.compile_s or 0.0
     yield "the way to its first step", process.time_to_first_step_s or 0.0
     yield "its waiting", process.waited_s or 0.0

@@ -8,6 +8,7 @@ import functools
 import os
 import sys
 from collections.abc import Iterable
+from operator import attrgetter
 from typing import Any
 
 import hydra
@@ -23,6 +24,7 @@ from sweeper.core.settings import Settings
 from sweeper.core.system import interrupts
 from sweeper.core.system.exit_codes import BAD_INPUT
 from sweeper.core.system.gpus import visible_gpus
+from sweeper.core.trial import Trial
 from sweeper.execution.execute import execute, make_cluster_launcher
 from sweeper.execution.placement import place_trials
 from sweeper.execution.scheduler import Finished
@@ -100,6 +102,7 @@ def run_grid(
     Raises ConfigError before anything has started.
     """
     trials = []
+    parts: dict[str, Any] = {}
     overrides: dict[str, tuple[str, ...]] = {}
     settings: Settings | None = None
     # one at a time: a configuration takes a hundred times the memory of its trial
@@ -113,7 +116,9 @@ def run_grid(
                 f"{', '.join(keys)}: cannot be swept, every trial of a sweep shares it; run two "
                 "sweeps"
             )
-        trials.append(point.trial)
+        # a grid has few different parts; by their text, because `True == 1`
+        own = attrgetter(*Trial.__slots__)(point.trial)
+        trials.append(Trial(*(parts.setdefault(repr(part), part) for part in own)))
         overrides[point.trial.id] = item.overrides
         if interrupts.is_pending():  # `run_sweep` says what is kept, and how to go on
             return run_sweep(trials, settings)

@@ -80,9 +80,9 @@ def require_runnable(trials: Sequence[Trial], device: Device, inspect: bool) -> 
         notes += found.notes
         lacking.update((python, *one) for one in found.lacking)
     if problems:
-        left = len(problems) - MAX_PROBLEMS
-        more = [f"and {left} more"] if left > 0 else []
-        raise ConfigError("\n".join(problems[:MAX_PROBLEMS] + more))
+        if len(problems) > MAX_PROBLEMS:
+            problems[MAX_PROBLEMS:] = [f"and {len(problems) - MAX_PROBLEMS} more"]
+        raise ConfigError("\n".join(problems))
     return Found(list(dict.fromkeys(notes)), lacking)
 
 
@@ -110,8 +110,9 @@ def _ask(trials: Sequence[Trial], python: str | None, device: Device) -> Preflig
     write to the files here.
     """
     with make_temporary() as folder, processes.expose_package(python) as variables:
-        question, answer, log = folder / "trials.json", folder / "answer.json", folder / "log"
-        question.write_text(json.dumps([trial.to_json() for trial in trials]))
+        question, answer, log = folder / "trials.jsonl", folder / "answer.json", folder / "log"
+        with question.open("w") as file:
+            file.writelines(f"{json.dumps(trial.to_json())}\n" for trial in trials)
         command = processes.make_command(python, "sweeper.worker")
         command += ["--check", str(question), str(answer)]
         process = processes.start_group(command, {**device.environment(), **variables}, log)

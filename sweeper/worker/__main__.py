@@ -4,7 +4,8 @@
         measure once, print the outcome (also under pdb)
     python -m sweeper.worker runs/<sweep>/<trial>/trial.json --inspect FOLDER
         write what the compiler does
-    python -m sweeper.worker --check trials.json answer.json   say which trials cannot be built here
+    python -m sweeper.worker --check trials.jsonl answer.json
+        say which trials cannot be built here
 
 The driver passes `--answer-fd`; without it the answer goes to standard output. torch is imported
 after the arguments are read, because what it reads of the environment has to be set before.

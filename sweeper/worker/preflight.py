@@ -1,4 +1,4 @@
-"""`python -m sweeper.worker --check trials.json answer.json`: what cannot be built here, and notes
+"""`python -m sweeper.worker --check trials.jsonl answer.json`: what cannot be built here, and notes
 on the rest.
 
 Only the libraries that the trials need are imported.
@@ -17,6 +17,7 @@ from sweeper.core.errors import nearest
 from sweeper.core.libraries import LIBRARIES
 from sweeper.core.protocol import AT, Preflight
 from sweeper.core.serialization import Json, show_value, to_json
+from sweeper.core.system.pipes import lend_streams
 from sweeper.core.trial import OPEN_SETTINGS, Trial
 
 from .models import Examined, builder
@@ -30,15 +31,12 @@ ALL_SETTINGS = "python -c 'import {0}; print(*{0}.get_config_copy(), sep=\"\\n\"
 
 
 def check(question: Path, answer: Path) -> None:
-    """Read trials, and write the problems, and the notes where there is no problem."""
-    trials = [Trial.from_json(data) for data in json.loads(question.read_text())]
+    """Read trials, a line each, and write the problems and the notes."""
+    trials = [Trial.from_json(json.loads(line)) for line in question.read_text().splitlines()]
     lacking = _find_lacking(trials)
     trials = [trial for trial in trials if (trial.mode, trial.labels.feature) not in lacking]
-    problems, notes = (
-        tuple(dict.fromkeys(lines)) for lines in _examine(trials, question.with_name(AT))
-    )
-    notes = (*lacking.values(), *notes)
-    found = Preflight(problems, () if problems else notes, tuple(lacking))
+    problems, notes = _examine(trials, question.with_name(AT))
+    found = Preflight(tuple(dict.fromkeys(problems)), (*lacking.values(), *notes), tuple(lacking))
     answer.write_text(json.dumps(to_json(found)))
 
 
@@ -58,7 +56,8 @@ def _examine(trials: list[Trial], at: Path) -> tuple[list[str], list[str]]:
     }
     for trial in by_model.values():
         at.write_text(f"{trial.model.library} {trial.model.name}")
-        found = _examine_model(trial)
+        with lend_streams():
+            found = _examine_model(trial)
         problems += found.problems
         if found.loss:
             notes.append(f"loss of {trial.model.name}: {found.loss}")

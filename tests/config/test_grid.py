@@ -15,6 +15,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from sweeper.config.grid import Composed, Composer, OverrideAxis
 from sweeper.config.schema import conf_folder
+from sweeper.core.trial import Trial
+from sweeper.sweep import hydra_app
 
 
 class Counting(Composer):
@@ -130,7 +132,10 @@ def test_an_option_is_composed_once(composer: Counting) -> None:
         "model=with_defaults,plain precision=fp32,amp",
     ],
 )
-def test_options_that_depend_on_others_are_composed_by_hydra(composer: Counting, grid: str) -> None:
+def test_options_that_depend_on_others_are_composed_by_hydra(
+    composer: Counting, grid: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr("sweeper.config.grid.pickle")  # nothing is put together from copies
     points = list(composer.points(axes(grid)))
     assert composer.composed > len(points) > 3
 
@@ -163,3 +168,17 @@ def test_points_do_not_share_values(composer: Counting) -> None:
     first, second = composer.points(axes("model=resnet18 batch_size=1,2"))
     first.config.model.image_size = 99
     assert second.config.model.image_size is None
+
+
+def test_trials_of_a_grid_share_equal_parts(
+    composer: Counting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials: list[Trial] = []
+    monkeypatch.setattr(hydra_app, "run_sweep", lambda grid, _settings: trials.extend(grid) or 0)
+    grid = axes("batch_size=1,2,3 model=resnet18,plain ++compile.options.a=1,true mode=default")
+    assert hydra_app.run_grid(composer.points(grid), composer.repository) == 0
+    assert len({trial.id for trial in trials}) == 12
+    for part in ("model", "labels", "compile"):
+        assert len({id(getattr(trial, part)) for trial in trials}) == 2
+    for part in ("precision", "text", "vary", "workload"):
+        assert len({id(getattr(trial, part)) for trial in trials}) == 1

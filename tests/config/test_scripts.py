@@ -66,11 +66,38 @@ def test_scripts_of_one_file_name_are_told_apart(plan: Plan) -> None:
         ("model.args=x\\", r"model.args='x\\'"),
         ("model.args=", "model.args="),
         ("model.launch=torchrun --n=2", "model.launch='torchrun --n=2'"),
+        ("model.path=./=cmd(a|b).py", "model.path='./=cmd(a|b).py'"),
+        ("model.path='a.py','b.py'", "model.path='a.py','b.py'"),
+        ("model.path=choice(a.py,b.py)", "model.path=choice(a.py,b.py)"),
+        ("model.path=${oc.env:HOME}/a.py", "model.path=${oc.env:HOME}/a.py"),
+        (r"model.path=a\(.py", r"model.path=a\(.py"),
         ("model.name=a b", "model.name=a b"),
     ],
 )
 def test_arguments_are_quoted_unless_they_are(typed: str, given: str) -> None:
     assert quote_arguments(typed) == given
+
+
+@pytest.mark.parametrize("name", ["=cmd().py", "a|b.py", "it's {1}.py", "ü ✓.py"])
+@pytest.mark.parametrize("typed", ["./{}", "model.path=./{}"])
+def test_a_script_with_an_odd_name_is_found(
+    plan: Plan, script: Path, name: str, typed: str
+) -> None:
+    script.rename(name)
+    found = plan(typed.format(name))
+    assert found.returncode == OK, found.stderr
+    assert f"\n{name} will run " in found.stdout
+
+
+@pytest.mark.parametrize("name", ["a\x1b[31m.py", "a\nb.py", "a\udcff.py", "a\u202e.py"])
+def test_a_name_that_cannot_be_shown_is_to_be_changed(plan: Plan, script: Path, name: str) -> None:
+    script.rename(name)
+    found = plan(f"./{name}")
+    assert found.returncode == BAD_INPUT
+    assert found.stderr == (
+        f"sweeper: model.path={f'./{name}'!r}: the name has a character that is not printable; "
+        "rename it\n"
+    )
 
 
 @pytest.mark.parametrize(
@@ -81,6 +108,8 @@ def test_arguments_are_quoted_unless_they_are(typed: str, given: str) -> None:
             "model.path=/",
             "model.path=/: a folder; name the script in it, or write '-m package.module'",
         ),
+        (f"model.path={'x' * 300}.py", "there is no such file in"),
+        ("model.path='a'b.py'", "quote a value with unusual characters twice"),
         ("model.path=null", "model=script needs a script"),
         ("model.path='-m no module'", "write -m package.module"),
         ("model.path='-m torch.distributed.run'", "a launcher starts other processes"),

@@ -2,99 +2,26 @@
 
 from __future__ import annotations
 
-import errno
 import json
-import os
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from processes import assert_gone
+from stand_in_worker import GOOD, folder, set_when_there, wait_for
 
 from sweeper.analysis.derive import derive
 from sweeper.core.ablation import change
 from sweeper.core.files import write_text
-from sweeper.core.protocol import DEVICE, NOTHING, Job
+from sweeper.core.protocol import Job
 from sweeper.core.record import SCHEMA_VERSION, Attempt, Inspection, Record
-from sweeper.core.settings import Measure, Settings
 from sweeper.core.system.gpus import Device
 from sweeper.core.trial import Trial
-from sweeper.execution import processes, trial_runner, worker_channel
-from sweeper.execution.device_lease import Tenant
+from sweeper.execution import trial_runner
 from sweeper.execution.placement import DeviceSlot
-from sweeper.execution.scheduler import OnPhase, PhaseBegan
-
-ROOT = Path(__file__).parents[2]
-PRELUDE = """
-import json, os, signal, subprocess, sys, time, argparse
-from dataclasses import replace
-from sweeper.core.protocol import LeaseGrant, Outcome, Phase, LeaseRequest, encode
-from sweeper.core.record import Accuracy, PerArm, Process, Round
-parser = argparse.ArgumentParser()
-parser.add_argument("trial"); parser.add_argument("--slot")
-parser.add_argument("--answer-fd", type=int)
-parser.add_argument("--inspect")
-a = parser.parse_args()
-vars(a).update(json.loads(a.slot))
-answer = os.fdopen(a.answer_fd, "w")
-def say(message):
-    answer.write(encode(message)); answer.flush()
-def process():
-    speedups = os.environ.get("SPEEDUPS", "2").split()
-    speedup = float(speedups[a.index % len(speedups)])
-    rounds = (Round("AB", 0.002, 0.002 / speedup),)
-    seen = os.environ.get("DEVICE_SPEEDUP")
-    seen = PerArm(0.001, 0.001 / float(seen)) if seen else None
-    return Process(a.index, a.draw, a.cold, compile_s=0.001, first_steps_s=(0.001,),
-                   steps_per_block=2, rounds=rounds, device_step_s=seen)
-"""
-GOOD = 'say(Phase("building")); say(Outcome("ok", process=process()))'
-
-
-@pytest.fixture
-def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
-    def run(
-        body: str,
-        stop: threading.Event | None = None,
-        cores: tuple[int, ...] | None = None,
-        slot: DeviceSlot | None = None,
-        inspect: bool = False,
-        on_phase: OnPhase = lambda _began: None,
-        of: Trial = trial,
-        **measure: object,
-    ) -> Record:
-        script = in_empty_folder / "worker.py"
-        script.write_text(PRELUDE + textwrap.dedent(body))
-        monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        monkeypatch.setattr(
-            processes, "make_command", lambda _python, _module: [sys.executable, str(script)]
-        )
-        settings = Settings(
-            "s", measure=Measure(**{"processes": 1, "timeout_s": 30.0, **measure}), inspect=inspect
-        )  # type: ignore[arg-type]
-        slot = slot or DeviceSlot(Device("cpu"), cores)
-        stop = stop or threading.Event()
-        of_trial = trial_runner.TrialRun(of, settings, slot, on_phase, stop)
-        steps = trial_runner.run_trial(of_trial)
-        with suppress(StopIteration):
-            next(steps)
-            while True:
-                steps.send(True)
-        return of_trial.record
-
-    return run
-
-
-def folder(trial: Trial) -> Path:
-    return Path("runs/s") / f"{trial.label}-{trial.id}"
 
 
 def test_processes_of_a_draw_share_a_private_cache_that_is_gone_afterwards(
@@ -137,66 +64,6 @@ def test_worker_is_told_the_trial_and_the_record_names_no_log_when_all_is_well(
 
 
 @pytest.mark.parametrize(
-    ("body", "says"),
-    [
-        ("say(Phase('compiling')); os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
-        ("say(Phase('compiling')); os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV"),
-        ("say(Phase('compiling')); os._exit(0)", "exited with code 0 without a result"),
-        ("say(Phase('compiling')); raise SystemExit(7)", "exited with code 7 without a result"),
-    ],
-)
-def test_worker_that_dies_is_a_crashed_record(run, body: str, says: str) -> None:
-    record = run(body)
-    assert (record.status, record.phase, record.log) == ("crashed", "compiling", "worker-0.log")
-    assert says in str(record.message)
-
-
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ("timed['eager_s'] = float('nan')", "NaN"),
-        ("timed['eager_s'] = float('-inf')", "-Infinity"),
-        ("timed['eager_s'] = 0.0", ""),
-        ("timed['compiled_s'] = -1.0", ""),
-        ("timed['compiled_s'] = 1e300", ""),
-        ("timed['compiled_s'] = 'fast'", "'fast' has the wrong type"),
-        ("measured['steps_per_block'] = 0", ""),
-        ("measured['index'] = 10**400", ""),
-        ("measured['index'] = 7", "process 7 of draw 0"),
-        ("measured['device_step_s'] = {'eager': -1.0, 'compiled': 1.0}", ""),
-        ("measured['rounds'] = {}", "has the wrong type"),
-        ("timed['order'] = 'XX'", "'XX' is not one of: AB, BA"),
-        ("measured['faster'] = True", "unknown key faster"),
-        ("said['status'] = '[/x]'", "status: '[/x]' is not one of"),
-        ("said['phase'] = '[/x]'", "'[/x]' is not one of"),
-        ("said['kind'] = 'Phase'", "unknown key"),
-        ("for _ in range(400): said['environment'] = {'more': said['environment']}", "nested"),
-        ("said = [said]", "unknown message ''"),
-        ("answer.write('[' * 100_000)", "nested"),
-        ("answer.write('{')", ""),
-        (r"answer.buffer.write(b'\xff')", ""),
-        ("answer.write(' ' * 2**26)", "more than 4 MiB"),
-        ("say(Phase('[/x]'))", "'[/x]' is not one of"),
-        ("say(LeaseRequest('two devices'))", "wants: 'two devices' is not one of"),
-    ],
-)
-def test_answer_that_cannot_be_understood_is_a_crashed_record(run, change: str, why: str) -> None:
-    record = run(
-        f"""
-        said = json.loads(encode(Outcome("ok", process=process())))
-        measured = said["process"]; timed = measured["rounds"][0]
-        say(Phase("measuring"))
-        {change}
-        answer.write(json.dumps(said) + "\\n"); answer.flush(); time.sleep(60)
-        """
-    )
-    assert (record.status, record.phase, record.processes) == ("crashed", "measuring", ())
-    assert str(record.message).startswith("the worker's answer cannot be understood: ")
-    assert why in str(record.message)
-    assert Record.loads(record.dumps()) == record
-
-
-@pytest.mark.parametrize(
     ("change", "why"),
     [
         ("rounds=()", "it is ok and has no round that counts"),
@@ -225,65 +92,6 @@ def test_claim_that_cannot_be_true_is_a_crashed_record(run, change: str, why: st
 
 def test_ok_without_a_process_is_a_crashed_record(run) -> None:
     assert run("say(Outcome('ok'))").status == "crashed"
-
-
-def test_text_of_a_worker_is_cleaned_where_it_enters(run) -> None:
-    """An exception may have any text: surrogates are no characters, and a terminal obeys control
-    characters.
-    """
-    record = run(
-        r"say(Outcome('runtime_error', 'eager', 'no \ud800 \x1b]0;x\x07', environment={'a': "
-        r"'\udcff\x00'}))"
-    )
-    assert (record.status, record.message) == ("runtime_error", "no \ufffd \ufffd]0;x\ufffd")
-    assert record.environment == {"a": "\ufffd\ufffd"}
-    record = run(
-        "say(Phase('eager')); answer.write('\"\\x1b[2J\\ud800\"' + chr(10)); answer.flush(); "
-        "time.sleep(60)"
-    )
-    assert record.status == "crashed"
-    str(record.message).encode()
-
-
-def test_worker_that_closes_its_pipe_and_stays_is_ended(
-    run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(worker_channel, "CLOSED_S", 0.5)
-    record = run(
-        "say(Phase('eager')); answer.close(); open('pid', 'w').write(str(os.getpid())); "
-        "time.sleep(600)"
-    )
-    assert (record.status, record.phase) == ("crashed", "eager")
-    assert record.message == "the worker closed its pipe and went on for 0.5 s"
-    assert_gone(int(Path("pid").read_text()))
-
-
-def test_stop_ends_a_worker_that_has_closed_its_pipe(run, in_empty_folder: Path) -> None:
-    stop = set_when_there(in_empty_folder / "closed")
-    record = run("answer.close(); open('closed', 'w').close(); time.sleep(600)", stop=stop)
-    assert record.status == "interrupted"
-
-
-def test_worker_that_reads_no_grants_is_ended(run) -> None:
-    record = run(
-        "say(Phase('eager'))\nwhile True: say(LeaseRequest('device')); say(LeaseRequest('nothing'))"
-    )
-    assert (record.status, record.phase) == ("crashed", "eager")
-    assert record.message == "the worker does not read what it is sent"
-
-
-def test_what_a_worker_said_while_its_driver_was_stopped_counts_before_its_limit(
-    run, in_empty_folder: Path
-) -> None:
-    def be_stopped(_began: PhaseBegan) -> None:
-        wait_for(in_empty_folder / "said")
-        time.sleep(2.0)
-
-    body = (
-        "say(Phase('building')); say(Outcome('ok', process=process())); open('said', "
-        "'w').close(); time.sleep(60)"
-    )
-    assert run(body, on_phase=be_stopped, timeout_s=1.5).status == "ok"
 
 
 def test_failure_in_a_later_process_keeps_what_the_first_measured(run) -> None:
@@ -330,62 +138,6 @@ def test_what_fits_in_no_batch_is_out_of_memory(run) -> None:
 
 def test_record_says_how_long_the_trial_took(run) -> None:
     assert run(GOOD).wall_s > 0
-
-
-def test_timeout_kills_the_whole_process_group(run, in_empty_folder: Path) -> None:
-    record = run(
-        """
-        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-        open("child", "w").write(str(child.pid))
-        say(Phase("measuring"))
-        signal.signal(signal.SIGUSR1, lambda *_: None)
-        while True: time.sleep(1)
-        """,
-        timeout_s=2.0,
-    )
-    assert (record.status, record.phase) == ("timeout", "measuring")
-    assert "measure.timeout_s=2" in str(record.message)
-    assert_gone(int((in_empty_folder / "child").read_text()))
-
-
-def test_daemon_in_a_session_of_its_own_ends_with_its_worker(run) -> None:
-    body = """
-        sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
-        daemon = subprocess.Popen(sleeps, start_new_session=True)
-        open("daemon", "w").write(str(daemon.pid)); say(Outcome("ok", process=process()))
-    """
-    assert run(body).status == "ok"
-    assert_gone(int(Path("daemon").read_text()))
-
-
-def test_phase_has_a_limit_of_its_own(run) -> None:
-    record = run(
-        "say(Phase('building')); time.sleep(1); say(Phase('compiling')); time.sleep(600)",
-        phase_timeouts_s={"building": 30.0, "compiling": 0.5},
-    )
-    assert (record.status, record.phase) == ("timeout", "compiling")
-    assert record.message == "still compiling after measure.phase_timeouts_s.compiling=0.5"
-
-
-def test_waiting_for_the_device_counts_in_no_limit_and_not_as_time_of_the_trial(
-    run, in_empty_folder: Path, trial: Trial
-) -> None:
-    """Somebody else has the device for longer than the trial may last."""
-    slot, others = DeviceSlot(Device("cpu")), Tenant(0, lambda _grant: True)
-    slot.lease.request(others, DEVICE)
-    threading.Timer(3.0, lambda: slot.lease.request(others, NOTHING)).start()
-    record = run(
-        """
-        say(Phase("building")); say(LeaseRequest("device"))
-        grant = LeaseGrant.loads(sys.stdin.readline())
-        say(Outcome("ok", process=process(), environment={"stopped_s": grant.stopped_s}))
-        """,
-        slot=slot,
-        timeout_s=2.0,
-    )
-    assert record.status == "ok", record.message
-    assert record.environment == {"stopped_s": 0.0}
-    assert record.wall_s < 3.0
 
 
 def test_out_of_memory_beside_others_is_tried_again_alone(
@@ -605,23 +357,6 @@ def test_earlier_record_that_cannot_be_read_is_no_attempt(
     assert (record.status, record.attempts, record.flags) == ("ok", (), run(right("abc")).flags)
 
 
-def set_when_there(file: Path) -> threading.Event:
-    """An event that a worker sets by writing the file."""
-    stop = threading.Event()
-
-    def wait() -> None:
-        wait_for(file)
-        stop.set()
-
-    threading.Thread(target=wait).start()
-    return stop
-
-
-def wait_for(file: Path) -> None:
-    while not file.exists():
-        time.sleep(0.05)
-
-
 def test_stop_in_an_inspection_ends_it_and_keeps_the_record(run, in_empty_folder: Path) -> None:
     stop = set_when_there(in_empty_folder / "ready")
     record = run(
@@ -635,73 +370,11 @@ def test_stop_in_an_inspection_ends_it_and_keeps_the_record(run, in_empty_folder
     )
 
 
-def test_child_that_holds_the_pipe_does_not_hold_up_the_runner(run) -> None:
-    record = run(
-        """
-        os.set_inheritable(a.answer_fd, True)
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], close_fds=False)
-        say(Phase("compiling")); os.kill(os.getpid(), signal.SIGKILL)
-        """
-    )
-    assert record.status == "crashed"
-
-
-def test_stop_ends_the_worker_and_gives_a_record(run, in_empty_folder: Path) -> None:
-    stop = set_when_there(in_empty_folder / "ready")
-    record = run(
-        "say(Phase('eager')); open('ready', 'w').write(str(os.getpid())); time.sleep(600)",
-        stop=stop,
-    )
-    assert (record.status, record.phase) == ("interrupted", "eager")
-    assert_gone(int((in_empty_folder / "ready").read_text()))
-
-
 def test_stop_between_processes_starts_no_other(run) -> None:
     stop = threading.Event()
     stop.set()
     record = run(GOOD, stop=stop)
     assert (record.status, record.phase, record.processes) == ("interrupted", "starting", ())
-
-
-def test_worker_is_told_its_cores(run) -> None:
-    record = run(
-        "say(Outcome('ok', process=process(), environment={'cores': a.cores}))", cores=(2, 3, 5)
-    )
-    assert record.environment["cores"] == [2, 3, 5]
-
-
-@pytest.mark.parametrize(
-    "hold", ["time.sleep(600)", "ctypes.PyDLL(None).sleep(600)"], ids=["waits", "holds the GIL"]
-)
-def test_worker_ends_when_its_driver_dies(in_empty_folder: Path, hold: str) -> None:
-    """A stand-in with the worker's own two watches, started as the runner does, by a driver that is
-    killed.
-    """
-    worker = (
-        "import ctypes, queue, threading, time\n"
-        "from sweeper.worker.__main__ import _read_grants, die_with_parent\n"
-        "die_with_parent()\n"
-        "threading.Thread(target=_read_grants, args=(0, queue.SimpleQueue()), "
-        "daemon=True).start()\n"
-        f"print('ready', flush=True); {hold}"
-    )
-    driver = (
-        "import subprocess, sys, time\n"
-        f"w = subprocess.Popen([sys.executable, '-c', {worker!r}], stdin=subprocess.PIPE, "
-        "stdout=subprocess.PIPE,"
-        " start_new_session=True)\n"
-        "assert w.stdout.readline() == b'ready\\n'\n"
-        "print(w.pid, flush=True); time.sleep(600)"
-    )
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        [sys.executable, "-c", driver], stdout=subprocess.PIPE, text=True, env=environment
-    )
-    assert process.stdout is not None
-    pid = int(process.stdout.readline())
-    process.kill()
-    process.wait()
-    assert_gone(pid)
 
 
 @pytest.mark.parametrize(
@@ -858,24 +531,6 @@ def test_verdict_is_copied_to_what_was_timed_with_the_same_code_and_has_none(
 def test_worker_that_dies_after_a_verdict_is_a_crashed_record(run) -> None:
     record = run(f"{CHECKED}if a.index == 1: os._exit(3)\n{right('a')}", processes=2)
     assert (record.status, len(record.processes)) == ("crashed", 1)
-
-
-def test_signal_of_the_smallest_number_is_no_exit_code(run) -> None:
-    assert run("os.kill(os.getpid(), signal.SIGHUP)").message == "the worker was killed by SIGHUP"
-
-
-def test_worker_that_cannot_be_started_leaves_no_pipe_open(
-    run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*_arguments: object, **_options: object) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    run(GOOD)
-    monkeypatch.setattr(processes, "start_group", refuse)
-    before = len(list(Path("/proc/self/fd").iterdir()))
-    record = run(GOOD)
-    assert (record.status, record.phase) == ("crashed", "starting")
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
 def test_eager_trials_are_not_inspected(run, trial: Trial) -> None:

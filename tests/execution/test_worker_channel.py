@@ -1,21 +1,33 @@
-"""What the driver writes to a worker; what it reads is in test_trial_runner.py, with real
-workers.
+"""How a worker is started, what it and the driver say to each other, and what ends it: first with a
+test in place of the worker, then with real processes that stand in for it.
 """
 
 from __future__ import annotations
 
+import errno
 import os
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from clock import Clock
+from processes import assert_gone
+from stand_in_worker import GOOD, set_when_there, wait_for
 
-from sweeper.core.protocol import DEVICE, LeaseGrant, LeaseRequest, Outcome, Phase, encode
+from sweeper.core.protocol import DEVICE, NOTHING, LeaseGrant, LeaseRequest, Outcome, Phase, encode
+from sweeper.core.record import Record
 from sweeper.core.settings import Measure
-from sweeper.execution import worker_channel
+from sweeper.core.system.gpus import Device
+from sweeper.core.trial import Trial
+from sweeper.execution import processes, worker_channel
 from sweeper.execution.device_lease import DeviceLease, Tenant
+from sweeper.execution.placement import DeviceSlot
+from sweeper.execution.scheduler import PhaseBegan
 from sweeper.execution.worker_channel import ProtocolError, WorkerChannel, send_grant
 
 
@@ -116,6 +128,7 @@ def waits(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> list[float]:
     return found
 
 
+ROOT = Path(__file__).parents[2]
 OK = encode(Outcome("ok"))
 
 
@@ -197,3 +210,258 @@ def test_worker_that_closes_its_pipe_has_five_seconds_to_end(
     ends.code = 0
     assert ends.read() is None
     assert len(clock.pauses) == 101
+
+
+def test_worker_is_told_its_cores(run) -> None:
+    record = run(
+        "say(Outcome('ok', process=process(), environment={'cores': a.cores}))", cores=(2, 3, 5)
+    )
+    assert record.environment["cores"] == [2, 3, 5]
+
+
+def test_worker_that_cannot_be_started_leaves_no_pipe_open(
+    run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    run(GOOD)
+    monkeypatch.setattr(processes, "start_group", refuse)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    record = run(GOOD)
+    assert (record.status, record.phase) == ("crashed", "starting")
+    assert len(list(Path("/proc/self/fd").iterdir())) == before
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        ("say(Phase('compiling')); os.kill(os.getpid(), signal.SIGKILL)", "killed by SIGKILL"),
+        ("say(Phase('compiling')); os.kill(os.getpid(), signal.SIGSEGV)", "killed by SIGSEGV"),
+        ("say(Phase('compiling')); os._exit(0)", "exited with code 0 without a result"),
+        ("say(Phase('compiling')); raise SystemExit(7)", "exited with code 7 without a result"),
+    ],
+)
+def test_worker_that_dies_is_a_crashed_record(run, body: str, says: str) -> None:
+    record = run(body)
+    assert (record.status, record.phase, record.log) == ("crashed", "compiling", "worker-0.log")
+    assert says in str(record.message)
+
+
+def test_signal_of_the_smallest_number_is_no_exit_code(run) -> None:
+    assert run("os.kill(os.getpid(), signal.SIGHUP)").message == "the worker was killed by SIGHUP"
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("timed['eager_s'] = float('nan')", "NaN"),
+        ("timed['eager_s'] = float('-inf')", "-Infinity"),
+        ("timed['eager_s'] = 0.0", ""),
+        ("timed['compiled_s'] = -1.0", ""),
+        ("timed['compiled_s'] = 1e300", ""),
+        ("timed['compiled_s'] = 'fast'", "'fast' has the wrong type"),
+        ("measured['steps_per_block'] = 0", ""),
+        ("measured['index'] = 10**400", ""),
+        ("measured['index'] = 7", "process 7 of draw 0"),
+        ("measured['device_step_s'] = {'eager': -1.0, 'compiled': 1.0}", ""),
+        ("measured['rounds'] = {}", "has the wrong type"),
+        ("timed['order'] = 'XX'", "'XX' is not one of: AB, BA"),
+        ("measured['faster'] = True", "unknown key faster"),
+        ("said['status'] = '[/x]'", "status: '[/x]' is not one of"),
+        ("said['phase'] = '[/x]'", "'[/x]' is not one of"),
+        ("said['kind'] = 'Phase'", "unknown key"),
+        ("for _ in range(400): said['environment'] = {'more': said['environment']}", "nested"),
+        ("said = [said]", "unknown message ''"),
+        ("answer.write('[' * 100_000)", "nested"),
+        ("answer.write('{')", ""),
+        (r"answer.buffer.write(b'\xff')", ""),
+        ("answer.write(' ' * 2**26)", "more than 4 MiB"),
+        ("say(Phase('[/x]'))", "'[/x]' is not one of"),
+        ("say(LeaseRequest('two devices'))", "wants: 'two devices' is not one of"),
+    ],
+)
+def test_answer_that_cannot_be_understood_is_a_crashed_record(run, change: str, why: str) -> None:
+    record = run(
+        f"""
+        said = json.loads(encode(Outcome("ok", process=process())))
+        measured = said["process"]; timed = measured["rounds"][0]
+        say(Phase("measuring"))
+        {change}
+        answer.write(json.dumps(said) + "\\n"); answer.flush(); time.sleep(60)
+        """
+    )
+    assert (record.status, record.phase, record.processes) == ("crashed", "measuring", ())
+    assert str(record.message).startswith("the worker's answer cannot be understood: ")
+    assert why in str(record.message)
+    assert Record.loads(record.dumps()) == record
+
+
+def test_text_of_a_worker_is_cleaned_where_it_enters(run) -> None:
+    """An exception may have any text: surrogates are no characters, and a terminal obeys control
+    characters.
+    """
+    record = run(
+        r"say(Outcome('runtime_error', 'eager', 'no \ud800 \x1b]0;x\x07', environment={'a': "
+        r"'\udcff\x00'}))"
+    )
+    assert (record.status, record.message) == ("runtime_error", "no \ufffd \ufffd]0;x\ufffd")
+    assert record.environment == {"a": "\ufffd\ufffd"}
+    record = run(
+        "say(Phase('eager')); answer.write('\"\\x1b[2J\\ud800\"' + chr(10)); answer.flush(); "
+        "time.sleep(60)"
+    )
+    assert record.status == "crashed"
+    str(record.message).encode()
+
+
+def test_worker_that_closes_its_pipe_and_stays_is_ended(
+    run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_channel, "CLOSED_S", 0.5)
+    record = run(
+        "say(Phase('eager')); answer.close(); open('pid', 'w').write(str(os.getpid())); "
+        "time.sleep(600)"
+    )
+    assert (record.status, record.phase) == ("crashed", "eager")
+    assert record.message == "the worker closed its pipe and went on for 0.5 s"
+    assert_gone(int(Path("pid").read_text()))
+
+
+def test_stop_ends_a_worker_that_has_closed_its_pipe(run, in_empty_folder: Path) -> None:
+    stop = set_when_there(in_empty_folder / "closed")
+    record = run("answer.close(); open('closed', 'w').close(); time.sleep(600)", stop=stop)
+    assert record.status == "interrupted"
+
+
+def test_worker_that_reads_no_grants_is_ended(run) -> None:
+    record = run(
+        "say(Phase('eager'))\nwhile True: say(LeaseRequest('device')); say(LeaseRequest('nothing'))"
+    )
+    assert (record.status, record.phase) == ("crashed", "eager")
+    assert record.message == "the worker does not read what it is sent"
+
+
+def test_what_a_worker_said_while_its_driver_was_stopped_counts_before_its_limit(
+    run, in_empty_folder: Path
+) -> None:
+    def be_stopped(_began: PhaseBegan) -> None:
+        wait_for(in_empty_folder / "said")
+        time.sleep(2.0)
+
+    body = (
+        "say(Phase('building')); say(Outcome('ok', process=process())); open('said', "
+        "'w').close(); time.sleep(60)"
+    )
+    assert run(body, on_phase=be_stopped, timeout_s=1.5).status == "ok"
+
+
+def test_timeout_kills_the_whole_process_group(run, in_empty_folder: Path) -> None:
+    record = run(
+        """
+        child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+        open("child", "w").write(str(child.pid))
+        say(Phase("measuring"))
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+        while True: time.sleep(1)
+        """,
+        timeout_s=2.0,
+    )
+    assert (record.status, record.phase) == ("timeout", "measuring")
+    assert "measure.timeout_s=2" in str(record.message)
+    assert_gone(int((in_empty_folder / "child").read_text()))
+
+
+def test_daemon_in_a_session_of_its_own_ends_with_its_worker(run) -> None:
+    body = """
+        sleeps = [sys.executable, "-c", "import time; time.sleep(600)"]
+        daemon = subprocess.Popen(sleeps, start_new_session=True)
+        open("daemon", "w").write(str(daemon.pid)); say(Outcome("ok", process=process()))
+    """
+    assert run(body).status == "ok"
+    assert_gone(int(Path("daemon").read_text()))
+
+
+def test_phase_has_a_limit_of_its_own(run) -> None:
+    record = run(
+        "say(Phase('building')); time.sleep(1); say(Phase('compiling')); time.sleep(600)",
+        phase_timeouts_s={"building": 30.0, "compiling": 0.5},
+    )
+    assert (record.status, record.phase) == ("timeout", "compiling")
+    assert record.message == "still compiling after measure.phase_timeouts_s.compiling=0.5"
+
+
+def test_waiting_for_the_device_counts_in_no_limit_and_not_as_time_of_the_trial(
+    run, in_empty_folder: Path, trial: Trial
+) -> None:
+    """Somebody else has the device for longer than the trial may last."""
+    slot, others = DeviceSlot(Device("cpu")), Tenant(0, lambda _grant: True)
+    slot.lease.request(others, DEVICE)
+    threading.Timer(3.0, lambda: slot.lease.request(others, NOTHING)).start()
+    record = run(
+        """
+        say(Phase("building")); say(LeaseRequest("device"))
+        grant = LeaseGrant.loads(sys.stdin.readline())
+        say(Outcome("ok", process=process(), environment={"stopped_s": grant.stopped_s}))
+        """,
+        slot=slot,
+        timeout_s=2.0,
+    )
+    assert record.status == "ok", record.message
+    assert record.environment == {"stopped_s": 0.0}
+    assert record.wall_s < 3.0
+
+
+def test_child_that_holds_the_pipe_does_not_hold_up_the_runner(run) -> None:
+    record = run(
+        """
+        os.set_inheritable(a.answer_fd, True)
+        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], close_fds=False)
+        say(Phase("compiling")); os.kill(os.getpid(), signal.SIGKILL)
+        """
+    )
+    assert record.status == "crashed"
+
+
+def test_stop_ends_the_worker_and_gives_a_record(run, in_empty_folder: Path) -> None:
+    stop = set_when_there(in_empty_folder / "ready")
+    record = run(
+        "say(Phase('eager')); open('ready', 'w').write(str(os.getpid())); time.sleep(600)",
+        stop=stop,
+    )
+    assert (record.status, record.phase) == ("interrupted", "eager")
+    assert_gone(int((in_empty_folder / "ready").read_text()))
+
+
+@pytest.mark.parametrize(
+    "hold", ["time.sleep(600)", "ctypes.PyDLL(None).sleep(600)"], ids=["waits", "holds the GIL"]
+)
+def test_worker_ends_when_its_driver_dies(in_empty_folder: Path, hold: str) -> None:
+    """A stand-in with the worker's own two watches, started as the runner does, by a driver that is
+    killed.
+    """
+    worker = (
+        "import ctypes, queue, threading, time\n"
+        "from sweeper.worker.__main__ import _read_grants, die_with_parent\n"
+        "die_with_parent()\n"
+        "threading.Thread(target=_read_grants, args=(0, queue.SimpleQueue()), "
+        "daemon=True).start()\n"
+        f"print('ready', flush=True); {hold}"
+    )
+    driver = (
+        "import subprocess, sys, time\n"
+        f"w = subprocess.Popen([sys.executable, '-c', {worker!r}], stdin=subprocess.PIPE, "
+        "stdout=subprocess.PIPE,"
+        " start_new_session=True)\n"
+        "assert w.stdout.readline() == b'ready\\n'\n"
+        "print(w.pid, flush=True); time.sleep(600)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", driver], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stdout is not None
+    pid = int(process.stdout.readline())
+    process.kill()
+    process.wait()
+    assert_gone(pid)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,8 +33,9 @@ def ask(folder: Path, *trials: Trial) -> dict[str, list[str]]:
     """As the check process is asked, without the process."""
     from sweeper.worker.preflight import check
 
-    (folder / "trials.json").write_text(json.dumps([trial.to_json() for trial in trials]))
-    check(folder / "trials.json", folder / "answer.json")
+    lines = [json.dumps(trial.to_json()) for trial in trials]
+    (folder / "trials.jsonl").write_text("\n".join(lines))
+    check(folder / "trials.jsonl", folder / "answer.json")
     found: dict[str, list[str]] = json.loads((folder / "answer.json").read_text())
     return found
 
@@ -55,6 +58,22 @@ def test_a_message_names_ten_problems_and_counts_the_rest(
         require_runnable([trial_of(RESNET18)], Device(None), inspect=False)
     shown = explain(raised.value).splitlines()
     assert (shown[:10], shown[-1]) == ([*found.problems[:10]], last)
+
+
+def test_a_question_about_many_trials_is_never_in_memory_as_a_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise OSError("after the question")
+
+    monkeypatch.setattr(preflight.processes, "start_group", refuse)
+    trials = [replace(trial_of(RESNET18), batch_size=size) for size in range(1, 2001)]
+    tracemalloc.start()
+    with pytest.raises(ConfigError, match="the models cannot be checked"):
+        require_runnable(trials, Device(None), inspect=False)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 500_000  # bytes; the trials as JSON have 2 million
 
 
 @pytest.mark.parametrize(
@@ -158,14 +177,14 @@ def test_what_can_be_built_has_no_problem(tmp_path: Path) -> None:
 
 def test_python_without_torch_is_said(tmp_path: Path) -> None:
     """`-S` leaves out the installed packages."""
-    (tmp_path / "trials.json").write_text("[]")
+    (tmp_path / "trials.jsonl").touch()
     command = [
         sys.executable,
         "-S",
         "-m",
         "sweeper.worker",
         "--check",
-        "trials.json",
+        "trials.jsonl",
         "answer.json",
     ]
     subprocess.run(command, cwd=tmp_path, env={"PYTHONPATH": SEARCH_PATH}, check=True)
@@ -236,6 +255,44 @@ def test_a_factory_that_runs_out_of_memory_is_a_trial_of_its_own(
         "notes": [],
         "lacking": [],
     }
+
+
+SPOILS = (
+    "sys.stdout = sys.stderr = sys.__stdout__ = None",
+    "sys.stdout.detach()",
+    "sys.stderr.close()",
+    "os.close(1)",
+    "os.dup2(os.open('/dev/full', os.O_WRONLY), 1)",
+)
+WRITES = """
+import os, sys
+import factories
+def build(batch_size, device):
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__):
+        stream.write("one")
+        stream.flush()
+    os.write(1, b"two")
+    return factories.mlp(batch_size, device)
+"""
+
+
+def test_what_one_factory_does_to_the_streams_hits_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = [f"spoils_{number}" for number in range(len(SPOILS))]
+    for name, spoil in zip(names, SPOILS, strict=True):
+        (tmp_path / f"{name}.py").write_text(f"import os, sys\n{spoil}\n")
+    (tmp_path / "writes.py").write_text(WRITES)
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{SEARCH_PATH}")
+    writes = trial_of(Model("custom", "writes:build"))
+    trials = []
+    for size, name in enumerate(names, 1):
+        trials += [trial_of(Model("custom", f"{name}:build")), replace(writes, batch_size=size)]
+    with pytest.raises(ConfigError) as raised:
+        require_runnable(trials, Device(None), inspect=False)
+    assert str(raised.value).splitlines() == [
+        f"model.factory={name}:build: {name} has no function build" for name in names
+    ]
 
 
 def test_inspection_without_tlparse_says_what_to_install(

@@ -6,8 +6,8 @@ import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from sweeper.core.text import clean_text
@@ -15,12 +15,14 @@ from sweeper.core.text import clean_text
 from . import shortages
 from .exit_codes import CLOSED, INTERRUPTED, NOT_OK
 
+STREAMS = ("stdin", "stdout", "stderr")
 
-def run_until_closed(main: Callable[[], int]) -> int:
+
+def run_until_closed(main: Callable[[], int], lacking: int = NOT_OK) -> int:
     """Call `main` and return its exit code.
 
     It ends without a traceback where its output is closed, by Ctrl-C, and where the machine lacks
-    something. What becomes of standard error is no failure.
+    something: then the code is `lacking`. What becomes of standard error is no failure.
     """
     open_standard_streams()
     outlive_output("stderr")
@@ -49,7 +51,7 @@ def run_until_closed(main: Callable[[], int]) -> int:
             raise
         print(f"sweeper: {why}", file=sys.stderr)
         drop_output()
-        return NOT_OK
+        return lacking
 
 
 def drop_output(descriptors: Iterable[int] = (1,)) -> None:
@@ -65,17 +67,33 @@ def open_standard_streams() -> None:
     """Open what is closed of standard input, output and error (`>&-`), to nothing. Else the next
     file that is opened becomes standard output.
     """
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
+    for number, name in enumerate(STREAMS):
         if getattr(sys, name) is None:
-            nothing = os.open(os.devnull, os.O_RDWR)
-            os.dup2(nothing, number)
-            if nothing == number:
-                os.set_inheritable(number, True)
-            else:
-                os.close(nothing)
-            stream = open(number, "w" if number else "r", closefd=False)  # noqa: SIM115  # as long as the program
-            setattr(sys, name, stream)
-            setattr(sys, f"__{name}__", stream)
+            _renew_stream(number, os.open(os.devnull, os.O_RDWR))
+
+
+@contextmanager
+def lend_streams() -> Iterator[None]:
+    """Lend standard input, output and error to code that may close, replace or redirect them. The
+    next code finds new ones, which go where they went before.
+    """
+    kept = [*map(os.dup, range(3))]
+    yield
+    for number, descriptor in enumerate(kept):
+        _renew_stream(number, descriptor)
+
+
+def _renew_stream(number: int, descriptor: int) -> None:
+    """Make a standard stream that goes where `descriptor` goes, which is closed if it is another
+    one.
+    """
+    os.dup2(descriptor, number)
+    os.set_inheritable(number, True)
+    if descriptor != number:
+        os.close(descriptor)
+    stream = open(number, "w" if number else "r", 1, errors="backslashreplace", closefd=False)  # noqa: SIM115  # as long as the program
+    for name in (STREAMS[number], f"__{STREAMS[number]}__"):
+        setattr(sys, name, stream)
 
 
 def outlive_output(*names: str) -> None:

@@ -15,7 +15,7 @@ import pytest
 from checkout import ENVIRONMENT
 from records import make_record, write_sweep
 
-from sweeper.core.system.exit_codes import CLOSED, INTERRUPTED, NOT_OK
+from sweeper.core.system.exit_codes import BAD_INPUT, CLOSED, INTERRUPTED, NOT_OK
 from sweeper.core.system.pipes import run_until_closed
 
 PRINTS = """
@@ -105,13 +105,19 @@ def test_output_that_cannot_be_written_is_dropped(closed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [["sweeper.report", "night"], ["sweeper.explain", "host_bound"]], ids=str
+    ("command", "code"),
+    [
+        ("sweeper.report night", NOT_OK),
+        ("sweeper.explain host_bound", NOT_OK),
+        ("sweeper.compare --help", BAD_INPUT),  # its 1 says that a step is SLOWER
+        ("sweeper compare --help", BAD_INPUT),
+    ],
 )
-def test_full_output_is_said_without_a_traceback(tmp_path: Path, arguments: list[str]) -> None:
+def test_full_output_is_said_without_a_traceback(tmp_path: Path, command: str, code: int) -> None:
     write_sweep(tmp_path / "runs", [make_record()])
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
-            [sys.executable, "-m", *arguments],
+            [sys.executable, "-m", *command.split()],
             cwd=tmp_path,
             env=ENVIRONMENT,
             stdout=full,
@@ -119,7 +125,7 @@ def test_full_output_is_said_without_a_traceback(tmp_path: Path, arguments: list
             text=True,
         )
     assert (result.returncode, result.stderr) == (
-        NOT_OK,
+        code,
         "sweeper: No space left on device; free some space\n",
     )
 

@@ -84,8 +84,8 @@ def trial_of(*overrides: str) -> Trial:
 
 
 def checked(folder: Path, trial: Trial) -> dict[str, list[str]]:
-    (folder / "trials.json").write_text(json.dumps([trial.to_json()]))
-    check(folder / "trials.json", folder / "answer.json")
+    (folder / "trials.jsonl").write_text(json.dumps(trial.to_json()))
+    check(folder / "trials.jsonl", folder / "answer.json")
     found: dict[str, list[str]] = json.loads((folder / "answer.json").read_text())
     return found
 

@@ -120,8 +120,9 @@ def test_check_before_a_sweep_leaves_models_that_are_not_there_to_their_rows(
 
     gone = [Model("torchbench", "BERT_pytorch"), Model("transformers", "Speech2Text2ForCausalLM")]
     small = Model("timm", "crossvit_9_240", image_size=64)
-    question, answer = tmp_path / "trials.json", tmp_path / "answer.json"
-    question.write_text(json.dumps([trial_of(model).to_json() for model in (*gone, small)]))
+    question, answer = tmp_path / "trials.jsonl", tmp_path / "answer.json"
+    lines = [json.dumps(trial_of(model).to_json()) for model in (*gone, small)]
+    question.write_text("\n".join(lines))
     check(question, answer)
     (problem,) = json.loads(answer.read_text())["problems"]
     assert problem.startswith("model.image_size=64: timm's crossvit_9_240 cannot take it: ")
