@@ -8,10 +8,10 @@ from omegaconf import DictConfig
 class BaseLauncher(Launcher):
     """Keeps what Hydra sets a launcher up with."""
 
-    num_devices = 1  # that each of the next jobs has
+    num_devices = 1  # GPUs for each job
 
     def ask_for(self, num_devices: int) -> None:
-        """Have each job that is launched from now on get so many devices."""
+        """Give so many GPUs to each job that is launched from now on."""
         self.num_devices = num_devices
 
     def setup(

@@ -34,6 +34,7 @@ class RayLauncher(BaseLauncher):
         tasks, remote = [], self._arguments.remote.copy()
         if gpus := remote.get("num_gpus"):
             remote.num_gpus = gpus * self.num_devices
+            _note_lack(remote.num_gpus)
         for number, overrides in enumerate(job_overrides, initial_job_idx):
             config = self._context.config_loader.load_sweep_config(self._config, list(overrides))
             with open_dict(config):
@@ -57,7 +58,6 @@ class RayLauncher(BaseLauncher):
             raise ConfigError(
                 "hydra/launcher=ray needs hydra-ray-launcher: pip install hydra-ray-launcher"
             )
-        import ray
         from hydra_plugins.hydra_ray_launcher._launcher_util import start_ray
 
         from sweeper.core.system import interrupts
@@ -71,9 +71,14 @@ class RayLauncher(BaseLauncher):
         finally:
             # Ray's own handler would end the sweep without its report
             signal.signal(signal.SIGTERM, on_termination)
-        if ray.cluster_resources().get("GPU", 0) < self._arguments.remote.get("num_gpus", 0):
-            print(
-                "note: Ray has too few GPUs for a task, and waits for a node that has them; for "
-                "trials on CPUs say hydra.launcher.ray.remote.num_gpus=0",
-                file=sys.stderr,
-            )
+
+
+def _note_lack(gpus: float) -> None:
+    import ray
+
+    if ray.cluster_resources().get("GPU", 0) < gpus:
+        print(
+            f"note: Ray has fewer than the {gpus:g} GPUs of a task, and waits for a node that has "
+            "them; for trials on CPUs say hydra.launcher.ray.remote.num_gpus=0",
+            file=sys.stderr,
+        )

@@ -84,7 +84,7 @@ class TrialGain:
         """Whether the gain is that of the device's time."""
         return self.gain is self.device
 
-    def see_by_device(self) -> "TrialGain | None":
+    def by_device_time(self) -> "TrialGain | None":
         """The same trial with the time of the device as its clock; None where that is not known, or
         a script's loop was timed.
         """
@@ -140,11 +140,11 @@ def find_gain_so_far(record: Record, result: Result, measure: Measure) -> TrialG
     return read_gain(replace(record, flags=find_flags(record, result, measure)), result)
 
 
-def see_feature(in_code: bool, one: TrialGain, other: TrialGain) -> tuple[TrialGain, TrialGain]:
+def choose_clock(in_code: bool, one: TrialGain, other: TrialGain) -> tuple[TrialGain, TrialGain]:
     """Two trials that differ in a feature of the compiler alone, as they are compared: a feature
     that is all `in_code` by the time of the device, which no host disturbs, where both have it.
     """
-    first, second = one.see_by_device(), other.see_by_device()
+    first, second = one.by_device_time(), other.by_device_time()
     if not in_code or first is None or second is None:
         return one, other
     return first, second

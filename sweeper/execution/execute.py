@@ -193,8 +193,10 @@ def make_cluster_launcher(
                 ask_for(count)
             try:
                 launch([overrides[trial.id] for trial in trials if trial.num_devices == count])
-            except ConfigError:  # no job has begun
-                raise
+            except ConfigError as error:
+                if count == counts[0]:  # no job has begun
+                    raise
+                print(f"note: {name}: {error}", file=sys.stderr)
             except Exception as error:  # noqa: BLE001  # a launcher raises anything when a job is lost; its trial says so
                 print(f"note: {name}: {type(error).__name__}: {error}", file=sys.stderr)
         for trial in trials:

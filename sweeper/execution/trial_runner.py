@@ -18,9 +18,9 @@ from sweeper.analysis.flags import is_resolved
 from sweeper.analysis.gains import (
     are_alike,
     can_become_sure,
+    choose_clock,
     differ,
     find_gain_so_far,
-    see_feature,
 )
 from sweeper.core import ablation
 from sweeper.core.files import make_way, write_text
@@ -140,7 +140,7 @@ class TrialRun(Draft):
         if one is None or other is None:
             return False
         feature = ablation.FEATURES[str(self.trial.labels.feature)]
-        one, other = see_feature(feature.in_code, one, other)
+        one, other = choose_clock(feature.in_code, one, other)
         return are_alike(one, other, device) or (
             self.num_processes >= measure.process_minimum and differ(one, other, device)
         )

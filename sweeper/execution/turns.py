@@ -3,9 +3,8 @@
 A trial that wants another process waits for its turn. Trials that differ in mode or backend alone
 are a race: no second process begins before each of them has shown what it gains in a first one. One
 that another beats then waits until those are done that none beats, and ends if it is beaten still.
-Trials of features wait until the trial that they are compared with has ended, which has no more
-than the least processes where the device's time tells them apart. Trials on several GPUs wait until
-all on fewer have ended, so that none waits for another. Trials go in their order, race by
+Trials of features wait until the trial that they are compared with has ended, and trials on several
+GPUs until all on fewer have, so that none waits for another. Trials go in their order, race by
 race; where the time of the sweep is limited, those with the fewest processes go first.
 """
 
@@ -47,7 +46,7 @@ class Turns:
 
     def __init__(self, trials: Sequence[Trial], settings: Settings, stop: threading.Event) -> None:
         """The sweep begins now."""
-        self._stop, self._limit_s, self._measure = stop, settings.sweep_time_s, settings.measure
+        self._stop, self._limit_s = stop, settings.sweep_time_s
         self._end = time.monotonic() + (self._limit_s or math.inf)
         self._changed = threading.Condition()
         self._left: list[Entrant] = []
@@ -82,9 +81,7 @@ class Turns:
     def gets_another(self, entrant: Entrant) -> bool:
         """Whether a trial gets the process that it wants."""
         with self._changed:
-            if self.time_is_over or self._is_beaten(entrant):
-                return False
-            return not (self._measure.goes_on_until_sure and self._has_enough(entrant))
+            return not self._is_beaten(entrant) and not self.time_is_over
 
     def give_back(self, entrant: Entrant, gain: TrialGain | None) -> None:
         """Have a trial wait, after a process that shows what it gains so far."""
@@ -124,13 +121,6 @@ class Turns:
         if not all(one.processes for one in mates):
             return False
         return not self._is_beaten(entrant) or all(map(self._is_beaten, mates))
-
-    def _has_enough(self, entrant: Entrant) -> bool:
-        """Whether trials of features wait for it, which the time of the device tells apart."""
-        if entrant.gain is None or entrant.gain.device is None:
-            return False
-        is_awaited = any(one.trial.labels.default_id == entrant.id for one in self._left)
-        return is_awaited and entrant.processes >= self._measure.process_minimum
 
     def _is_beaten(self, entrant: Entrant) -> bool:
         own, device = entrant.gain, entrant.trial.device

@@ -24,8 +24,13 @@ def open_answer(descriptor: int) -> Callable[[Message], None]:
     """Open the pipe on which a child answers: what it gets is a message of the protocol."""
     answer = os.fdopen(descriptor, "w")
     os.set_inheritable(descriptor, False)
-    # or nobody sees the end
-    os.register_at_fork(after_in_child=lambda: os.close(descriptor))
+    open_in = [descriptor]  # empty in a child, whose own children may have another file there
+
+    def close_in_child() -> None:
+        while open_in:
+            os.close(open_in.pop())
+
+    os.register_at_fork(after_in_child=close_in_child)  # or nobody sees the end
 
     def say(message: Message) -> None:
         answer.write(encode(message))

@@ -13,7 +13,7 @@ from records import make_process, make_record, make_trial
 from sweeper.analysis.derive import derive
 from sweeper.analysis.gains import find_gain_so_far
 from sweeper.core.ablation import change
-from sweeper.core.record import Accuracy, PerArm
+from sweeper.core.record import Accuracy
 from sweeper.core.settings import Measure, Settings
 from sweeper.core.system.gpus import Device, Gpu
 from sweeper.core.trial import Trial
@@ -33,7 +33,6 @@ class Races:
     def __init__(self, settings: Settings, gains: Mapping[str, float] = GAINS) -> None:
         self._settings, self._gains = settings, gains
         self.process_s = 0.0
-        self.device_step_s: PerArm | None = None
         self.order: list[str] = []  # of processes
 
     def run(
@@ -60,9 +59,7 @@ class Races:
                 record = replace(record, status="interrupted")
                 break
             process = make_process(self._gains[trial.mode], index=index)
-            process = replace(
-                process, accuracy=Accuracy("float64", True), device_step_s=self.device_step_s
-            )
+            process = replace(process, accuracy=Accuracy("float64", True))
             record = replace(record, processes=(*record.processes, process))
         return Finished(record, derive(record))
 
@@ -150,19 +147,6 @@ def test_features_wait_until_the_trial_that_they_are_compared_with_has_ended() -
     list(run_all(trials, [slot], run_trial, Settings("s")))
     assert ended[0] == default.id
     assert len(ended) == 3
-
-
-def test_a_default_that_features_wait_for_has_the_least_processes_where_the_device_was_seen() -> (
-    None
-):
-    """Each trial wants three; two are the least."""
-    for device_step_s, processes in ((PerArm(0.02, 0.01), 2), (None, PROCESSES)):
-        races = Races(Settings("s"))
-        races.device_step_s = device_step_s
-        default = make_trial("a")
-        trials = [default, change(default, "combo_kernels")]
-        list(run_all(trials, [SLOT], races.run_trial, Settings("s")))
-        assert len(races.order) == processes + PROCESSES
 
 
 def test_features_begin_where_the_default_is_not_in_the_plan() -> None:

@@ -22,7 +22,7 @@ def fake_module(monkeypatch: pytest.MonkeyPatch, name: str, **content: Any) -> N
 
 @pytest.mark.parametrize(("given", "wanted"), [(1, 2), (0, 0)])
 def test_a_ray_task_gets_gpus_for_each_of_its_processes(
-    monkeypatch: pytest.MonkeyPatch, given: int, wanted: int
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], given: int, wanted: int
 ) -> None:
     """On CPUs, where `num_gpus` is 0, none."""
     asked: list[object] = []
@@ -30,7 +30,13 @@ def test_a_ray_task_gets_gpus_for_each_of_its_processes(
     def launch_job(_context: object, remote: Any, *_rest: object) -> None:
         asked.append(OmegaConf.to_container(remote))
 
-    fake_module(monkeypatch, "ray", wait=lambda *_, **__: None, get=lambda tasks: tasks)
+    fake_module(
+        monkeypatch,
+        "ray",
+        wait=lambda *_, **__: None,
+        get=lambda tasks: tasks,
+        cluster_resources=lambda: {"GPU": 1},
+    )
     util = "hydra_plugins.hydra_ray_launcher._launcher_util"
     fake_module(monkeypatch, util.rpartition(".")[0])
     fake_module(monkeypatch, util, launch_job_on_ray=launch_job)
@@ -45,6 +51,7 @@ def test_a_ray_task_gets_gpus_for_each_of_its_processes(
     launcher.ask_for(1)
     launcher.launch([["model=b"]], 0)
     assert asked == [{"num_gpus": gpus, "num_cpus": 1} for gpus in (wanted, given)]
+    assert capsys.readouterr().err.count("fewer than the 2 GPUs of a task") == given
 
 
 @pytest.mark.parametrize(("given", "wanted"), [(1, 2), (None, None)])

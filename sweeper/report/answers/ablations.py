@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sweeper.analysis.flags import UNVERIFIED
-from sweeper.analysis.gains import TrialGain, are_alike, differ, see_feature
+from sweeper.analysis.gains import TrialGain, are_alike, choose_clock, differ
 from sweeper.analysis.stats import Estimate, difference
 from sweeper.core.ablation import FEATURES, Feature, change
 from sweeper.core.record import CHANGEABLE, NOT_JUDGED
@@ -59,7 +59,7 @@ class FeatureAnswer:
         having, lacking = map(find_candidate, self.sides)
         if having is None or lacking is None:
             return None
-        return see_feature(self.feature is None or self.feature.in_code, having, lacking)
+        return choose_clock(self.feature is None or self.feature.in_code, having, lacking)
 
     @cached_property
     def speedup(self) -> Estimate | None:

@@ -11,7 +11,7 @@ it fails or is wrong; `needed`: the trial without it does; `no difference`: as f
 one program; `no effect`: the same generated code, which is not timed; `not sure`: the interval \
 reaches several of these |
 | `step_without_over_with` | step time without the feature over that with it, with `_low _high`; \
-of the device where that is known of both, but of wall time for CUDA graphs |
+of the device where that is known of both; of wall time for CUDA graphs and scripts |
 | `error` | error of the compiled step over that of eager, both against the reference |
 | `compile_cold_s compiled_peak_memory_mib trial_id status flags` | of its trial |
 

@@ -459,7 +459,7 @@ class AccuracyCheck:
     def _judge_step(self, case: Case, bounds: Bounds) -> CaseVerdict:
         named = self._capture(self._judged.compiled, case)
         self._require_same_texts(case)
-        verdict = try_reading(lambda: self._judge_tensors(named, bounds))
+        verdict = self._try(self._judge_tensors, named, bounds)
         if isinstance(verdict, Missing):
             kind = bounds.reference.kind
             return CaseVerdict(Accuracy(kind, None, f"the comparison failed: {verdict.reason}"))
@@ -485,7 +485,9 @@ class AccuracyCheck:
         try:
             return self._compare_with_reference(named, bounds)
         except torch.OutOfMemoryError:
-            pass  # what it had in memory is free only after this clause
+            if self._place != HOST:
+                raise
+        # what it had in memory is free only now
         copies = Keep().copy(named)
         torch.cuda.empty_cache()
         return self._compare_with_reference(copies.items(), bounds)

@@ -249,7 +249,10 @@ def run_reference(
             optimizer = make_optimizer(trial, module, False)
         changes = Changes(module, attributes, batch, optimizer)
         run = partial(make_step(trial, built, module, optimizer), batch)
-        copies = keep.copy(capture_step(run, capture, changes, module, trial, keep=keep))
+        copies: dict[str, torch.Tensor] = {}
+        for name, tensor in capture_step(run, capture, changes, module, trial, keep=keep):
+            is_copy = trial.workload == "train" and name.startswith(OUTPUT)  # by the loss's wrapper
+            copies |= {name: tensor} if is_copy else keep.copy([(name, tensor)])
     return StepTensors(copies, str(dtype).removeprefix("torch."), changes.sizes(copies))
 
 
@@ -300,8 +303,8 @@ def capture_step(
     factor: float = 1.0,
     keep: Keep = Keep(None),
 ) -> Iterator[tuple[str, torch.Tensor]]:
-    """Run one step and name what it gives and changes, which stays on the device but for what
-    `keep` says of the output of a training step. Gradients are divided by `factor`.
+    """Run one step and name what it gives and changes. The tensors stay on the device; the output
+    of a training step is copied as `keep` says. Gradients are divided by `factor`.
     """
     capture.changes, capture.keep, capture.texts = changes, keep, {}
     try:

@@ -518,9 +518,10 @@ def test_program_that_holds_its_weights_is_judged_as_built(name: str, passed: bo
         (custom("mlp"), "eager"),
         (custom("mlp"), "reference"),
         (custom("mlp"), "compiled"),
+        (custom("mlp"), "comparison"),
         (faulty("functional_dropout", batch_size=64), "compiled"),
     ],
-    ids=["eager", "reference", "compiled", "over_seeds"],
+    ids=["eager", "reference", "compiled", "comparison", "over_seeds"],
 )
 def test_case_for_which_the_device_is_full_begins_again_on_the_host(
     trial: Trial, full_in: str, monkeypatch: pytest.MonkeyPatch
@@ -550,6 +551,13 @@ def test_case_for_which_the_device_is_full_begins_again_on_the_host(
         fill(self._place, "reference")
         return take(self, *arguments, **options)
 
+    compare = AccuracyCheck._compare_with_reference
+
+    def compare_or_fill(self, *arguments):
+        fill(self._place, "comparison")
+        return compare(self, *arguments)
+
+    monkeypatch.setattr(AccuracyCheck, "_compare_with_reference", compare_or_fill)
     monkeypatch.setattr(AccuracyCheck, "_capture", capture_or_fill)
     monkeypatch.setattr(AccuracyCheck, "_run_reference", take_or_fill)
     outcome, _ = run(trial)

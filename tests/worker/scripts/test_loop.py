@@ -95,8 +95,8 @@ def test_a_step_ends_with_the_optimizer_that_steps_least(
 
     loop = watch(script, limit=12)
     assert len(loop.late) == (critic_steps == 40)
-    assert done[-1] == "critic" if loop.late else "generator"
-    assert name_optimizers(loop) == ["Adam"] if loop.late else ["Adam", "Adam"]
+    assert done[-1] == ("critic" if loop.late else "generator")
+    assert name_optimizers(loop) == (["Adam"] if loop.late else ["Adam", "Adam"])
     assert list(loop.modules.modules) == list(parts.values())[: len(loop.optimizers)]
 
 
