@@ -99,6 +99,8 @@ def test_arguments_are_quoted_unless_they_are(typed: str, given: str) -> None:
             "vary.batch_size=[1, 2]: with model=script the script decides this",
         ),
         ("backend=jit_trace", "backend=jit_trace converts a model by hand"),
+        ("parallel=ddp", "parallel=ddp: what starts a script's processes is model.launch; leave"),
+        ("parallel.devices=2", "parallel.devices=2: model.launch says how many processes"),
         ("model.total_steps=0", "model.total_steps=0: it must be a whole number of at least 1"),
         ("model.total_steps=-5", "model.total_steps=-5: it must be a whole number of at least 1"),
         ("model.total_steps=1e3", "model.total_steps"),

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from sweeper.core.libraries import SCRIPT
 from sweeper.core.protocol import ALONE, Job, Outcome
 from sweeper.core.record import EAGER_PHASES, Diagnostics, HostState, LoopRun, ScriptRun, Trajectory
 from sweeper.core.serialization import to_json
@@ -73,9 +74,11 @@ def run_all(trial: Path, job: Job, log: ProcessLog) -> None:
     other, with the device alone.
     """
     log.lease.take(ALONE)
-    is_launched = "launch" in job.trial.model.arguments
+    is_launched = job.trial.launch is not None
     deadline = time.monotonic() + job.measure.timeout_s - RESERVE_S
-    for which in (STEPS, *LOOPS):
+    # our own loop does nothing beside its steps
+    loops = LOOPS if job.trial.workload == SCRIPT else ()
+    for which in (STEPS, *loops):
         outcome = _run(trial, which, log, deadline, is_launched)
         _merge(outcome, which, log)
         status, message = outcome.status, outcome.message or outcome.status
