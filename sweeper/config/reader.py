@@ -196,14 +196,14 @@ def _read_model_trial(
     if config.batch_size is not None:
         batch_size = config.batch_size
     _check_positive("batch_size", batch_size)
-    parallel, devices = asked["parallel"], asked["parallel_devices"]
-    if (devices is None) != (parallel == "none"):
+    devices = asked["parallel_devices"]
+    if asked["parallel"] == "none":  # of a grid with others, to which the number belongs
+        asked["parallel_devices"] = None
+    elif devices is None or devices < 2:
         raise ConfigError(
-            f"parallel={parallel} cannot go with parallel.devices={show_value(devices)}: give "
-            "devices with parallel=ddp or fsdp2"
+            f"parallel.devices={show_value(devices)}: parallel={asked['parallel']} takes a whole "
+            "number from 2 on"
         )
-    if devices is not None and devices < 2:
-        raise ConfigError(f"parallel.devices={devices}: it must be at least 2, e.g. 4")
     precision = Precision(**_read_axes(Precision, config))
     if precision.autocast == "auto" and config.precision.auto:
         precision = replace(precision, autocast=config.precision.auto)

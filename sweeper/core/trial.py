@@ -268,7 +268,7 @@ class Trial:
     # how a model of sweeper's trains in several processes. ddp: in DistributedDataParallel; fsdp2:
     # fully_shard on each of its repeated blocks and on the whole
     parallel: str = axis("none", "parallel.name", ("none", "ddp", "fsdp2"))
-    # how many these processes are, each with a GPU; null: one process
+    # how many processes these are, each with a GPU where there are any; parallel=none has one
     parallel_devices: int | None = axis(None, "parallel.devices")
 
     @property

@@ -175,6 +175,9 @@ def _explain_several(trial: Trial) -> str | None:
         if attrgetter(path)(trial) not in allowed:
             given = f"parallel={trial.parallel} cannot go with {axis.name}={axis.show(trial)}"
             return f"{given}: allowed are {', '.join(allowed)}"
+    if trial.parallel == "fsdp2" and trial.model.memory_format != "contiguous":
+        given = f"model.memory_format={trial.model.memory_format}"
+        return f"parallel=fsdp2 cannot go with {given}: torch shards contiguous parameters alone"
     if trial.vary:
         return f"parallel={trial.parallel} takes batches of one size: leave vary out"
     if trial.labels.rung:

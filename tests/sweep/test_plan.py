@@ -70,6 +70,10 @@ def test_a_model_trains_in_several_processes_with_what_a_loop_takes(trial: Trial
         "optimizer=none: allowed are adam, adamw, sgd": {"optimizer": "none"},
         "compile.scope=blocks: allowed are model": {"compile": Compile(scope="blocks")},
         "compile.start=mega_cache: allowed are local": {"compile": Compile(start="mega_cache")},
+        "torch shards contiguous parameters alone": {
+            "parallel": "fsdp2",
+            "model": replace(trial.model, memory_format="channels_last"),
+        },
         "batches of one size": {"vary": {"batch_size": (2, 4)}},
         "rung=fused is for parallel=none": {"labels": replace(trial.labels, rung="fused")},
         "backend=jit_trace converts a model by hand": {"backend": "jit_trace"},

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from checkout import ROOT, SUPPORT
 from processes import assert_gone
-from script_runs import MEASURE, run_worker
+from script_runs import MEASURE, make_entry, run_worker
 from worker_runs import custom
 
 from sweeper.core.protocol import Outcome
@@ -75,6 +75,10 @@ def test_a_model_in_distributed_data_parallel_is_measured_and_judged(tmp_path: P
     assert diagnostics.settings["optimizer"] == "Adam"
     assert diagnostics.settings["loss"] == "the factory's loss_fn"
     assert sum(diagnostics.parameters.values()) > 0
+    result = make_entry(trial, outcome).result  # a model's, of two batches per step
+    assert result.compiled_step is not None
+    assert result.samples_per_s == pytest.approx(2 * trial.batch_size / result.compiled_step.ratio)
+    assert result.loop_speedup is None
 
 
 @pytest.mark.slow
