@@ -18,7 +18,7 @@ from string import Template
 
 from sweeper.core.errors import ConfigError, explain_unreadable
 from sweeper.core.files import MAX_JSON_BYTES, make_way, read_text, write_text
-from sweeper.core.libraries import CUSTOM, SCRIPT
+from sweeper.core.libraries import CUSTOM
 from sweeper.core.paths import SweepPaths
 from sweeper.core.protocol import Job, Outcome, ProtocolError
 from sweeper.core.record import FAULTS, Record
@@ -313,8 +313,10 @@ def read_job(sweep: str, trial_id: str) -> tuple[Job, Path]:
     record = Record.read(paths.record)
     if record.status not in FAULTS:
         raise ConfigError(f"{trial_id} is {record.status}; allowed are {', '.join(FAULTS)}")
-    if record.trial.workload == SCRIPT or record.trial.backend not in STAGES:
-        raise ConfigError(f"{trial_id}: allowed are models with backend={', '.join(STAGES)}")
+    if record.trial.has_loop or record.trial.backend not in STAGES:
+        raise ConfigError(
+            f"{trial_id}: allowed are models in one process with backend={', '.join(STAGES)}"
+        )
     try:
         job = Job.loads(read_text(paths.trial, MAX_JSON_BYTES))
     except (OSError, ValueError) as error:

@@ -96,7 +96,10 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> GridPo
     if config.model.factory is not None:
         config.model.factory = name_factory(config.model.factory)
     settings = Settings(*(getattr(config, entry.name) for entry in fields(Settings)))
-    return GridPoint(_read_trial(config, choices, own, gpu), check_settings(settings))
+    trial = _read_trial(config, choices, own, gpu)
+    if settings.inspect and trial.parallel != "none":
+        raise ConfigError(f"inspect=true is for parallel=none, this is {trial.parallel}")
+    return GridPoint(trial, check_settings(settings))
 
 
 def _read_axes(owner: type, config: Config) -> dict[str, Any]:
@@ -193,6 +196,14 @@ def _read_model_trial(
     if config.batch_size is not None:
         batch_size = config.batch_size
     _check_positive("batch_size", batch_size)
+    devices = asked["parallel_devices"]
+    if asked["parallel"] == "none":  # of a grid with others, to which the number belongs
+        asked["parallel_devices"] = None
+    elif devices is None or devices < 2:
+        raise ConfigError(
+            f"parallel.devices={show_value(devices)}: parallel={asked['parallel']} takes a whole "
+            "number from 2 on"
+        )
     precision = Precision(**_read_axes(Precision, config))
     if precision.autocast == "auto" and config.precision.auto:
         precision = replace(precision, autocast=config.precision.auto)

@@ -38,6 +38,7 @@ PURPOSES = {
     "workload": "what a step is",
     "optimizer": "the optimizer of both arms",
     "text": "how texts come to a language model",
+    "parallel": "in how many processes a model trains",
     "measure": "how long and how often to measure",
     "tracking": "whether MLflow shows the runs",
     "experiment": "a grid that is ready to run",

@@ -150,7 +150,7 @@ class RungConf:
 @dataclass
 @with_axes("parallel")
 class ParallelConf:
-    """How a training in several processes is measured."""
+    """`conf/parallel/*.yaml`: in how many processes a model trains, and what is compiled there."""
 
 
 @dataclass
@@ -192,6 +192,7 @@ GROUPS = (
     "workload",
     "optimizer",
     "text",
+    "parallel",
     "measure",
     "tracking",
 )

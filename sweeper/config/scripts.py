@@ -37,11 +37,14 @@ DECIDED = {
     "workload": "train",
     "optimizer": "adam",
     "text": "auto",
+    "parallel": "none",
 }
 DECIDES = "with model=script the script decides this"
 WHY = {  # where that is not the reason
     "precision": "with model=script the script decides this, by torch.autocast in it",
     "rung": "scripts have no ladder",
+    "parallel": "what starts a script's processes is model.launch",
+    "parallel.devices": "model.launch says how many processes a script has",
     "inspect": "scripts have no inspection yet",
     "compile.scope": "of a script, its modules are compiled whole",
     "compile.start": "a script starts from torch's caches on disk",
@@ -54,7 +57,9 @@ LAUNCHERS = (
 )
 PLAIN = Config()
 # groups and keys that a script leaves to the user
-LEFT_TO_USER = ("device", "mode.", "backend.", "compile.", "parallel.", "worker.", "model.library")
+LEFT_TO_USER = (
+    "device", "mode.", "backend.", "compile.", "parallel.compile", "worker.", "model.library",
+)  # fmt: skip
 DECIDED_KEYS = (
     "compile.scope",
     "compile.start",

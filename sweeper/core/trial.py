@@ -16,7 +16,7 @@ from statistics import fmean
 from typing import Annotated, Any, NamedTuple, get_type_hints
 
 from .backends import GRAPHED
-from .launch import Launch
+from .launch import TORCHRUN, Launch
 from .libraries import LIBRARIES, SCRIPT, has_texts
 from .serialization import Between, Json, drop_defaults, flatten, from_json, show_value, to_json
 
@@ -158,7 +158,7 @@ class Compile:
     memory_budget: float | None = None
     # true: Inductor's kernels round to half precision wherever eager does
     precision_casts: bool = False
-    # of a script that wraps its module for several processes. inside: the module in
+    # of a module that is wrapped for several processes. inside: the module in
     # DistributedDataParallel is compiled, and each block of fully_shard; outside: the wrapper
     wrapper: str = axis("inside", "parallel.compile", ("inside", "outside"))
     # what later processes of a draw start from, after the first: torch's caches on disk, the
@@ -265,6 +265,11 @@ class Trial:
     decode_position: int | None = axis(None, "decode.position")
     # true: cuDNN times its algorithms and takes the fastest, in both arms; on a GPU
     cudnn_benchmark: bool = False
+    # how a model of sweeper's trains in several processes. ddp: in DistributedDataParallel; fsdp2:
+    # fully_shard on each of its repeated blocks and on the whole
+    parallel: str = axis("none", "parallel.name", ("none", "ddp", "fsdp2"))
+    # how many processes these are, each with a GPU where there are any; parallel=none has one
+    parallel_devices: int | None = axis(None, "parallel.devices")
 
     @property
     def id(self) -> str:
@@ -280,17 +285,33 @@ class Trial:
         return None if self.workload == SCRIPT else self.batch_size
 
     @property
-    def num_devices(self) -> int:
-        """Devices that it has to itself: of a script on GPUs, one for each of its processes."""
+    def launch(self) -> Launch | None:
+        """What starts its processes, where it trains in several."""
+        if count := self.parallel_devices:
+            return Launch(TORCHRUN, ("--nproc-per-node", str(count)), count)
         launch = self.model.arguments.get("launch")
-        if launch is None or self.device == "cpu":
-            return 1
-        return Launch.parse(str(launch)).processes
+        if self.workload != SCRIPT or launch is None:
+            return None
+        return Launch.parse(str(launch))
+
+    @property
+    def has_loop(self) -> bool:
+        """Whether a training loop runs its steps, which `sweeper.worker.scripts` sees from outside:
+        a script's, or ours in several processes.
+        """
+        return self.workload == SCRIPT or self.launch is not None
+
+    @property
+    def num_devices(self) -> int:
+        """Devices that it has to itself: on GPUs, one for each of its processes."""
+        launch = self.launch
+        return launch.processes if launch and self.device != "cpu" else 1
 
     @property
     def samples_per_step(self) -> float:
-        """The batch size; where it varies, the mean over steps."""
-        return fmean(self.vary.get("batch_size", (self.batch_size,)))
+        """The batch size, of all processes; where it varies, the mean over steps."""
+        of_one = fmean(self.vary.get("batch_size", (self.batch_size,)))
+        return of_one * (self.parallel_devices or 1)
 
     def replace_batch_size(self, size: int) -> Trial:
         """Return the trial with another batch size; varying sizes keep their share of the

@@ -187,7 +187,7 @@ def make_cluster_launcher(
         begin = time.time()
         counts = sorted({trial.num_devices for trial in trials})
         if ask_for is None and counts != [1]:
-            raise ConfigError(f"{name} gives each job one GPU, and model.launch asks for more")
+            raise ConfigError(f"{name} gives each job one GPU; several processes need more")
         for count in counts:
             if ask_for:
                 ask_for(count)

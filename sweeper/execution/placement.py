@@ -135,7 +135,7 @@ def join_slots(slots: Sequence[DeviceSlot], count: int) -> DeviceSlot:
     """
     if len(slots) < count:
         raise ConfigError(
-            f"model.launch starts {count} processes, each with a GPU, and {len(slots)} can be had"
+            f"a trial starts {count} processes, each with a GPU, and {len(slots)} can be had"
         )
     first, *others = slots[:count]
     cores = tuple(chain.from_iterable(slot.cores or () for slot in slots[:count]))

@@ -79,7 +79,7 @@ def _make_likeness(trial: Trial) -> object:
     """
     if trial.workload == SCRIPT:
         return trial.model.name, trial.model.arguments.get("cwd"), trial.device, trial.python
-    how = (trial.workload, trial.mode, trial.backend, str(trial.compile))
+    how = (trial.workload, trial.mode, trial.backend, trial.parallel, str(trial.compile))
     return trial.model.key, how, trial.device, trial.python
 
 

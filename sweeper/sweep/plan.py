@@ -6,6 +6,7 @@ Nothing here touches files or processes.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from sweeper.core import ablation
 from sweeper.core.backends import GRAPHED, WITHOUT_DYNAMO, WITHOUT_MEMORY_BUDGET, WITHOUT_MODE
@@ -13,7 +14,15 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.ladder import explain_no_graph, explain_not_for
 from sweeper.core.libraries import LIBRARIES, SCRIPT
 from sweeper.core.serialization import drop_defaults
-from sweeper.core.trial import CACHED, Trial, name_variants
+from sweeper.core.trial import AXES, CACHED, Trial, name_variants
+
+# what a training in several processes takes of each of these axes
+OF_SEVERAL = {
+    "workload": ("train",),
+    "optimizer": ("adam", "adamw", "sgd"),
+    "compile.scope": ("model",),
+    "compile.start": ("local_cache",),
+}
 
 
 @dataclass(frozen=True)
@@ -132,8 +141,10 @@ def explain_incompatible(trial: Trial) -> str | None:
         if asked.scope == "step":
             where = "at backward and optimizer"
         return f"compile.fullgraph=true cannot go with {scope}: a step always breaks {where}"
-    if asked.wrapper == "outside" and trial.workload != SCRIPT:
-        return "parallel.compile=outside is for model=script"
+    if trial.parallel != "none" and (reason := _explain_several(trial)):
+        return reason
+    if asked.wrapper == "outside" and not trial.has_loop:
+        return "parallel.compile=outside is for parallel=ddp or fsdp2, and for model=script"
     if asked.scope in ("step", "optimizer", "loss") and trial.workload != "train":
         return f"{scope} is for workload=train: a step of {trial.workload} is the model's forward"
     if asked.scope == "optimizer" and trial.optimizer == "none":
@@ -155,6 +166,28 @@ def explain_incompatible(trial: Trial) -> str | None:
             f"workload={trial.workload} on"
         )
     return _explain_budget(trial) if asked.memory_budget is not None else None
+
+
+def _explain_several(trial: Trial) -> str | None:
+    """Say why a model cannot train in several processes so; None if it may."""
+    for path, allowed in OF_SEVERAL.items():
+        axis = AXES[path]
+        if attrgetter(path)(trial) not in allowed:
+            given = f"parallel={trial.parallel} cannot go with {axis.name}={axis.show(trial)}"
+            return f"{given}: allowed are {', '.join(allowed)}"
+    if trial.parallel == "fsdp2" and trial.model.memory_format != "contiguous":
+        given = f"model.memory_format={trial.model.memory_format}"
+        return f"parallel=fsdp2 cannot go with {given}: torch shards contiguous parameters alone"
+    if trial.vary:
+        return f"parallel={trial.parallel} takes batches of one size: leave vary out"
+    if trial.labels.rung:
+        return f"rung={trial.labels.rung} is for parallel=none: a ladder has one process"
+    if trial.backend in WITHOUT_DYNAMO:
+        return (
+            f"backend={trial.backend} converts a model by hand, which parallel={trial.parallel} "
+            "does not: use inductor"
+        )
+    return None
 
 
 def _explain_budget(trial: Trial) -> str | None:

@@ -22,7 +22,6 @@ import threading
 from functools import partial
 from pathlib import Path
 
-from sweeper.core.libraries import SCRIPT
 from sweeper.core.protocol import NOTHING, Job, LeaseGrant, LeaseRequest, ProcessSlot
 from sweeper.core.serialization import from_json
 from sweeper.core.system.pipes import flush_output, open_standard_streams
@@ -77,7 +76,7 @@ def _choose_task(arguments: argparse.Namespace, job: Job) -> Task:
         from .inspection.run import inspect
 
         return partial(inspect, arguments.inspect)
-    if job.trial.workload == SCRIPT:
+    if job.trial.has_loop:
         from .scripts.runs import run_all
 
         return partial(run_all, arguments.trial)

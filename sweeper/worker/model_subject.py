@@ -20,7 +20,7 @@ from .measurement import memory, step
 from .measurement.bench import Arm, ModelBench, Steps, freeze_objects
 from .measurement.capture import OutputCapture
 from .measurement.readings import note_memory
-from .models import Built, build, read_attention, read_memory_format
+from .models import Built, build, read_attention
 from .models.batches import find_tensors, name_loss
 from .models.decoding import CachedDecoder
 from .monitoring.round_monitor import RoundMonitor
@@ -71,14 +71,11 @@ class ModelSubject(Judged, Subject):
         self.eager = Arm("eager", eager_step, True, compiles_kernels=compiles_kernels)
 
     def _add_optimizer(self) -> None:
-        optimizer = scaler = None
+        optimizer = None
         if self._trains:
             optimizer = step.make_optimizer(self.trial, self.built.module, self.numerics.scaler)
-        if self.numerics.scaler:
-            interval = step.SCALER_GROWTH_INTERVAL
-            scaler = torch.amp.GradScaler(self.device.type, growth_interval=interval)
         self.optimizers.append(optimizer)
-        self._scalers.append(scaler)
+        self._scalers.append(self.numerics.make_scaler())
 
     def _make_step(
         self, module: Callable[..., object], built: Built | None = None
@@ -244,16 +241,10 @@ class ModelSubject(Judged, Subject):
         device.
         """
         set_by_model = [f"{name}={value}" for name, value in self._set_by_model.items()]
-        autocast = self.numerics.autocast
         return {
             **self.monitor.torch_flags,
             "set_by_model": ", ".join(set_by_model) or None,
-            "autocast": str(autocast).removeprefix("torch.") if autocast else None,
-            "grad_scaler": self.numerics.scaler,
-            "dropout": self.trial.model.dropout,
-            "text": self.built.text,
-            "memory_format": read_memory_format(self.built.module),
-            "attention": read_attention(self.built.module),
+            **step.describe_step(self.trial, self.built, self.numerics),
             **({"eager_compiles": FLEX_ATTENTION} if self.eager.compiles_kernels else {}),
             **step.describe_optimizer(self.trial, self.optimizers[0]),
         }

@@ -61,9 +61,7 @@ def build(job: Job, log: ProcessLog) -> ModelSubject:
     """
     device, lease = torch.device(job.trial.device), log.lease
     # the model's module has been imported: it may register a backend of its own
-    if job.trial.backend is not None:
-        backends.require(job.trial.backend, job.trial.workload, device.type)
-        backends.require_mode(job.trial.mode)
+    backends.require_all(job.trial, device)
     monitor = RoundMonitor(device, lambda: lease.neighbours)
     subject = ModelSubject(job, device, monitor, lease.clock)
     lease.before_leaving = subject.meter.leave_device

@@ -159,6 +159,14 @@ def test_new_axes_are_axes_and_show_in_the_variant() -> None:
     assert point("mode=eager", "cudnn_benchmark=true", gpu=True).trial.cudnn_benchmark
 
 
+def test_several_processes_are_two_unless_given() -> None:
+    usual, ddp = point("model=resnet18").trial, point("model=resnet18", "parallel=ddp").trial
+    assert point("model=resnet18", "parallel=none").trial.id == usual.id != ddp.id
+    assert point("model=resnet18", "parallel.devices=4").trial == usual
+    assert (ddp.parallel, ddp.parallel_devices) == ("ddp", 2)
+    assert point("parallel=fsdp2", "parallel.devices=4").trial.parallel_devices == 4
+
+
 def test_nested_options_are_flattened() -> None:
     options = point(
         "++compile.options.triton.cudagraphs=true", "++compile.options.epilogue_fusion=false"
@@ -295,6 +303,10 @@ def test_device_of_a_trial_is_its_type(device: str | None, gpu: bool, kind: str)
         ([*LLAMA, "workload=decode", "vary.batch_size=[2,4]"], "a cache of one batch size"),
         ([*LLAMA, "workload=prefill", "vary.batch_size=[2,4]"], "a cache of one batch size"),
         ([*LLAMA, "workload=decode", "vary.sequence_length=[32,64]"], "one token per sequence"),
+        (["parallel=ddp", "parallel.devices=null"], "parallel=ddp takes a whole number from 2 on"),
+        (["parallel=ddp", "parallel.devices=1"], "parallel.devices=1: parallel=ddp takes a whole"),
+        (["parallel.name=fsdp"], "allowed are none, ddp, fsdp2"),
+        (["parallel=fsdp2", "inspect=true"], "inspect=true is for parallel=none, this is fsdp2"),
     ],
     ids=lambda value: value[0] if isinstance(value, list) else None,
 )

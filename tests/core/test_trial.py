@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
+from sweeper.core.launch import TORCHRUN, Launch
 from sweeper.core.trial import (
+    OF_COMPILING,
     Compile,
     Labels,
     Model,
@@ -54,6 +56,19 @@ def test_id_leaves_out_defaults_so_that_a_later_axis_changes_no_old_id(trial: Tr
 def test_id_of_a_known_trial_stays_what_it_was(trial: Trial) -> None:
     """Records of earlier sweeps are found by this number."""
     assert trial.id == "e0caae2527ef"
+
+
+def test_a_training_in_several_processes_is_another_experiment(trial: Trial) -> None:
+    ddp = replace(trial, parallel="ddp", parallel_devices=2)
+    sharded, more = replace(ddp, parallel="fsdp2"), replace(ddp, parallel_devices=4)
+    trials = trial, ddp, sharded, more
+    assert len({one.id for one in trials}) == len({one.variant for one in trials}) == 4
+    assert len({one.key_without(*OF_COMPILING) for one in trials}) == 4
+    assert sharded.variant == "parallel=fsdp2; parallel.devices=2"
+    assert [one.samples_per_step for one in trials] == [4, 8, 8, 16]
+    assert [replace(one, device="cuda").num_devices for one in trials] == [1, 2, 2, 4]
+    assert (more.num_devices, more.has_loop, trial.has_loop) == (1, True, False)
+    assert more.launch == Launch(TORCHRUN, ("--nproc-per-node", "4"), 4)
 
 
 def test_json_round_trip_keeps_everything(trial: Trial) -> None:
@@ -246,6 +261,8 @@ def test_defaults_stay_what_ids_of_stored_records_mean() -> None:
         "text": {"form": "none", "lengths": [], "labels": True},
         "decode_position": None,
         "cudnn_benchmark": False,
+        "parallel": "none",
+        "parallel_devices": None,
     }  # fmt: skip
 
 

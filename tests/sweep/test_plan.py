@@ -9,6 +9,7 @@ from sweeper.core.trial import Compile, Model, Precision, Trial
 from sweeper.sweep.plan import describe_plan, make_plan
 
 LLAMA = Model("transformers", "LlamaForCausalLM")
+DDP: dict[str, object] = {"parallel": "ddp", "parallel_devices": 2}
 
 
 def test_same_experiment_runs_once_and_that_is_said(trial: Trial) -> None:
@@ -45,6 +46,7 @@ def test_same_experiment_runs_once_and_that_is_said(trial: Trial) -> None:
         {"compile": Compile(precision_casts=True), "backend": "one_of_mine"},
         {"compile": Compile(start="mega_cache"), "backend": "aot_eager"},
         {"compile": Compile(start="aot_compile", scope="blocks")},
+        {**DDP, "workload": "inference", "optimizer": "none"},
     ],
 )
 def test_impossible_combination_is_left_out_of_a_grid_and_refused_alone(
@@ -56,6 +58,29 @@ def test_impossible_combination_is_left_out_of_a_grid_and_refused_alone(
     assert planned.left_out[0].trial == impossible
     with pytest.raises(ConfigError):
         make_plan([impossible], {})
+
+
+def test_a_model_trains_in_several_processes_with_what_a_loop_takes(trial: Trial) -> None:
+    ddp = replace(trial, **DDP)
+    outside = replace(ddp, compile=Compile(wrapper="outside", fullgraph=True))
+    eager = replace(ddp, mode="eager", backend=None)
+    assert make_plan([ddp, outside, eager], {}).trials == (ddp, outside, eager)
+    refused: dict[str, dict[str, object]] = {
+        "workload=inference: allowed are train": {"workload": "inference", "optimizer": "none"},
+        "optimizer=none: allowed are adam, adamw, sgd": {"optimizer": "none"},
+        "compile.scope=blocks: allowed are model": {"compile": Compile(scope="blocks")},
+        "compile.start=mega_cache: allowed are local": {"compile": Compile(start="mega_cache")},
+        "torch shards contiguous parameters alone": {
+            "parallel": "fsdp2",
+            "model": replace(trial.model, memory_format="channels_last"),
+        },
+        "batches of one size": {"vary": {"batch_size": (2, 4)}},
+        "rung=fused is for parallel=none": {"labels": replace(trial.labels, rung="fused")},
+        "backend=jit_trace converts a model by hand": {"backend": "jit_trace"},
+    }
+    for said, change in refused.items():
+        with pytest.raises(ConfigError, match=said):
+            make_plan([replace(ddp, **change)], {})
 
 
 @pytest.mark.parametrize(

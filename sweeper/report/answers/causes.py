@@ -13,7 +13,6 @@ from sweeper.analysis.flags import FLAGS
 from sweeper.analysis.gains import MIN_GAIN
 from sweeper.analysis.meanings import CAUSES
 from sweeper.core.backends import CONTROLS
-from sweeper.core.libraries import SCRIPT
 from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import count, figure, join, join_lines, percent, prefix, ratio
 
@@ -94,7 +93,7 @@ def _find_causes(entry: Entry) -> Iterator[Cause]:
             detail = f"{item.reason}{prefix(' at ', item.where or '')}"
             yield Cause(entry, "graph_break", detail, item.reason, _fix("graph_break"), item.count)
         if diagnostics.recompiles:
-            inspect = "" if trial.workload == SCRIPT else " or inspect=true"
+            inspect = "" if trial.has_loop else " or inspect=true"
             detail = f"TORCH_LOGS=recompiles{inspect} says why"
             says, fix = CAUSES[RECOMPILE].says, _fix(RECOMPILE)
             yield Cause(entry, RECOMPILE, detail, says, fix, diagnostics.recompiles)

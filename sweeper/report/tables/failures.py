@@ -9,7 +9,6 @@ that has one of those, precisions without a weight and mode=eager.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import FAULTS
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.findings import Findings
@@ -36,7 +35,7 @@ class FailedTrial:
 
 def _name_bisection(failed: FailedTrial) -> str | None:
     record = failed.entry.record
-    if record.status not in FAULTS or record.trial.workload == SCRIPT:
+    if record.status not in FAULTS or record.trial.has_loop:
         return None
     return f"python -m sweeper.bisect {name_sweep(failed.entry)} {record.trial_id}"
 

@@ -18,6 +18,7 @@ from torch._functorch.compilers import ts_compile
 
 from sweeper.core.backends import GONE, NEEDS, WITHOUT_DYNAMO
 from sweeper.core.errors import nearest
+from sweeper.core.trial import Trial
 from sweeper.worker.failures import UnavailableError, describe_error
 
 from .heard_logs import HeardLogs
@@ -45,6 +46,13 @@ def list_known() -> list[str]:
     """Names of the backends that torch lists, without its own tools for debugging."""
     for_debugging = ("_TESTING_ONLY", "_minifier_backend")
     return [name for name in torch._dynamo.list_backends(None) if not name.endswith(for_debugging)]
+
+
+def require_all(trial: Trial, device: torch.device) -> None:
+    """Raises UnavailableError where the backend or the mode of a trial is not available."""
+    if trial.backend is not None:
+        require(trial.backend, trial.workload, device.type)
+        require_mode(trial.mode)
 
 
 def require(name: str, workload: str, device: str) -> None:

@@ -13,7 +13,7 @@ from torch.optim.optimizer import Optimizer, _default_to_fused_or_foreach
 
 from sweeper.core.serialization import Json
 from sweeper.core.trial import CACHED, Trial
-from sweeper.worker.models import Built
+from sweeper.worker.models import Built, read_attention, read_memory_format
 from sweeper.worker.models.batches import Batch
 
 # Of Adam. A step takes as long with any; torch's 1e-3 let MobileBERT diverge within 32 steps on an
@@ -58,6 +58,11 @@ class Numerics(NamedTuple):
         if self.autocast is None:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.autocast)
+
+    def make_scaler(self) -> torch.amp.GradScaler | None:
+        if not self.scaler:
+            return None
+        return torch.amp.GradScaler(self.device.type, growth_interval=SCALER_GROWTH_INTERVAL)
 
 
 def make_optimizer(trial: Trial, module: torch.nn.Module, scaler: bool) -> Optimizer | None:
@@ -149,6 +154,19 @@ def make_cached_step(built: Built, module: Module, context: Context) -> Callable
             return module(*batch.args, **batch.kwargs)
 
     return step
+
+
+def describe_step(trial: Trial, built: Built, numerics: Numerics) -> dict[str, Json]:
+    """What the record says of a step beside its optimizer."""
+    autocast = numerics.autocast
+    return {
+        "autocast": str(autocast).removeprefix("torch.") if autocast else None,
+        "grad_scaler": numerics.scaler,
+        "dropout": trial.model.dropout,
+        "text": built.text,
+        "memory_format": read_memory_format(built.module),
+        "attention": read_attention(built.module),
+    }
 
 
 def describe_optimizer(trial: Trial, optimizer: Optimizer | None) -> dict[str, Json]:

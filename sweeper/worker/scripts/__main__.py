@@ -11,7 +11,9 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 
+from sweeper.core.libraries import SCRIPT
 from sweeper.core.protocol import Job, Message
 from sweeper.core.record import EAGER_PHASES, Process, RankRun, ScriptRun
 from sweeper.core.serialization import from_json
@@ -27,6 +29,7 @@ from sweeper.worker.source_lines import find_own_line
 
 from .arms import ArmSwitch
 from .description import note_seen
+from .model_training import train
 from .phases import compare_steps, prepare_loop, run_loop
 from .ranks import ALONE, LaunchedRanks, Ranks
 from .runs import LOOPS, STEPS, TRAJECTORY, make_parser
@@ -99,9 +102,12 @@ def run_script(
         log_error(error)
 
     log.environment |= environment.describe()
-    program, sha256 = Program.of(job.trial.model), None
-    if program.file is not None:  # before it runs
-        sha256 = hashlib.sha256(program.file.read_bytes()).hexdigest()
+    run, sha256 = partial(train, job, log, ranks), None
+    if job.trial.workload == SCRIPT:
+        program = Program.of(job.trial.model)
+        run = partial(program.run, patches)
+        if program.file is not None:  # before it runs
+            sha256 = hashlib.sha256(program.file.read_bytes()).hexdigest()
     log.add_to_script(sha256=sha256)
     switch.begin()
     loop.begin(_run_phases(job, which, known, loop, switch, log), end)
@@ -113,7 +119,7 @@ def run_script(
     try:
         limit_s = min(MAX_SILENCE_S, job.measure.timeout_s / 8)
         with watch_silence(loop, log.note, limit_s):
-            program.run(patches)
+            run()
     except EndOfScript:
         pass
     except SystemExit as error:

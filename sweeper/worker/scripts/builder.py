@@ -7,7 +7,6 @@ import sys
 
 import torch
 
-from sweeper.core.launch import Launch
 from sweeper.core.trial import Model, Trial
 from sweeper.worker.failures import UnavailableError
 from sweeper.worker.models import Built, Examined
@@ -22,10 +21,11 @@ def names() -> None:
 def examine(trial: Trial) -> Examined:
     """Read the script without running it: whether Python can read it, or find the module."""
     program = Program.of(trial.model)
-    if launch := trial.model.arguments.get("launch"):
-        package = Launch.parse(str(launch)).module.partition(".")[0]
+    if launch := trial.launch:
+        package = launch.module.partition(".")[0]
         if importlib.util.find_spec(package) is None:
-            return Examined([f"model.launch={launch}: the package {package} is not installed"])
+            given = trial.model.arguments["launch"]
+            return Examined([f"model.launch={given}: the package {package} is not installed"])
     if program.file is None:
         assert program.module is not None
         sys.path.insert(0, str(program.folder))  # where `python -m` looks first

@@ -24,7 +24,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 
-from sweeper.core.launch import Launch
 from sweeper.core.protocol import Job, Message, Outcome, Phase, decode
 from sweeper.core.serialization import parse_json
 from sweeper.worker.children import open_answer
@@ -206,7 +205,8 @@ def main() -> None:
     given = parser.parse_args()
     say = open_answer(given.answer_fd)
     die_with_parent()
-    launch = Launch.parse(str(Job.loads(given.trial.read_text()).trial.model.arguments["launch"]))
+    launch = Job.loads(given.trial.read_text()).trial.launch
+    assert launch is not None, "the trial has one process"
     hub = Hub(launch.processes, say, time.monotonic() + given.timeout_s)
 
     def serve() -> None:

@@ -14,6 +14,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from sweeper.core.libraries import SCRIPT
 from sweeper.core.protocol import ALONE, Job, Outcome
 from sweeper.core.record import EAGER_PHASES, Diagnostics, HostState, ScriptRun, Trajectory
 from sweeper.core.serialization import drop_defaults
@@ -49,9 +50,11 @@ def run_all(trial: Path, job: Job, log: ProcessLog) -> None:
     other, with the device alone.
     """
     log.lease.take(ALONE)
-    is_launched = "launch" in job.trial.model.arguments
+    is_launched = job.trial.launch is not None
     deadline = time.monotonic() + job.measure.timeout_s - RESERVE_S
-    for which in (STEPS, *LOOPS):
+    # our own loop does nothing beside its steps
+    loops = LOOPS if job.trial.workload == SCRIPT else ()
+    for which in (STEPS, *loops):
         outcome = _run(trial, which, log, deadline, is_launched)
         _merge(outcome, which, log)
         status, message = outcome.status, outcome.message or outcome.status

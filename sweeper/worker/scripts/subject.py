@@ -44,7 +44,7 @@ from .watch.modules import find_kind
 
 EAGER_STEPS = 4  # of runs that begin in eager
 TO_NEXT_EPOCH = 8  # steps in which a library begins another epoch that has taken batches ahead
-SEVERAL = "the script trains in several processes"
+SEVERAL = "several processes train"
 MAX_MORE_ROUNDS = 8  # times as many, where blocks have to be shorter
 
 

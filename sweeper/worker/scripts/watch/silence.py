@@ -40,6 +40,6 @@ def watch_silence(
 
 def _describe(loop: Loop, script: int, silent_s: float) -> str:
     line = find_script_line(sys._current_frames().get(script))
-    where = f" at {line}" if line else ""
+    who = f"the script is at {line}, and" if line else "the script"
     batches = loop.loader.num_since
-    return f"no step for {silent_s:.0f} s: the script is{where}, and took {batches} batches since"
+    return f"no step for {silent_s:.0f} s: {who} took {batches} batches since"

@@ -7,6 +7,9 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
+from sweeper.worker.scripts.watch import silence
 from sweeper.worker.scripts.watch.silence import watch_silence
 
 
@@ -24,3 +27,9 @@ def test_a_script_that_makes_no_step_says_where_it_is_and_what_it_took() -> None
     assert "test_silence.py:" in said[0]
     assert said[0].endswith("and took 7 batches since")
     assert "sweeper-silence" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_a_loop_without_a_line_of_the_user_has_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(silence, "find_script_line", lambda _frame: "")
+    loop: Any = SimpleNamespace(last_step=0.0, loader=SimpleNamespace(num_since=0))
+    assert silence._describe(loop, 0, 60.0) == "no step for 60 s: the script took 0 batches since"
