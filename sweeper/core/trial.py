@@ -290,7 +290,7 @@ class Trial:
         if count := self.parallel_devices:
             return Launch(TORCHRUN, ("--nproc-per-node", str(count)), count)
         launch = self.model.arguments.get("launch")
-        if self.workload != SCRIPT or launch is None:
+        if self.model.library != SCRIPT or launch is None:
             return None
         return Launch.parse(str(launch))
 

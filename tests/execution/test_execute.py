@@ -588,20 +588,27 @@ def test_trials_of_several_gpus_come_last_and_alone(
     assert seen[2:] == [(2, "0,1")] * max(0, min(ends, 3) - 1)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": Model("script", "train.py", arguments={"launch": "torchrun --nproc-per-node 2"})},
+        {"parallel": "ddp", "parallel_devices": 2},
+    ],
+    ids=lambda change: next(iter(change)),
+)
 def test_too_few_gpus_are_said_before_anything_runs(
-    in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch
+    change: dict[str, object], in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_claim, "LOCK_FOLDERS", (in_empty_folder,))
     monkeypatch.setattr(device_claim, "computing_pids", lambda _gpu: frozenset())
     monkeypatch.setattr(placement, "total_memory_bytes", lambda _gpu: None)
     in_empty_folder.chmod(0o1777)
-    one = replace(make_trial(), device="cuda", model=Model("script", "train.py"))
-    launched = Model("script", "train.py", arguments={"launch": "torchrun --nproc-per-node 2"})
+    one = replace(make_trial(), device="cuda")
     shares = (DeviceShare(Device("cuda", Gpu("0", "GPU-0", "A GPU"))),)
     events = execute(
-        [one, replace(one, model=launched)], Settings("s", device="cuda"), Placement("GPU", shares)
+        [one, replace(one, **change)], Settings("s", device="cuda"), Placement("GPU", shares)
     )
-    with pytest.raises(ConfigError, match=r"model.launch starts 2 processes, .* 1 can be had"):
+    with pytest.raises(ConfigError, match=r"a trial starts 2 processes, .* 1 can be had"):
         next(events)
 
 
