@@ -125,8 +125,9 @@ def test_no_stored_program_is_slower_than_itself() -> None:
     drawn = next(row for row in cells if row["rows"] == "three rounds, drawn")
     # One round, drawn three times, has no variance, as no three processes.
     assert alarms.pop(drawn["rows"]) <= 0.01 * int(drawn["number"])
-    # On two hosts one host-bound step took 32.9 and 18.3 ms: docs/results/compare-power.md
-    assert alarms.pop("one trial in two sweeps") == 2, "of one pair, in both directions"
+    # Steps that wait for hosts of unlike speed: docs/results/compare-power.md
+    for kind in ("one trial in two sweeps", "eager arms of one eager step"):
+        assert alarms.pop(kind) == 4, "of two pairs, in both directions"
     assert not any(alarms.values())
     assert sum(int(row["number"]) for row in cells) >= 200
     assert sum(int(row["host-bound"]) for row in cells) >= 40

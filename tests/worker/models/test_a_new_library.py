@@ -131,7 +131,6 @@ def test_check_before_a_sweep_asks_the_builder(
     found = checked(tmp_path, trial_of(*overrides))
     (problem,) = found["problems"]
     assert says in problem
-    assert found["notes"] == []
 
 
 def test_model_is_built_with_batches_whose_sizes_vary() -> None:
