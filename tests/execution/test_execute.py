@@ -481,8 +481,7 @@ def test_jobs_are_launched_together_with_their_overrides_and_none_where_there_ar
 
 
 def launch_in_processes(trial: Trial, processes: int) -> Trial:
-    arguments = {"launch": f"torchrun --nproc-per-node {processes}"}
-    return replace(trial, device="cuda", model=replace(trial.model, arguments=arguments))
+    return replace(trial, device="cuda", parallel="ddp", parallel_devices=processes)
 
 
 def test_jobs_of_several_processes_ask_for_as_many_devices_and_come_last(
