@@ -299,7 +299,7 @@ class Trial:
         """Whether a training loop runs its steps, which `sweeper.worker.scripts` sees from outside:
         a script's, or ours in several processes.
         """
-        return self.workload == SCRIPT or self.launch is not None
+        return self.workload == SCRIPT or self.parallel_devices is not None
 
     @property
     def num_devices(self) -> int:

@@ -102,10 +102,13 @@ class TrialRun(Draft):
         """The fingerprint of the code that the default has, for the first process of a feature that
         is all in its code.
         """
-        name, default = self.trial.labels.feature, self.default
-        if self.num_processes or default is None:
+        if self.num_processes or self.default is None or not self._is_in_code:
             return None
-        return derive(default).code if ablation.FEATURES[str(name)].in_code else None
+        return derive(self.default).code
+
+    @property
+    def _is_in_code(self) -> bool:
+        return ablation.FEATURES[str(self.trial.labels.feature)].in_code
 
     def write_job(self) -> None:
         """Write the job of a worker; an earlier one may have put anything in its place."""
@@ -139,8 +142,7 @@ class TrialRun(Draft):
         other = find_gain_so_far(self.record, self.result, measure)
         if one is None or other is None:
             return False
-        feature = ablation.FEATURES[str(self.trial.labels.feature)]
-        one, other = choose_clock(feature.in_code, one, other)
+        one, other = choose_clock(self._is_in_code, one, other)
         return are_alike(one, other, device) or (
             self.num_processes >= measure.process_minimum and differ(one, other, device)
         )
