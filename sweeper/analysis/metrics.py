@@ -238,6 +238,12 @@ METRICS: list[Metric] = [
         unit="ms",
     ),
     *_per_arm(
+        "{arm}_exposed_s",
+        "time per step of the {arm} arm in which collectives run on the device and nothing else",
+        lambda process: process.exposed_s,
+        unit="ms",
+    ),
+    *_per_arm(
         "{arm}_host_step_s",
         "time in which the host prepares and launches a step of the {arm} arm, without "
         "waiting for the device",

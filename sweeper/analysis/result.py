@@ -117,6 +117,11 @@ class Result:
         return self._read("eager_device_step_s", "compiled_device_step_s")
 
     @property
+    def exposed_s(self) -> PerArm:
+        """Seconds per step in which collectives run on the device and nothing else."""
+        return self._read("eager_exposed_s", "compiled_exposed_s")
+
+    @property
     def host_step_s(self) -> PerArm:
         """Seconds in which the host prepares and launches a step."""
         return self._read("eager_host_step_s", "compiled_host_step_s")

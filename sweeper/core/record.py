@@ -397,6 +397,8 @@ class Process:
     # seconds per step in which the device is busy; None on a CPU
     device_time_s: Durations | None = None
     device_kernels: Amounts | None = None  # kernels, copies and memsets per step; None on a CPU
+    # seconds per step in which collectives ran on the device and nothing else; None without any
+    exposed_s: Durations | None = None
     # seconds per step in which the device is busy or in a gap of its own; None on a CPU
     device_step_s: Durations | None = None
     # seconds between two kernels up to which a gap is the device's own

@@ -10,8 +10,18 @@ from functools import cached_property
 from sweeper.analysis.derive import predict_loop_speedup
 from sweeper.analysis.gains import MIN_GAIN
 from sweeper.analysis.margins import find_margin
+from sweeper.analysis.result import Result
 from sweeper.analysis.stats import ratio_of
-from sweeper.core.record import IN_WRAPPER, TORCH_NN, WRAPPER, CompileCall, PerArm, ScriptRun
+from sweeper.core.record import (
+    ARMS,
+    IN_WRAPPER,
+    TORCH_NN,
+    WRAPPER,
+    CompileCall,
+    PerArm,
+    ScriptRun,
+    of_arm,
+)
 from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import duration, figure, join, percent, prefix, ratio
 
@@ -208,7 +218,7 @@ class ScriptAnswer:
             yield f"{loop.batches:.2g} batches per step"
         if seen.gone_round:
             yield f"compiled, but called past the compiler: {', '.join(seen.gone_round)}"
-        yield from _describe_ranks(seen)
+        yield from _describe_ranks(seen, self.entry.result)
         if len(seen.optimizers) > 1:
             yield f"{len(seen.optimizers)} optimizers take turns, and a step is one turn of all"
         if seen.late:
@@ -258,7 +268,7 @@ def _describe_evaluation(seen: ScriptRun, margin: float) -> Iterator[str]:
             yield f"evaluation is {ratio(eager_s / compiled_s)}x as fast ({count} in each arm)"
 
 
-def _describe_ranks(seen: ScriptRun) -> Iterator[str]:
+def _describe_ranks(seen: ScriptRun, result: Result) -> Iterator[str]:
     if not seen.ranks:
         return
     spread = percent(seen.rank_spread.largest or 0.0) if seen.rank_spread else "an unknown share"
@@ -266,6 +276,13 @@ def _describe_ranks(seen: ScriptRun) -> Iterator[str]:
         f"it trains in {len(seen.ranks)} processes, and a step takes as long as in the slowest "
         f"rank: {spread} longer than in the fastest"
     )
+    shares = []
+    for arm in ARMS:
+        exposed_s, step_s = of_arm(result.exposed_s, arm), of_arm(result.device_step_s, arm)
+        if exposed_s is not None and step_s:
+            shares.append(f"{percent(exposed_s / step_s)} of the {arm} step")
+    if shares:
+        yield f"collectives that no computing overlaps take {join(shares, ' and ')} on the device"
     if seen.apart:
         yield f"the ranks train apart, in eager too: {seen.apart} has other values than in rank 0"
     if len(set(seen.ranks)) > 1:

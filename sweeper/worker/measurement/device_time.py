@@ -30,6 +30,7 @@ MIN_QUEUED_GAPS = 10  # of an arm; with fewer, its gap is calibrated
 CALIBRATING_KERNELS = 500  # fit into the queue of 1,024 launches
 # 15 ms at 2 GHz: the host launches the calibrating kernels in a third of this
 SPIN_CYCLES = 30_000_000
+COLLECTIVE = "ncclDevKernel"  # begins the name of each kernel of NCCL, from its version 2.19 on
 # part of a kernel's name -> whose it is
 ATTENTION = {"sdpa": "cudnn", "flash": "flash", "fmha": "memory_efficient"}
 
@@ -45,6 +46,7 @@ class Work(NamedTuple):
     start_ns: int
     end_ns: int
     launched_ns: int | None = None
+    is_collective: bool = False  # a kernel of NCCL, which waits for other ranks
 
 
 class Gap(NamedTuple):
@@ -63,16 +65,19 @@ class Pass(NamedTuple):
     kernels: int
     gaps: Sequence[Gap] = ()
     attention: frozenset[str] = frozenset()
+    # seconds in which collectives ran and nothing else; None: there was none
+    exposed_s: float | None = None
 
 
 class Busy(NamedTuple):
-    """Per step: seconds in which the device worked, kernels, copies and memsets, and kinds of
-    attention among them.
+    """Per step: seconds in which the device worked, kernels, copies and memsets, kinds of attention
+    among them, and seconds in which collectives ran and nothing else.
     """
 
     busy_s: float
     kernels: float
     attention: frozenset[str] = frozenset()
+    exposed_s: float | None = None
 
 
 class StepTime(NamedTuple):
@@ -108,7 +113,8 @@ def profile_arms(
             work, names = read_work(read())
             attention = frozenset(kind for name in names if (kind := attention_kind(name)))
             busy_s, gaps = find_gaps(work)
-            passes[arm.name].append(Pass(busy_s, len(work), gaps, attention))
+            exposed_s = find_exposed_s(work)
+            passes[arm.name].append(Pass(busy_s, len(work), gaps, attention, exposed_s))
         in_turn = in_turn[::-1]
     return passes
 
@@ -130,7 +136,9 @@ def busy_per_step(passes: Sequence[Pass], step_s: float, num_sizes: int = 1) -> 
     busy_s = median(item.busy_s for item in passes) / steps
     if busy_s > BEYOND_WALL * step_s:
         raise UnknownError(f"busy for {busy_s * 1e3:.3f} ms in a step of {step_s * 1e3:.3f} ms")
-    return Busy(busy_s, passes[0].kernels / steps, passes[0].attention)
+    exposed_s = [item.exposed_s for item in passes if item.exposed_s is not None]
+    exposed = median(exposed_s) / steps if exposed_s else None
+    return Busy(busy_s, passes[0].kernels / steps, passes[0].attention, exposed)
 
 
 def step_time(
@@ -208,6 +216,14 @@ def find_gaps(work: Iterable[Work]) -> tuple[float, list[Gap]]:
     return covered_ns * 1e-9, gaps
 
 
+def find_exposed_s(work: Sequence[Work]) -> float | None:
+    """Return the seconds in which collectives ran and nothing else; None where there was none."""
+    others = [item for item in work if not item.is_collective]
+    if len(others) == len(work):
+        return None
+    return find_gaps(work)[0] - find_gaps(others)[0]
+
+
 def _count_steps(num_sizes: int) -> int:
     """Count the steps of a pass, in which each size comes equally often."""
     return math.ceil(STEPS / num_sizes) * num_sizes
@@ -248,7 +264,12 @@ def read_work(events: Sequence[Any]) -> tuple[list[Work], set[str]]:
         if call.correlation_id() > 0 and call.name().startswith("cu")
     }
     work = [
-        Work(item.start_ns(), item.end_ns(), launched_ns.get(item.correlation_id()))
+        Work(
+            item.start_ns(),
+            item.end_ns(),
+            launched_ns.get(item.correlation_id()),
+            item.name().startswith(COLLECTIVE),
+        )
         for item in on_device
     ]
     return work, {item.name() for item in on_device}

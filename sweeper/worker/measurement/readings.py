@@ -65,10 +65,10 @@ def profile(bench: Bench, arms: Arms, log: ProcessLog) -> Steps[None]:
     """
     step_s = {arm: log.process.step_s(arm) or 0.0 for arm in ARMS}
     if log.slot.is_repeated:
-        yield from _measure_device_time(bench, arms, step_s, log)
+        yield from measure_device_time(bench, arms, log)
         return
     host_s = yield from try_steps(host_time.time_arms(bench, arms, step_s))
-    yield from _measure_device_time(bench, arms, step_s, log)
+    yield from measure_device_time(bench, arms, log)
     noted: Missing | None
     if isinstance(host_s, Missing):
         noted = host_s
@@ -78,10 +78,9 @@ def profile(bench: Bench, arms: Arms, log: ProcessLog) -> Steps[None]:
         log.add(host_time_missing=noted.reason)
 
 
-def _measure_device_time(
-    bench: Bench, arms: Arms, step_s: dict[str, float], log: ProcessLog
-) -> Steps[None]:
+def measure_device_time(bench: Bench, arms: Arms, log: ProcessLog) -> Steps[None]:
     """Note the device's seconds per step of each arm, or why they are not known."""
+    step_s = {arm: log.process.step_s(arm) or 0.0 for arm in ARMS}
     profiled = yield from try_steps(device_time.profile_arms(bench, arms, step_s))
     if isinstance(profiled, Missing):
         log.add(device_time_missing=profiled.reason)
@@ -93,6 +92,8 @@ def _measure_device_time(
         try:
             busy = device_time.busy_per_step(passes, step_s[arm], bench.num_sizes)
             _note_arm(log, arm, device_time_s=busy.busy_s, device_kernels=busy.kernels)
+            if busy.exposed_s is not None:
+                _note_arm(log, arm, exposed_s=busy.exposed_s)
             log.settings[f"attention_ran_{arm}"] = " and ".join(sorted(busy.attention))
             own = device_time.step_time(passes, step_s[arm], bench.num_sizes, _calibrate_gap_s)
             _note_arm(log, arm, device_step_s=own.step_s, device_gap_s=own.gap_s)

@@ -30,7 +30,7 @@ from sweeper.worker.measurement.bench import (
     Steps,
     spread,
 )
-from sweeper.worker.measurement.readings import note_memory
+from sweeper.worker.measurement.readings import measure_device_time, note_memory
 from sweeper.worker.models.batches import Batch
 from sweeper.worker.monitoring.round_monitor import RoundMonitor
 from sweeper.worker.process_log import ProcessLog
@@ -303,11 +303,16 @@ class ScriptSubject(Subject):
         self._note_missing(why, log)
 
     def take_readings(self, log: ProcessLog) -> Steps[None]:
-        """Take none in several ranks: each would decide for itself how many steps it needs."""
+        """Take the device's time alone in several ranks, which takes equally many steps in each:
+        for other readings each would decide for itself how many it needs.
+        """
         if self.ranks.size == 1:
             yield from super().take_readings(log)
-        else:
-            self._note_missing(SEVERAL, log)
+            return
+        if self.device.type == "cuda":
+            with log.enter("profiling"):
+                yield from measure_device_time(self.bench, self.arms, log)
+        self._note_missing(SEVERAL, log)
 
     def _note_missing(self, why: str, log: ProcessLog) -> None:
         """Say of each reading that is not there why."""

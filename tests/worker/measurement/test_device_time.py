@@ -21,6 +21,7 @@ from sweeper.worker.measurement.device_time import (
     Work,
     attention_kind,
     busy_per_step,
+    find_exposed_s,
     find_gaps,
     own_gap_s,
     read_work,
@@ -207,8 +208,8 @@ def measure(
     monkeypatch.setattr(device_time, "calibrate_gap_s", calibrate)
     timed = Process(0, 0, True, steps_per_block=1, rounds=(Round("AB", 0.011, compiled_s),))
     notes = ProcessLog(lambda _: None, timed, None)  # type: ignore[arg-type]
-    bench, step_s = SimpleNamespace(num_sizes=1), {"eager": 0.011, "compiled": compiled_s}
-    complete(readings._measure_device_time(bench, (None, None), step_s, notes))  # type: ignore[arg-type]
+    bench = SimpleNamespace(num_sizes=1)
+    complete(readings.measure_device_time(bench, (None, None), notes))  # type: ignore[arg-type]
     return notes.process
 
 
@@ -249,3 +250,28 @@ def test_without_a_calibrated_gap_busy_time_stays_and_the_reason_is_told(
         "compiled: few kernels were queued, and no gap could be calibrated: RuntimeError: no spin "
         "kernel"
     )
+
+
+def test_kernels_of_nccl_are_collectives() -> None:
+    kernels = [Event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 0, 9), Event("gemm", 2, 5)]
+    work, _ = read_work(kernels)
+    assert [item.is_collective for item in work] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("collectives", "exposed_s"),
+    [
+        ([], None),
+        ([(0, 2e9)], 0.0),  # within a kernel of another stream
+        ([(1e9, 4e9)], 1.0),  # a second of it while nothing else runs
+        ([(1e9, 4e9), (3.5e9, 4e9)], 1.0),
+        ([(6e9, 8e9)], 2.0),
+    ],
+)
+def test_what_collectives_take_that_nothing_overlaps(
+    collectives: list[tuple[int, int]], exposed_s: float | None
+) -> None:
+    work = [Work(0, int(3e9)), Work(int(4e9), int(5e9))]
+    for start, end in collectives:
+        work.append(Work(int(start), int(end), is_collective=True))
+    assert find_exposed_s(work) == (exposed_s if exposed_s is None else pytest.approx(exposed_s))
