@@ -296,10 +296,11 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class RankRun:
-    """What one process of a script that trains in several has compiled."""
+    """What one process of a script that trains in several has compiled, and needs."""
 
     graphs: Count  # graphs that the backend was given
     recompiles: Count  # compilations of a frame beyond its first
+    allocator_peak_bytes: Amounts | None = None  # of torch's allocator in steps of each arm
 
 
 @dataclass(frozen=True, slots=True)

@@ -285,7 +285,11 @@ def _describe_ranks(seen: ScriptRun, result: Result) -> Iterator[str]:
         yield f"collectives that no computing overlaps take {join(shares, ' and ')} on the device"
     if seen.apart:
         yield f"the ranks train apart, in eager too: {seen.apart} has other values than in rank 0"
-    if len(set(seen.ranks)) > 1:
+    if needed := [one.allocator_peak_bytes for one in seen.ranks if one.allocator_peak_bytes]:
+        for arm in ARMS:
+            amounts = [figure((of_arm(one, arm) or 0.0) / 2**30) for one in needed]
+            yield f"peak memory of the {arm} step by rank: {join(amounts, ', ')} GiB"
+    if len({(one.graphs, one.recompiles) for one in seen.ranks}) > 1:
         counts = [
             f"rank {number} {rank.graphs} graphs and {rank.recompiles} recompilations"
             for number, rank in enumerate(seen.ranks)

@@ -3,6 +3,7 @@
 import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 
 from sweeper.analysis.stats import ratio_of
 from sweeper.core.libraries import SCRIPT
@@ -200,3 +201,32 @@ def explain_missing(entries: Sequence[Entry]) -> Iterator[str]:
                 having[what, reason].append(name_trial(entry, axes))
     for (what, reason), names in having.items():
         yield printable(f"{what} not known: {shorten_names(names)}: {reason}")
+
+
+def describe_scaling(entries: Sequence[Entry]) -> Iterator[str]:
+    """Make a line for each training in several processes whose model was measured in one as well:
+    how many times as many samples it has per second, in eager and compiled.
+    """
+    axes = find_varying(entries, TRIAL_AXES)
+    alone = {}
+    for entry in entries:
+        if entry.trial.parallel_devices is None:
+            alone[_key_of_one(entry)] = entry.result
+    for entry in entries:
+        one, own = alone.get(_key_of_one(entry)), entry.result
+        if entry.trial.parallel_devices is None or one is None:
+            continue
+        if one.samples_per_s is None or own.samples_per_s is None:
+            continue
+        compiled = own.samples_per_s / one.samples_per_s
+        # the arms of a trial have equally many samples in a step
+        eager = compiled * (ratio_of(one.speedup) or 0.0) / (ratio_of(own.speedup) or 1.0)
+        yield (
+            f"{name_trial(entry, axes)}: {ratio(eager)}x the samples per second of one process in "
+            f"eager, {ratio(compiled)}x compiled"
+        )
+
+
+def _key_of_one(entry: Entry) -> tuple[Path, str]:
+    """What a training in several processes shares with that in one."""
+    return entry.sweep, entry.trial.key_without("parallel", "parallel_devices")

@@ -288,7 +288,11 @@ class SpeedupsTable(TableSpec[Entry]):
         return join((prefix("all trials: ", axes), prefix("flags of ", flagged)))
 
     def notes(self, items: Sequence[Entry]) -> Sequence[str]:
-        return [explain_intervals(items), *speedups.explain_missing(items)]
+        return [
+            explain_intervals(items),
+            *speedups.describe_scaling(items),
+            *speedups.explain_missing(items),
+        ]
 
     def terminal_notes(self, items: Sequence[Entry]) -> Iterator[str]:
         if any(map(_show_device, items)):

@@ -148,7 +148,8 @@ def _run_phases(
             yield from run_loop(subject, log, which, known)
         if loop.ranks.size > 1:
             found = switch.counters.report({})
-            own = RankRun(found.graphs or 0, found.recompiles or 0)
+            peaks = log.process.allocator_peak_bytes
+            own = RankRun(found.graphs or 0, found.recompiles or 0, peaks)
             log.add_to_script(ranks=tuple(loop.ranks.share("end", own)))
     finally:
         note_seen(subject, log)

@@ -196,6 +196,18 @@ def test_processes_that_compile_different_code_are_named(read: Read) -> None:
     )
 
 
+def test_what_ranks_need_on_the_device_is_told_by_arm(read: Read) -> None:
+    record = make_trained(None, 0.08)
+    peaks = PerArm(4 * 2.0**30, 3 * 2.0**30), PerArm(4.5 * 2.0**30, 3.25 * 2.0**30)
+    ranks = tuple(RankRun(1, 0, peak) for peak in peaks)
+    script = replace(record.processes[0].script or ScriptRun(), ranks=ranks)
+    answer = read(replace(record, processes=(replace(record.processes[0], script=script),)))
+    assert answer.findings[-2:] == (
+        "peak memory of the eager step by rank: 4.00, 4.50 GiB",
+        "peak memory of the compiled step by rank: 3.00, 3.25 GiB",
+    )
+
+
 def test_collectives_that_nothing_overlaps_are_told_by_arm(read: Read) -> None:
     record = make_trained(None, 0.08)
     script = replace(record.processes[0].script or ScriptRun(), ranks=(RankRun(1, 0),) * 2)

@@ -12,7 +12,7 @@ from records import make_process, make_record, make_trial, write_sweep
 from reports import write_report
 from rich.console import Console
 
-from sweeper.core.record import Inspection, Latencies, Latency, PerArm, Record
+from sweeper.core.record import Inspection, Latencies, Latency, PerArm, Process, Record
 from sweeper.report.build import print_report
 from sweeper.report.columns import formats
 from sweeper.report.tables.spec import TableSpec
@@ -311,6 +311,23 @@ def test_what_the_device_could_not_tell_is_said_in_the_row_and_why_below(tmp_pat
     assert "device time not known: b amp default, c amp default: no kernels were seen\n" in shown(
         tmp_path / "terminal", known, *unknown
     )
+
+
+def test_training_in_several_processes_is_compared_with_one_where_both_were_measured(
+    tmp_path: Path,
+) -> None:
+    def train(model: str, parallel: str, process: Process) -> Record:
+        devices = None if parallel == "none" else 2
+        trial = make_trial(model, parallel=parallel, parallel_devices=devices)
+        return replace(make_record(trial=trial), processes=(process,))
+
+    one, ddp = make_process(2.0, eager_s=0.020), make_process(2.5, eager_s=0.025)
+    both = [train("a", "none", one), train("a", "ddp", ddp)]
+    text = document(tmp_path, *both, train("b", "ddp", ddp), train("c", "none", one))
+    assert re.findall(r".*samples per second of one process.*", text) == [
+        "A amp default parallel=ddp; parallel.devices=2: 1.60x the samples per second of one "
+        "process in eager, 2.00x compiled."
+    ]
 
 
 def test_of_a_cpu_nothing_is_missing_on_the_device(tmp_path: Path) -> None:
