@@ -3,7 +3,8 @@
 The driver writes a `Job` to `trial.json`, and gives each worker its `ProcessSlot` on the command
 line. The worker answers on a pipe, in JSON lines: a `Phase` for each phase that it enters, a
 `LeaseRequest` when it wants the device or gives it back, and one `Outcome` at its end. The driver
-answers each request for the device with a `LeaseGrant` on the worker's standard input.
+answers each request for the device with a `LeaseGrant` on the worker's standard input. A worker
+that was started ahead has its first request answered when the process before it has ended.
 
 `decode` checks everything that the driver reads of a worker: types, ranges and words are those of
 the dataclasses here and in `core.record`.
@@ -16,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from .record import PHASES, STATUSES, Diagnostics, Process
+from .record import PHASES, STATUSES, Amount, Diagnostics, Process
 from .serialization import Json, from_json, parse_json, to_json
 from .settings import Measure
 from .trial import Trial
@@ -42,16 +43,25 @@ class Job:
 
 @dataclass(frozen=True)
 class ProcessSlot:
-    """Which process of a trial a worker is, and what earlier processes have found."""
+    """Which process of a trial a worker is."""
 
     index: int = 0
     draw: int = 0
     cold: bool = True
+    cores: tuple[int, ...] | None = None  # those to run on; None: all
+
+    def dumps(self) -> str:
+        return json.dumps(to_json(self))
+
+
+@dataclass(frozen=True)
+class Found:
+    """What earlier processes of a trial have found."""
+
     # the artifact that passed the check; a process that compiles it again skips the check
     checked: str | None = None
     steps_per_block: int | None = None
     timed: str | None = None  # the fingerprint of code that need not be timed again
-    cores: tuple[int, ...] | None = None  # those to run on; None: all
 
     @property
     def is_repeated(self) -> bool:
@@ -59,9 +69,6 @@ class ProcessSlot:
         time of the host.
         """
         return self.checked is not None
-
-    def dumps(self) -> str:
-        return json.dumps(to_json(self))
 
 
 @dataclass(frozen=True)
@@ -80,6 +87,8 @@ class LeaseRequest:
     """The worker wants to share the device, wants it alone, or gives it back."""
 
     wants: Annotated[str, (NOTHING, DEVICE, ALONE)]
+    # when it asked, by `time.monotonic`, which all processes share; the driver may read it later
+    asked_s: Amount | None = None
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,7 @@ class LeaseGrant:
     # wall seconds for which it was stopped since it last gave the device back, waits left out
     stopped_s: float = 0.0
     neighbours: tuple[int, ...] = ()  # process groups of other workers with memory on the device
+    found: Found = Found()
 
     def dumps(self) -> str:
         """One line of JSON."""

@@ -13,10 +13,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from operator import attrgetter
 
-from sweeper.core.protocol import ALONE, NOTHING, LeaseGrant
+from sweeper.core.protocol import ALONE, NOTHING, Found, LeaseGrant
 
 from .reaper import Reaper
 
@@ -28,13 +28,20 @@ class Tenant:
     group: int  # the number of its process group, which is that of the worker itself
     send: Callable[[LeaseGrant], bool]  # must not block; False: the worker does not read
     index: int = 0  # of the process in its trial
+    found: Found = field(default_factory=Found)  # to be told with each grant
+    begin_s: float = field(default_factory=lambda: time.monotonic())
     wants: str = NOTHING
     has_used_device: bool = False
     is_deaf: bool = False  # a grant could not be sent; whoever reads its channel ends it
     waits_since: float | None = None
     stopped_since: float | None = None
-    stopped_s: float = 0.0  # since it last let go of the device, while it did not wait
-    idle_s: float = 0.0  # waited or stopped, all in all
+    # begin and end of each time since it last let go of the device, while it did not wait
+    stops: list[tuple[float, float]] = field(default_factory=list)
+    idle_s: float = 0.0  # waited or stopped, until it was last granted the device
+
+    @property
+    def stopped_s(self) -> float:
+        return sum(end - begin for begin, end in self.stops)
 
 
 class DeviceLease:
@@ -77,9 +84,9 @@ class DeviceLease:
                 if self._reaper:
                     self._reaper.forget(group)
 
-    def request(self, tenant: Tenant, wants: str) -> None:
+    def request(self, tenant: Tenant, wants: str, asked_s: float | None = None) -> None:
         """Queue a worker for the device or the device alone, or release it; `send` is called when
-        it has the lease.
+        it has the lease. A worker that was started ahead has asked before this is called.
         """
         with self._lock:
             tenant.wants = wants
@@ -89,7 +96,10 @@ class DeviceLease:
                     return
                 self._release()
             if wants != NOTHING:
-                tenant.waits_since = time.monotonic()
+                now = time.monotonic()
+                since = now if asked_s is None else max(tenant.begin_s, min(asked_s, now))
+                tenant.waits_since = since
+                tenant.stops = [(a, min(b, since)) for a, b in tenant.stops if a < since]
                 self._queue.append(tenant)
             self._grant_next()
 
@@ -98,7 +108,7 @@ class DeviceLease:
         with self._lock:
             now = time.monotonic()
             since = tenant.waits_since or tenant.stopped_since or now
-            return tenant.idle_s + now - since
+            return tenant.idle_s + tenant.stopped_s + now - since
 
     def _grant_next(self) -> None:
         if self._holder is None and self._queue:
@@ -117,10 +127,10 @@ class DeviceLease:
             tenant.idle_s += time.monotonic() - tenant.waits_since
             tenant.waits_since = None
         tenant.has_used_device = True
-        grant = LeaseGrant(
-            tenant.stopped_s, tuple(other.group for other in others if other.has_used_device)
-        )
-        tenant.stopped_s = 0.0
+        neighbours = tuple(other.group for other in others if other.has_used_device)
+        grant = LeaseGrant(tenant.stopped_s, neighbours, tenant.found)
+        tenant.idle_s += tenant.stopped_s
+        tenant.stops = []
         if not tenant.send(grant):
             tenant.is_deaf = True
 
@@ -130,9 +140,7 @@ class DeviceLease:
             if tenant.stopped_since is None:
                 continue
             if tenant.waits_since is None:  # else these seconds count as waiting
-                stopped_s = time.monotonic() - tenant.stopped_since
-                tenant.stopped_s += stopped_s
-                tenant.idle_s += stopped_s
+                tenant.stops.append((tenant.stopped_since, time.monotonic()))
             tenant.stopped_since = None
             _signal(tenant, signal.SIGCONT)
         self._grant_next()

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -25,7 +25,15 @@ from sweeper.analysis.gains import (
 from sweeper.core import ablation
 from sweeper.core.files import make_way, write_text
 from sweeper.core.paths import SweepPaths
-from sweeper.core.protocol import NOT_UNDERSTOOD, Job, Outcome, Phase, ProcessSlot, ProtocolError
+from sweeper.core.protocol import (
+    NOT_UNDERSTOOD,
+    Found,
+    Job,
+    Outcome,
+    Phase,
+    ProcessSlot,
+    ProtocolError,
+)
 from sweeper.core.record import Inspection, Process, Record, RecordError
 from sweeper.core.system.orphans import WholeGroup
 from sweeper.core.system.process_group import describe_exit
@@ -62,6 +70,9 @@ class TrialRun(Draft):
     idle_s: float = 0.0  # for memory; per worker: for the device, or stopped
     lacking: str | None = None  # why a worker could not be started
     default: Record | None = None  # of a feature's trial: what it is compared with, if that is ok
+    # the worker of the next process, where it was started ahead, and what ends it
+    ahead: tuple[WorkerCall, WholeGroup, WorkerChannel] | None = None
+    ahead_end: ExitStack = field(default_factory=ExitStack)
 
     @contextmanager
     def keep_caches(self) -> Iterator[None]:
@@ -155,25 +166,43 @@ class TrialRun(Draft):
         self.idle_s += time.monotonic() - waiting_since_s
         return goes_on
 
-    def choose_process(self) -> WorkerCall:
-        """Choose the next process. It needs no check where an earlier process of its draw judged
-        the same code.
-        """
-        index, measure, done = self.num_processes, self.settings.measure, self.record.processes
+    def describe_process(self, index: int) -> WorkerCall:
+        measure = self.settings.measure
         draw, index_in_draw = 0, index
         if measure.draws > 1:
             draw, index_in_draw = divmod(index, measure.per_draw)
-        judged = self._find_judged(draw)
-        slot = ProcessSlot(
-            index,
-            draw,
-            cold=index_in_draw == 0,
+        slot = ProcessSlot(index, draw, cold=index_in_draw == 0, cores=self.slot.cores)
+        return WorkerCall(slot, self.paths.cache(draw), self.paths.log(index))
+
+    def find_known(self, draw: int) -> Found:
+        """What the next process, of this draw, need not find out. It needs no check where an
+        earlier process of its draw judged the same code.
+        """
+        done, judged = self.record.processes, self._find_judged(draw)
+        return Found(
             checked=judged.artifact if judged else None,
             steps_per_block=done[0].steps_per_block if done else None,
             timed=self.timed_code,
-            cores=self.slot.cores,
         )
-        return WorkerCall(slot, self.paths.cache(draw), self.paths.log(index))
+
+    def start_ahead(self) -> None:
+        """Start the worker of the next process, which imports what it needs and then waits, where
+        that disturbs nobody and the process is sure or likely to be wanted.
+        """
+        if self.settings.scheduler.prepare == 1:
+            return
+        measure, following = self.settings.measure, self.num_processes + 1
+        is_likely = following != measure.process_minimum and following < measure.process_limit
+        on_gpu = self.slot.device.gpu is not None  # on a CPU it would take the cores
+        if self.ahead or self.default or self.trial.has_loop or not (is_likely and on_gpu):
+            return
+        call = self.describe_process(following)
+        with suppress(OSError):  # it is started when its turn comes
+            self.ahead = call, *self.ahead_end.enter_context(_start(self, call))
+
+    def end_ahead(self) -> None:
+        self.ahead = None
+        self.ahead_end.close()
 
     def take(self, outcome: Outcome) -> None:
         """Add the outcome of a process; the last one decides the status."""
@@ -247,12 +276,16 @@ def run_trial(run: TrialRun) -> Steps[None]:
 def _run_processes(run: TrialRun, needed_bytes: float | None) -> Steps[bool]:
     """Run the processes of an attempt; whether another trial had memory of the device meanwhile."""
     was_shared = False
-    while run.needs_process():
-        if run.num_processes and not (yield from run.wait_for_turn()):
-            break
-        with run.reserve(needed_bytes) as reservation:
-            run.take(run_worker(run, run.choose_process()))
-        was_shared |= reservation.shared
+    try:
+        while run.needs_process():
+            if run.num_processes and not (yield from run.wait_for_turn()):
+                break
+            with run.reserve(needed_bytes) as reservation:
+                call = run.describe_process(run.num_processes)
+                run.take(run_worker(run, call, run.find_known(call.slot.draw)))
+            was_shared |= reservation.shared
+    finally:
+        run.end_ahead()
     return was_shared
 
 
@@ -262,14 +295,11 @@ def _inspect(run: TrialRun) -> Inspection:
     """
     paths, record = run.paths, run.record
     timed = (process.code_fingerprint for process in record.processes)
-    slot = ProcessSlot(
-        run.settings.measure.process_limit,
-        timed=next(filter(None, timed), None),
-        cores=run.slot.cores,
-    )
+    found = Found(timed=next(filter(None, timed), None))
+    slot = ProcessSlot(run.settings.measure.process_limit, cores=run.slot.cores)
     call = WorkerCall(slot, paths.cache("inspect"), paths.log("inspect"), paths.inspection)
     with run.reserve(run.slot.peak_memory.look_up(run.trial, record.batch_size)):
-        outcome = run_worker(run, call)
+        outcome = run_worker(run, call, found)
     folder = missing = seen = None
     if (paths.inspection / "summary.md").exists():
         folder = paths.inspection.name
@@ -284,10 +314,10 @@ def _interrupted(phase: str = "starting") -> Outcome:
     return Outcome("interrupted", phase, "interrupted by the user")
 
 
-def run_worker(run: TrialRun, call: WorkerCall) -> Outcome:
-    """Run one worker within its limits."""
-    if run.stop.is_set():
-        return _interrupted()
+def _start(
+    run: TrialRun, call: WorkerCall
+) -> AbstractContextManager[tuple[WholeGroup, WorkerChannel]]:
+    """Run a worker while the body runs. Raises OSError where it cannot be started."""
     run.write_job()
     slot, measure = run.slot, run.settings.measure
     command = processes.make_command(run.trial.python, "sweeper.worker")
@@ -300,20 +330,34 @@ def run_worker(run: TrialRun, call: WorkerCall) -> Outcome:
     def announce(phase: Phase) -> None:
         name = f"inspection, {phase.name}" if call.inspection else phase.name
         run.on_phase(PhaseBegan(run.trial, name, call.slot.index, phase.note))
+        if phase.name == "compiling" and not call.inspection:
+            run.start_ahead()
 
-    begin_s = time.monotonic()
+    return start_worker(
+        command, environment, call.log, measure, slot.lease, announce, call.slot.index
+    )
+
+
+def run_worker(run: TrialRun, call: WorkerCall, found: Found) -> Outcome:
+    """Run one worker within its limits; it may have been started ahead."""
+    if run.stop.is_set():
+        return _interrupted()
+    measure = run.settings.measure
     with ExitStack() as opened:
         try:
-            process, channel = opened.enter_context(
-                start_worker(
-                    command, environment, call.log, measure, slot.lease, announce, call.slot.index
-                )
-            )
+            if run.ahead and run.ahead[0] == call:
+                _, process, channel = run.ahead
+                opened.enter_context(run.ahead_end.pop_all())
+                run.ahead = None
+                channel.begin_limits()
+            else:
+                process, channel = opened.enter_context(_start(run, call))
         except OSError as error:  # what earlier processes have measured is kept
             run.lacking = processes.describe_failed_start(error)
             return Outcome("crashed", "starting", run.lacking)
+        channel.tenant.found = found
         outcome = _listen(run, call, process, channel)
-        life_s = time.monotonic() - begin_s
+        life_s = time.monotonic() - channel.started_s
     if call.inspection:  # its answer is about no timed process
         return outcome
     if lie := find_impossible(outcome, measure, life_s, run.timed_code):
@@ -332,7 +376,7 @@ def _listen(
     except ProtocolError as error:
         return Outcome("crashed", channel.phase, str(error))
     finally:
-        run.idle_s += channel.lease.idle_s(channel.tenant)
+        run.idle_s += channel.idle_s
     if (outcome := channel.outcome) is not None:
         done, own = outcome.process, call.slot
         if call.inspection or not done or (done.index, done.draw) == (own.index, own.draw):

@@ -57,7 +57,18 @@ class WorkerChannel:
     tail: bytes = b""  # the beginning of a line
 
     def __post_init__(self) -> None:
+        self.started_s = time.monotonic()
+        self.begin_limits()
+
+    def begin_limits(self) -> None:
+        """Have all limits begin now: what a worker did ahead counts in none."""
+        self._idle_before_s = self.lease.idle_s(self.tenant)
         self._begin_s = self._phase_begin_s = self._now_s()
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds in which the worker waited or was stopped, since its limits began."""
+        return self.lease.idle_s(self.tenant) - self._idle_before_s
 
     def read(self, process: subprocess.Popen[bytes], stop: threading.Event) -> str | None:
         """Read until the worker has given its outcome or has ended, or `stop` is set.
@@ -66,7 +77,8 @@ class WorkerChannel:
         nothing is left to read: this process itself may have been stopped meanwhile. Besides the
         end of the pipe, which a child of the worker may hold open, it looks for the end of the
         process. Raises ProtocolError for what is no message, for too many bytes, and for a worker
-        that closes its pipe and stays or does not read what it is sent.
+        that closes its pipe and stays or does not read what it is sent. Until it is read, a worker
+        that wants the device waits.
         """
         with selectors.DefaultSelector() as selector:
             selector.register(self.pipe, selectors.EVENT_READ)
@@ -107,7 +119,7 @@ class WorkerChannel:
                 self.note = message.note
                 self.on_phase(message)
             elif isinstance(message, LeaseRequest):
-                self.lease.request(self.tenant, message.wants)
+                self.lease.request(self.tenant, message.wants, message.asked_s)
             else:
                 self.outcome = message
                 return
@@ -127,7 +139,7 @@ class WorkerChannel:
         return min(limits)
 
     def _now_s(self) -> float:
-        return time.monotonic() - self.lease.idle_s(self.tenant)
+        return time.monotonic() - self.idle_s
 
 
 @contextmanager

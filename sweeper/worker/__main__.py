@@ -19,6 +19,7 @@ import queue
 import signal
 import sys
 import threading
+import time
 from functools import partial
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def main() -> None:
     faulthandler.register(signal.SIGUSR1, all_threads=True)
 
     def ask(wants: str) -> LeaseGrant:
-        say(LeaseRequest(wants))
+        say(LeaseRequest(wants, time.monotonic()))
         return LeaseGrant() if wants == NOTHING else grants.get()
 
     job = Job.loads(arguments.trial.read_text())
@@ -109,7 +110,7 @@ def _parse() -> argparse.Namespace:
     add(
         "--slot",
         default="{}",
-        help="JSON: which process of the trial this is, and what earlier processes have found",
+        help="JSON: which process of the trial this is",
     )
     add("--answer-fd", type=int, help="file descriptor for phases and the outcome, as JSON lines")
     add(

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from time import perf_counter  # before a model can put another one in its place
 
-from sweeper.core.protocol import DEVICE, NOTHING, LeaseGrant
+from sweeper.core.protocol import DEVICE, NOTHING, Found, LeaseGrant
 
 # tells the driver what is wanted, and waits for the device unless that is nothing
 Ask = Callable[[str], LeaseGrant]
@@ -27,6 +27,7 @@ class Lease:
         self.away_s = 0.0  # waited for the device, or stopped
         # process groups of other workers that are on the device
         self.neighbours: frozenset[int] = frozenset()
+        self.found = Found()
         self.before_leaving: Callable[[], None] = lambda: None
         self.after_returning: Callable[[], None] = lambda: None
 
@@ -45,7 +46,7 @@ class Lease:
             begin = perf_counter()
             grant = self._ask(wants)
             self.away_s += perf_counter() - begin + grant.stopped_s
-            self.neighbours = frozenset(grant.neighbours)
+            self.neighbours, self.found = frozenset(grant.neighbours), grant.found
             if held == NOTHING:
                 self.after_returning()
 

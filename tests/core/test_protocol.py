@@ -6,6 +6,7 @@ import pytest
 
 from sweeper.core.protocol import (
     ALONE,
+    Found,
     Job,
     LeaseGrant,
     LeaseRequest,
@@ -68,7 +69,9 @@ def test_job_and_grant_are_read_back(trial: Trial) -> None:
     job = Job(trial, Measure(rounds=3, clock="step"))
     assert f'"trial_id": "{trial.id}"' in job.dumps()
     assert Job.loads(job.dumps()) == job
-    grant = LeaseGrant(1.5, (7, 8))
+    found = Found(checked="abc", steps_per_block=8)
+    assert found.is_repeated
+    grant = LeaseGrant(1.5, (7, 8), found)
     assert grant.dumps().endswith("}\n")
     assert LeaseGrant.loads(grant.dumps()) == grant
 
@@ -85,7 +88,6 @@ def test_what_the_checks_of_a_machine_found_is_read_back() -> None:
 
 
 def test_a_slot_is_read_as_it_was_given() -> None:
-    slot = ProcessSlot(2, 1, cold=False, checked="abc", steps_per_block=8, cores=(0, 3))
+    slot = ProcessSlot(2, 1, cold=False, cores=(0, 3))
     assert from_json(ProcessSlot, json.loads(slot.dumps())) == slot
-    assert slot.is_repeated
     assert from_json(ProcessSlot, {}) == ProcessSlot()

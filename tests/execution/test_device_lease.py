@@ -163,6 +163,28 @@ def test_stopped_and_waited_seconds_are_told_apart_and_count_in_no_limit(
     assert first.lease.idle_s(first.tenant) < 0.3
 
 
+def test_one_that_was_started_ahead_has_asked_before_anybody_heard_it(
+    monkeypatch: pytest.MonkeyPatch, register: Callable[[DeviceLease, int], Worker]
+) -> None:
+    """It is stopped for 3 s, asks 1 s later, and is stopped for 4 of the 6 s until it is heard."""
+    now = 100.0
+    monkeypatch.setattr(device_lease.time, "monotonic", lambda: now)
+    monkeypatch.setattr(device_lease.os, "killpg", lambda _group, _number: None)
+    lease = DeviceLease()
+    measures, ahead = register(lease, 1), register(lease, 2)
+    for stopped_s, goes_on_s in ((3, 2), (4, 1)):
+        measures.ask(ALONE)
+        now += stopped_s
+        measures.ask(NOTHING)
+        now += goes_on_s
+    lease.request(ahead.tenant, DEVICE, asked_s=104.0)
+    assert ahead.grants == [LeaseGrant(3.0, (1,))]
+    assert lease.idle_s(ahead.tenant) == 9.0
+    ahead.ask(NOTHING)
+    lease.request(ahead.tenant, DEVICE, asked_s=0.0)
+    assert lease.idle_s(ahead.tenant) <= 9.0 + now - 100.0, "it has not lived for longer"
+
+
 def test_seconds_are_counted_by_the_clock(
     monkeypatch: pytest.MonkeyPatch, register: Callable[[DeviceLease, int], Worker]
 ) -> None:

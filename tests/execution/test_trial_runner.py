@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from processes import assert_gone
 from stand_in_worker import GOOD, folder, set_when_there, wait_for
 
 from sweeper.analysis.derive import derive
@@ -18,7 +19,7 @@ from sweeper.core.ablation import change
 from sweeper.core.files import write_text
 from sweeper.core.protocol import Job
 from sweeper.core.record import SCHEMA_VERSION, Attempt, Inspection, Record
-from sweeper.core.system.gpus import Device
+from sweeper.core.system.gpus import Device, Gpu
 from sweeper.core.trial import Trial
 from sweeper.execution import trial_runner
 from sweeper.execution.placement import DeviceSlot
@@ -167,9 +168,10 @@ def test_out_of_memory_beside_others_is_tried_again_alone(
 
 
 CODE = """
-print(a.checked, a.steps_per_block, flush=True)
+found = ask().found
+print(found.checked, found.steps_per_block, flush=True)
 code = "abc" if a.index < 3 else "other"
-checked = Accuracy("float64", True, worst="loss") if a.checked != f"{code}-None" else None
+checked = Accuracy("float64", True, worst="loss") if found.checked != f"{code}-None" else None
 say(Outcome("ok", process=replace(process(), code_fingerprint=code, accuracy=checked)))
 """
 
@@ -184,6 +186,53 @@ def test_verdict_and_block_length_are_handed_on_with_the_code(run, trial: Trial)
     assert told[1].startswith("abc-None 2")
 
 
+GPU_SLOT = DeviceSlot(Device("cuda", Gpu("0", "GPU-0", "A GPU")))
+AHEAD = """
+open(f"started-{a.index}", "w").write(str(os.getpid()))
+found = ask().found
+def wait(name):
+    while not os.path.exists(name): time.sleep(0.01)
+"""
+
+
+def test_on_a_gpu_the_next_worker_starts_while_one_compiles_and_waits_to_be_heard(
+    run, in_empty_folder: Path
+) -> None:
+    phases = []
+    body = (
+        AHEAD
+        + """
+if a.index == 0:
+    say(Phase("compiling")); wait("started-1"); time.sleep(0.2)
+assert found.steps_per_block == (None, 2, 2)[a.index]
+say(Phase("compiling")); say(Outcome("ok", process=process()))
+"""
+    )
+    record = run(body, slot=GPU_SLOT, processes=3, on_phase=phases.append)
+    assert record.status == "ok", record.message
+    assert [item.process for item in phases if item.phase == "compiling"] == [0, 0, 1, 2]
+    assert in_empty_folder.joinpath("started-2").exists()
+
+
+@pytest.mark.parametrize("slot", [GPU_SLOT, DeviceSlot(Device("cpu"))], ids=["GPU", "CPU"])
+def test_a_worker_that_was_started_ahead_ends_with_a_trial_that_needs_it_no_more(
+    run, in_empty_folder: Path, slot: DeviceSlot
+) -> None:
+    body = (
+        AHEAD
+        + """
+say(Phase("compiling"))
+if os.environ["CUDA_VISIBLE_DEVICES"]: wait("started-1")
+say(Outcome("oom", "compiling", "no memory"))
+"""
+    )
+    assert run(body, slot=slot, processes=2).status == "oom"
+    started = in_empty_folder.joinpath("started-1")
+    assert started.exists() is (slot is GPU_SLOT)
+    if started.exists():
+        assert_gone(int(started.read_text()))
+
+
 def test_each_draw_is_checked(run) -> None:
     record = run(CODE, processes=1, draws=2)
     assert [item.accuracy.of_process for item in record.processes] == [None, None]
@@ -191,7 +240,7 @@ def test_each_draw_is_checked(run) -> None:
 
 INSPECTS = """
 if a.inspect:
-    print(a.timed, os.environ["TORCHINDUCTOR_CACHE_DIR"], flush=True)
+    print(ask().found.timed, os.environ["TORCHINDUCTOR_CACHE_DIR"], flush=True)
     os.makedirs(a.inspect); open(a.inspect + "/summary.md", "w").write(open("order").read())
     say(Outcome("ok", process=replace(process(), code_fingerprint="abc"))); sys.exit()
 open("order", "a").write(f"process {a.index}\\n")
@@ -492,7 +541,7 @@ def test_trial_that_has_enough_memory_beside_others_runs_once(run, in_empty_fold
 
 def test_each_process_is_told_the_block_length_of_the_first(run, trial: Trial) -> None:
     body = (
-        "print(a.steps_per_block); say(Outcome('ok', process=replace(process(), "
+        "print(ask().found.steps_per_block); say(Outcome('ok', process=replace(process(), "
         "steps_per_block=5 + a.index)))"
     )
     run(body, processes=3)
@@ -540,7 +589,7 @@ def test_eager_trials_are_not_inspected(run, trial: Trial) -> None:
 
 CODED = """
 made = replace(process(), accuracy=Accuracy("float64", True), code_fingerprint=CODE)
-if a.timed == CODE:
+if ask().found.timed == CODE:
     made = replace(made, rounds=())
 say(Outcome("ok", process=made))
 """

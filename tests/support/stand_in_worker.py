@@ -22,6 +22,9 @@ vars(a).update(json.loads(a.slot))
 answer = os.fdopen(a.answer_fd, "w")
 def say(message):
     answer.write(encode(message)); answer.flush()
+def ask(wants="device"):
+    say(LeaseRequest(wants, time.monotonic()))
+    return LeaseGrant.loads(sys.stdin.readline())
 def process():
     speedups = os.environ.get("SPEEDUPS", "2").split()
     speedup = float(speedups[a.index % len(speedups)])
