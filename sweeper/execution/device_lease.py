@@ -29,7 +29,6 @@ class Tenant:
     send: Callable[[LeaseGrant], bool]  # must not block; False: the worker does not read
     index: int = 0  # of the process in its trial
     found: Found = field(default_factory=Found)  # to be told with each grant
-    begin_s: float = field(default_factory=lambda: time.monotonic())
     wants: str = NOTHING
     has_used_device: bool = False
     is_deaf: bool = False  # a grant could not be sent; whoever reads its channel ends it
@@ -37,7 +36,7 @@ class Tenant:
     stopped_since: float | None = None
     # begin and end of each time since it last let go of the device, while it did not wait
     stops: list[tuple[float, float]] = field(default_factory=list)
-    idle_s: float = 0.0  # waited or stopped, until it was last granted the device
+    idle_s: float = 0.0  # waited or stopped, all in all
 
     @property
     def stopped_s(self) -> float:
@@ -96,10 +95,9 @@ class DeviceLease:
                     return
                 self._release()
             if wants != NOTHING:
-                now = time.monotonic()
-                since = now if asked_s is None else max(tenant.begin_s, min(asked_s, now))
-                tenant.waits_since = since
-                tenant.stops = [(a, min(b, since)) for a, b in tenant.stops if a < since]
+                tenant.waits_since = time.monotonic()
+                if asked_s is not None:  # since then it knows itself how long it waits
+                    tenant.stops = [(a, min(b, asked_s)) for a, b in tenant.stops if a < asked_s]
                 self._queue.append(tenant)
             self._grant_next()
 
@@ -108,7 +106,7 @@ class DeviceLease:
         with self._lock:
             now = time.monotonic()
             since = tenant.waits_since or tenant.stopped_since or now
-            return tenant.idle_s + tenant.stopped_s + now - since
+            return tenant.idle_s + now - since
 
     def _grant_next(self) -> None:
         if self._holder is None and self._queue:
@@ -129,7 +127,6 @@ class DeviceLease:
         tenant.has_used_device = True
         neighbours = tuple(other.group for other in others if other.has_used_device)
         grant = LeaseGrant(tenant.stopped_s, neighbours, tenant.found)
-        tenant.idle_s += tenant.stopped_s
         tenant.stops = []
         if not tenant.send(grant):
             tenant.is_deaf = True
@@ -141,6 +138,7 @@ class DeviceLease:
                 continue
             if tenant.waits_since is None:  # else these seconds count as waiting
                 tenant.stops.append((tenant.stopped_since, time.monotonic()))
+                tenant.idle_s += time.monotonic() - tenant.stopped_since
             tenant.stopped_since = None
             _signal(tenant, signal.SIGCONT)
         self._grant_next()

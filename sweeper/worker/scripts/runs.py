@@ -107,7 +107,10 @@ def _merge(outcome: Outcome, which: str, log: ProcessLog) -> None:
             num_shapes=seen.num_shapes,
             sizes=seen.sizes,
             pad_to=seen.pad_to,
-            ranks=seen.ranks,
+            ranks=tuple(  # a loop reads no memory
+                replace(one, allocator_peak_bytes=before.allocator_peak_bytes)
+                for one, before in zip(seen.ranks, first.ranks or seen.ranks, strict=True)
+            ),
         )
 
 
