@@ -11,10 +11,11 @@ import torch
 
 from sweeper.worker.models.batches import is_plain
 
-from .leaves import LEAVES, NUMBERS, walk
+from .leaves import LEAVES, NUMBERS, is_code, walk
 
 INTERNAL = frozenset(vars(torch.nn.Module()))
-MAX_LEAVES = 10_000  # of an attribute that are looked at
+# with more leaves an attribute is no state of the module, but what owns it: Lightning's trainer
+MAX_LEAVES = 10_000
 Container = Any  # a list, dict or deque
 
 
@@ -57,7 +58,10 @@ class Attributes:
                 self._add(root, table[key])
 
     def _add(self, root: _Root, value: Any) -> None:
-        generators = [leaf for _, leaf in _walk(root, value) if type(leaf) is torch.Generator]
+        leaves = list(_walk(root, value))
+        if len(leaves) == MAX_LEAVES:
+            return
+        generators = [leaf for _, leaf in leaves if type(leaf) is torch.Generator]
         self.generators += generators
         if generators or any(self._name_tensors(root, value)):
             self._values[root] = value
@@ -99,12 +103,17 @@ def _walk(root: _Root, value: Any) -> Iterator[tuple[str, Any]]:
     return islice(walk(f"{root.part}.{root.key}".lstrip("."), value), MAX_LEAVES)
 
 
-def _find_containers(value: Any, above: tuple[int, ...] = ()) -> Iterator[Container]:
-    """The lists, dicts and dictionaries of objects in a value, whose content a step may change."""
-    if isinstance(value, LEAVES) or id(value) in above:
-        return
-    content = value if isinstance(value, (list, dict, deque)) else getattr(value, "__dict__", None)
-    if isinstance(content, (list, dict, deque)):
-        yield content
-        for item in tuple(content.values() if isinstance(content, dict) else content):
-            yield from _find_containers(item, (*above, id(value)))
+def _find_containers(value: Any) -> Iterator[Container]:
+    """The lists, dicts and dictionaries of objects in a value, whose content a step may change;
+    each once, by however many ways it is reached.
+    """
+    seen, left = set[int](), [value]
+    while left:
+        item = left.pop()
+        if isinstance(item, LEAVES) or id(item) in seen or is_code(item):
+            continue
+        seen.add(id(item))
+        content = item if isinstance(item, (list, dict, deque)) else getattr(item, "__dict__", None)
+        if isinstance(content, (list, dict, deque)):
+            yield content
+            left += content.values() if isinstance(content, dict) else content

@@ -112,7 +112,7 @@ def _list_children(value: Any) -> Iterable[tuple[str, Any]] | None:
         items = dict(value.items())
     elif isinstance(value, (Sequence, deque)):
         items = dict(zip(getattr(value, "_fields", range(len(value))), value, strict=True))
-    if items is None and (inspect.isroutine(value) or inspect.ismodule(value)):
+    if items is None and is_code(value):
         return None
     attributes = _read_attributes(value)
     if isinstance(value, (UserDict, UserList)):
@@ -122,6 +122,11 @@ def _list_children(value: Any) -> Iterable[tuple[str, Any]] | None:
     named = {f".{key}": child for key, child in attributes.items()}
     named.update((_name_key(key), child) for key, child in (items or {}).items())
     return named.items()
+
+
+def is_code(value: object) -> bool:
+    """Whether it is a function or a module of Python, in which no state of a model stands."""
+    return inspect.isroutine(value) or inspect.ismodule(value)
 
 
 def _name_key(key: object) -> str:

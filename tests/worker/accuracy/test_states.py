@@ -121,3 +121,27 @@ def test_only_what_moves_is_copied_to_the_device_again(monkeypatch: pytest.Monke
     monkeypatch.setattr(torch.Tensor, "to", note)
     states.move(1.0)
     assert copied == [module.bias.shape], "the weight stays where it was"
+
+
+@pytest.mark.parametrize(("number", "is_state"), [(4, True), (8, False)])
+def test_objects_that_know_each_other_are_looked_at_once_or_are_no_state(
+    number: int, is_state: bool
+) -> None:
+    """As Lightning's trainer, its loops and its callbacks: by paths there are more than 10,000."""
+    import torch
+
+    from sweeper.worker.measurement.attributes import Attributes
+
+    class Part:
+        pass
+
+    parts = [Part() for _ in range(number)]
+    for one in parts:
+        one.others, one.seen, one.sine = list(parts), torch.zeros(2), torch.sin  # type: ignore[attr-defined]
+    module = torch.nn.Linear(2, 2)
+    module.trainer = parts[0]
+    attributes = Attributes(module)
+    assert any(attributes.name_tensors()) is is_state
+    parts[-1].count = 1  # type: ignore[attr-defined]
+    attributes.restore()
+    assert hasattr(parts[-1], "count") is not is_state
