@@ -55,8 +55,8 @@ class ProcessSlot:
 
 
 @dataclass(frozen=True)
-class Found:
-    """What earlier processes of a trial have found."""
+class Known:
+    """What earlier processes of a trial have found, and the next need not."""
 
     # the artifact that passed the check; a process that compiles it again skips the check
     checked: str | None = None
@@ -98,7 +98,7 @@ class LeaseGrant:
     # wall seconds for which it was stopped since it last gave the device back, waits left out
     stopped_s: float = 0.0
     neighbours: tuple[int, ...] = ()  # process groups of other workers with memory on the device
-    found: Found = Found()
+    found: Known = Known()
 
     def dumps(self) -> str:
         """One line of JSON."""

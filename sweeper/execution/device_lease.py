@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from operator import attrgetter
 
-from sweeper.core.protocol import ALONE, NOTHING, Found, LeaseGrant
+from sweeper.core.protocol import ALONE, NOTHING, Known, LeaseGrant
 
 from .reaper import Reaper
 
@@ -28,7 +28,7 @@ class Tenant:
     group: int  # the number of its process group, which is that of the worker itself
     send: Callable[[LeaseGrant], bool]  # must not block; False: the worker does not read
     index: int = 0  # of the process in its trial
-    found: Found = field(default_factory=Found)  # to be told with each grant
+    found: Known = field(default_factory=Known)  # to be told with each grant
     wants: str = NOTHING
     has_used_device: bool = False
     is_deaf: bool = False  # a grant could not be sent; whoever reads its channel ends it

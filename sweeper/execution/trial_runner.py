@@ -27,8 +27,8 @@ from sweeper.core.files import make_way, write_text
 from sweeper.core.paths import SweepPaths
 from sweeper.core.protocol import (
     NOT_UNDERSTOOD,
-    Found,
     Job,
+    Known,
     Outcome,
     Phase,
     ProcessSlot,
@@ -174,12 +174,12 @@ class TrialRun(Draft):
         slot = ProcessSlot(index, draw, cold=index_in_draw == 0, cores=self.slot.cores)
         return WorkerCall(slot, self.paths.cache(draw), self.paths.log(index))
 
-    def find_known(self, draw: int) -> Found:
+    def find_known(self, draw: int) -> Known:
         """What the next process, of this draw, need not find out. It needs no check where an
         earlier process of its draw judged the same code.
         """
         done, judged = self.record.processes, self._find_judged(draw)
-        return Found(
+        return Known(
             checked=judged.artifact if judged else None,
             steps_per_block=done[0].steps_per_block if done else None,
             timed=self.timed_code,
@@ -295,7 +295,7 @@ def _inspect(run: TrialRun) -> Inspection:
     """
     paths, record = run.paths, run.record
     timed = (process.code_fingerprint for process in record.processes)
-    found = Found(timed=next(filter(None, timed), None))
+    found = Known(timed=next(filter(None, timed), None))
     slot = ProcessSlot(run.settings.measure.process_limit, cores=run.slot.cores)
     call = WorkerCall(slot, paths.cache("inspect"), paths.log("inspect"), paths.inspection)
     with run.reserve(run.slot.peak_memory.look_up(run.trial, record.batch_size)):
@@ -338,7 +338,7 @@ def _start(
     )
 
 
-def run_worker(run: TrialRun, call: WorkerCall, found: Found) -> Outcome:
+def run_worker(run: TrialRun, call: WorkerCall, found: Known) -> Outcome:
     """Run one worker within its limits; it may have been started ahead."""
     if run.stop.is_set():
         return _interrupted()

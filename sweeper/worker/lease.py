@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from time import perf_counter  # before a model can put another one in its place
 
-from sweeper.core.protocol import DEVICE, NOTHING, Found, LeaseGrant
+from sweeper.core.protocol import DEVICE, NOTHING, Known, LeaseGrant
 
 # tells the driver what is wanted, and waits for the device unless that is nothing
 Ask = Callable[[str], LeaseGrant]
@@ -27,7 +27,7 @@ class Lease:
         self.away_s = 0.0  # waited for the device, or stopped
         # process groups of other workers that are on the device
         self.neighbours: frozenset[int] = frozenset()
-        self.found = Found()
+        self.found = Known()
         self.before_leaving: Callable[[], None] = lambda: None
         self.after_returning: Callable[[], None] = lambda: None
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from sweeper.core.protocol import Found, Job, Message, Outcome, Phase, ProcessSlot
+from sweeper.core.protocol import Job, Known, Message, Outcome, Phase, ProcessSlot
 from sweeper.core.record import Diagnostics, Process, ScriptRun
 from sweeper.core.serialization import Json
 from sweeper.core.system.pipes import log_error, write_log
@@ -41,7 +41,7 @@ class ProcessLog:
     check_failed_allocations: int = 0
 
     @property
-    def found(self) -> Found:
+    def found(self) -> Known:
         """What earlier processes have found; known from the first time on the device."""
         return self.lease.found
 

@@ -6,8 +6,8 @@ import pytest
 
 from sweeper.core.protocol import (
     ALONE,
-    Found,
     Job,
+    Known,
     LeaseGrant,
     LeaseRequest,
     Message,
@@ -69,7 +69,7 @@ def test_job_and_grant_are_read_back(trial: Trial) -> None:
     job = Job(trial, Measure(rounds=3, clock="step"))
     assert f'"trial_id": "{trial.id}"' in job.dumps()
     assert Job.loads(job.dumps()) == job
-    found = Found(checked="abc", steps_per_block=8)
+    found = Known(checked="abc", steps_per_block=8)
     assert found.is_repeated
     grant = LeaseGrant(1.5, (7, 8), found)
     assert grant.dumps().endswith("}\n")

@@ -9,7 +9,7 @@ from records import write_sweep
 from worker_runs import MEASURE, custom, private_cache
 
 from sweeper.core.ablation import change
-from sweeper.core.protocol import Found, Job, LeaseGrant, Outcome
+from sweeper.core.protocol import Job, Known, LeaseGrant, Outcome
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial
 from sweeper.loading.sources import SweepFolder
@@ -29,7 +29,7 @@ def measure(trial: Trial, timed: str | None = None) -> Outcome:
 
     torch._dynamo.reset()
     PyCodeCache.cache_clear()  # a worker has one trial, and what it generated is this trial's code
-    lease = Lease(lambda _wants: LeaseGrant(found=Found(timed=timed)))
+    lease = Lease(lambda _wants: LeaseGrant(found=Known(timed=timed)))
     slot = process_log.ProcessSlot()
     return process_log.run(Job(trial, MEASURE), slot, lambda _: None, lease, measure_model)
 

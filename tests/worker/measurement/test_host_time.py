@@ -104,7 +104,7 @@ def measure_host_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[[SimpleNamespace, ProcessLog], None]:
     """Measure as a session does, but for the device's own time."""
-    monkeypatch.setattr(readings, "_measure_device_time", give(None))
+    monkeypatch.setattr(readings, "measure_device_time", give(None))
     return lambda setup, notes: complete(
         readings.profile(setup.bench, (setup.eager, setup.compiled), notes)
     )  # type: ignore[arg-type]
@@ -240,9 +240,7 @@ def test_the_host_is_timed_before_anything_is_profiled(monkeypatch: pytest.Monke
     order: list[str] = []
     host_s = {"eager": 0.02, "compiled": 0.01}
     monkeypatch.setattr(host_time, "time_arms", give(host_s, lambda: order.append("host")))
-    monkeypatch.setattr(
-        readings, "_measure_device_time", give(None, lambda: order.append("device"))
-    )
+    monkeypatch.setattr(readings, "measure_device_time", give(None, lambda: order.append("device")))
     monkeypatch.setattr(host_time, "find_wait", give(None, lambda: order.append("waits")))
     monkeypatch.setattr(host_time, "count_launches", give(3))
     notes, arm = (
