@@ -49,6 +49,7 @@ def test_six_trials_as_array_jobs_and_a_killed_worker_is_one_row(
     assert len({array for array, *_ in jobs}) == 1, "one array"
 
 
+@pytest.mark.slow
 def test_cancelled_job_is_a_crashed_row_and_the_others_are_waited_for(
     cluster: Mapping[str, str], run_module: Run, tmp_path: Path
 ) -> None:
