@@ -132,13 +132,13 @@ class DeviceLease:
             tenant.is_deaf = True
 
     def _release(self) -> None:
-        self._holder = None
+        self._holder, now = None, time.monotonic()
         for tenant in self._tenants:
             if tenant.stopped_since is None:
                 continue
             if tenant.waits_since is None:  # else these seconds count as waiting
-                tenant.stops.append((tenant.stopped_since, time.monotonic()))
-                tenant.idle_s += time.monotonic() - tenant.stopped_since
+                tenant.stops.append((tenant.stopped_since, now))
+                tenant.idle_s += now - tenant.stopped_since
             tenant.stopped_since = None
             _signal(tenant, signal.SIGCONT)
         self._grant_next()
