@@ -239,6 +239,34 @@ def test_check_says_the_same_wherever_its_tensors_lie(monkeypatch: pytest.Monkey
     assert near.eager_error == pytest.approx(far.eager_error, rel=0.5)
 
 
+@pytest.mark.parametrize(
+    ("mode", "tolerance"), [("default", "full"), ("reduce-overhead", "reduced")]
+)
+def test_check_convolves_in_fp32_where_the_program_follows(
+    monkeypatch: pytest.MonkeyPatch, mode: str, tolerance: str
+) -> None:
+    import torch
+
+    from sweeper.worker.accuracy import rule
+
+    found, choose = [], rule.choose_tolerance
+
+    def choose_and_keep(*arguments):
+        found.append(choose(*arguments))
+        return found[-1]
+
+    monkeypatch.setattr(rule, "choose_tolerance", choose_and_keep)
+    outcome, _ = run(on_gpu("noisy_cnn", mode=mode))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert outcome.process.accuracy.passed, outcome.process.accuracy
+    assert set(found) == {tolerance}
+    assert not outcome.process.changed_settings
+    assert not outcome.process.recompiles
+    assert torch.backends.cudnn.allow_tf32
+
+
 def test_check_goes_to_the_host_when_the_device_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 

@@ -33,7 +33,7 @@ import torch
 from sweeper.core.record import Accuracy, PerArm
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Trial
-from sweeper.worker.compilation.compiler import holds_weights
+from sweeper.worker.compilation.compiler import calls_convolutions, holds_weights
 from sweeper.worker.failures import (
     Failure,
     MismatchError,
@@ -55,11 +55,12 @@ from sweeper.worker.measurement.capture import (
 )
 from sweeper.worker.models import Built
 from sweeper.worker.models.batches import Batch, copy_batch, describe_tensors
+from sweeper.worker.monitoring import torch_flags
 
 from . import rule
 from .generators import draws_random
 from .rule import Bounds, TensorSums
-from .seeds import DIRECTION_STEPS, STEPS, WHOLE, SeedTest
+from .seeds import DIRECTION_STEPS, ROUNDING, STEPS, WHOLE, SeedTest
 from .states import BUILT, MOVED, States, perturb, seed_generators
 from .verdict import CaseVerdict, severity
 
@@ -197,9 +198,10 @@ class AccuracyCheck:
         try:
             self._states.find_attributes()
             self._states.place(self._place)
-            with enter("reference"):
-                random = self._run_or_retry_on_host(self._try, self._draws_random)
-            yield random
+            with convolve_in_fp32(self._judged.trial, self._judged.device):
+                with enter("reference"):
+                    random = self._run_or_retry_on_host(self._try, self._draws_random)
+                yield random
         finally:
             self.restore()
             self._states.place(HOST)
@@ -304,7 +306,7 @@ class AccuracyCheck:
         eager, tolerance = self._judged.eager, self._tolerance
         steps = (self._capture(eager, case, self._next_seed()) for _ in range(DIRECTION_STEPS))
         test = SeedTest(tolerance, steps, self._place)
-        relative = rule.perturbation(self._judged.trial.precision, tolerance)
+        relative = ROUNDING[tolerance] * rule.perturbation(self._judged.trial.precision, tolerance)
         test.add_rounding(self._capture(eager, case, self._seed_offset, relative))
         self._take_seeds(eager, case, test)
         return test
@@ -548,6 +550,23 @@ class AccuracyCheck:
         named = [*capture_step(run, judged.capture, changes, module, judged.trial, factor)]
         self._texts[arm.name] = judged.capture.texts
         return named
+
+
+@contextmanager
+def convolve_in_fp32(trial: Trial, device: torch.device) -> Iterator[None]:
+    """Have cuDNN compute in fp32 what it would round to tf32 unasked, in both arms alike. Compiled
+    code does not depend on this switch.
+    """
+    cudnn = torch.backends.cudnn
+    unasked = trial.precision.tf32 is None and torch_flags.read()["cudnn_allow_tf32"]
+    if device.type != "cuda" or not unasked or not calls_convolutions(trial, device):
+        yield
+        return
+    cudnn.allow_tf32 = False
+    try:
+        yield
+    finally:
+        cudnn.allow_tf32 = True
 
 
 @contextmanager

@@ -12,12 +12,12 @@ bfloat16 are further from the truth than they are long), size(compiled) >= size(
 The rule of direction, of the projection p(step) = <step, reference> / <reference, reference>, which
 errors of rounding hardly move, since they point anywhere:
 
-    min(p(eager), 1) - margin <= p(compiled) <= max(p(eager), 1) + margin
+    min p(eager) - margin <= p(compiled) <= max p(eager) + margin
 
-over the steps of eager; a step that is nearer to the reference than eager is not wrong. The margin
-is a share of eager's relative error, and at most MAX_MARGIN in tensors of many numbers. It is asked
-of the gradients of each stage of the model as well, and sees a gradient that is negated or scaled
-within eager's errors.
+over the steps of eager; where the compiled step is as near to the reference as eager, up to the
+reference's own projection, 1, too. The margin is a share of eager's relative error, and at most
+MAX_MARGIN in tensors of many numbers. It is asked of the gradients of each stage of the model as
+well, and sees a gradient that is negated or scaled within eager's errors.
 
 Compiled code sums in another order than eager does, so it may be a few times further from the
 truth. The form of the rule of size is that of torch's own benchmark suite, `same` in
@@ -75,6 +75,7 @@ ERROR_SHARE = 0.75  # of eager's relative error; what of an error lies along the
 FEW = 3.0
 MANY = 1000  # elements: their projections never lie further apart than
 MAX_MARGIN = 0.2
+AS_NEAR = 1.2  # times eager's error: as near to the reference as eager is
 # of every step of eager: with less of the reference in it, eager says nothing about directions
 MIN_PROJECTION = 0.5
 # relative; a well-conditioned model answers with an error of the size of the tolerance
@@ -328,10 +329,14 @@ class Span(NamedTuple):
     low: float
     high: float
     margin: float
+    error: float  # of eager
 
-    def share(self, projection: float) -> float:
-        """By how much a projection lies beyond the span and the reference, in margins."""
-        beyond = max(min(self.low, 1.0) - projection, projection - max(self.high, 1.0))
+    def share(self, compiled: Sums) -> float:
+        """By how much the compiled projection lies beyond the span, in margins."""
+        low, high, projection = self.low, self.high, compiled.projection
+        if compiled.error <= AS_NEAR * self.error:
+            low, high = min(low, 1.0), max(high, 1.0)
+        beyond = max(low - projection, projection - high)
         return math.inf if math.isnan(beyond) else max(beyond, 0.0) / self.margin
 
     def nearest(self, compiled: float) -> PerArm:
@@ -540,7 +545,7 @@ class _EagerSteps:
         least = MARGIN[self._tolerance]
         if self._is_update(name):
             least = min(max(UPDATE_MARGIN, 2 * self._share_of_flips(name)), MAX_UPDATE_MARGIN)
-        return Span(low, high, max(margin, least))
+        return Span(low, high, max(margin, least), error)
 
 
 def _explain_infinite(first: TensorSums, errors: Mapping[str, float]) -> str | None:
@@ -650,7 +655,7 @@ def _share_of_bounds(name: str, sums: Sums, bounds: Bounds) -> float:
     if name in bounds.bounds:
         shares.append(_divide(sums.error, bounds.bounds[name]))
     if name in bounds.projections:
-        shares.append(bounds.projections[name].share(sums.projection))
+        shares.append(bounds.projections[name].share(sums))
     return max(shares)
 
 

@@ -51,6 +51,8 @@ DIRECTION_STEPS = 4
 STEPS = 8  # of each arm: 6435 splits, so that the real one alone is 1.6e-4 of them
 ALPHA = 4e-4  # half of it for spreads, half for all other tests
 MARGIN = {"full": 1e-2, "reduced": 3e-2}  # of the size of a tensor
+# of what `rule.perturbation` moves: 1e-6 in full precision, 16 roundings of fp32
+ROUNDING = {"full": 0.1, "reduced": 1.0}
 # relative; the distance is as sqrt(p / (1 - p)), so from p = 0.1 it allows 0.09 to 0.11
 DISTANCE_MARGIN = 0.05
 ODDS_MARGIN = 0.1  # of a log; as much as 0.90 is from 0.91

@@ -27,7 +27,7 @@ import torch._functorch.config
 from torch._dynamo.callback import CallbackArgs, callback_handler
 from torch.optim import Optimizer
 
-from sweeper.core.backends import GRAPHED, HOLD_WEIGHTS, WITHOUT_DYNAMO
+from sweeper.core.backends import CALL_CONVOLUTIONS, GRAPHED, HOLD_WEIGHTS, WITHOUT_DYNAMO
 from sweeper.core.serialization import Json
 from sweeper.core.trial import Trial
 from sweeper.worker.failures import NotCompiledError
@@ -268,7 +268,19 @@ def uses_cuda_graphs(trial: Trial, device: torch.device) -> bool:
     """Whether replays of recorded graphs are asked for, which need each step to be marked."""
     if device.type != "cuda" or trial.mode == "eager":
         return False
-    options = {**torch._inductor.list_mode_options(trial.mode), **trial.compile.options}
     return trial.backend == "cudagraphs" or (
-        trial.backend == "inductor" and bool(options.get("triton.cudagraphs"))
+        trial.backend == "inductor" and bool(_list_options(trial).get("triton.cudagraphs"))
     )
+
+
+def calls_convolutions(trial: Trial, device: torch.device) -> bool:
+    """Whether the program calls torch's own convolutions anew in each step: no graph replays them,
+    and Inductor has no kernels of its own for them.
+    """
+    if trial.backend not in CALL_CONVOLUTIONS or uses_cuda_graphs(trial, device):
+        return False
+    return trial.mode == "eager" or not _list_options(trial).get("max_autotune")
+
+
+def _list_options(trial: Trial) -> dict[str, Any]:
+    return {**torch._inductor.list_mode_options(trial.mode), **trial.compile.options}

@@ -544,9 +544,10 @@ def test_numbers_are_perturbed_by_half_a_last_place_of_the_format() -> None:
     [(0.9, 0.0), (1.0, 0.0), (1.1, 0.0), (0.8, 0.5), (1.3, 1.0), (math.nan, math.inf)],
 )
 def test_share_of_a_margin_begins_at_the_ends_of_the_span(projection: float, share: float) -> None:
-    from sweeper.worker.accuracy.rule import Span
+    from sweeper.worker.accuracy.rule import Span, Sums
 
-    assert Span(0.9, 1.1, 0.2).share(projection) == pytest.approx(share)
+    sums = Sums(differences=4.0, reference=1.0, products=projection, elements=1)
+    assert Span(0.9, 1.1, 0.2, error=1.0).share(sums) == pytest.approx(share)
 
 
 @pytest.mark.parametrize(
@@ -559,6 +560,15 @@ def test_step_that_is_nearer_to_the_reference_than_eager_is_right(
     found = judge(
         alternating(0.0, 1.0), alternating(0.8, eager), alternating(0.8, compiled), "reduced"
     )
+    assert found.passed is passed
+
+
+@pytest.mark.parametrize(("factor", "passed"), [(1.0, True), (1.5, False)])
+def test_gradient_that_is_scaled_to_the_size_of_the_reference_has_its_errors_scaled_too(
+    factor: float, passed: bool
+) -> None:
+    compiled = alternating(0.8 * factor, 0.6 * factor)
+    found = judge(alternating(0.0, 1.0), alternating(0.8, 0.6), compiled, "reduced")
     assert found.passed is passed
 
 
@@ -757,9 +767,7 @@ def test_tensors_without_a_direction_leave_the_others_theirs() -> None:
             "gradient of infinite",
         }
         found = _compare(step(factor), step(1.0))["gradient of weight"]
-        assert spans["gradient of weight"].share(found.projection) == pytest.approx(
-            beyond, rel=0.05
-        )
+        assert spans["gradient of weight"].share(found) == pytest.approx(beyond, rel=0.05)
 
 
 def _compare(step: list, reference: list):

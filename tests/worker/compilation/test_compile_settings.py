@@ -108,3 +108,27 @@ def test_settings_of_dynamo_and_of_functorch_reach_the_compiler(
         call(torch.ones(1), "a" * number)
     assert seen == [(not before, False)] * 2
     assert functorch.donated_buffer == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "calls"),
+    [
+        ({}, True),
+        ({"backend": "aot_eager"}, True),
+        ({"mode": "max-autotune-no-cudagraphs"}, False),  # kernels of its own
+        ({"compile": Compile(options={"max_autotune": True})}, False),
+        ({"mode": "reduce-overhead"}, False),  # what was recorded
+        ({"compile": Compile(options={"triton.cudagraphs": True})}, False),
+        ({"backend": "tensorrt"}, False),
+        ({"mode": "eager"}, True),
+    ],
+)
+def test_a_program_heeds_switches_of_convolutions_where_it_calls_torchs_own(
+    changes: dict[str, object], calls: bool
+) -> None:
+    import torch
+
+    from sweeper.worker.compilation.compiler import calls_convolutions
+
+    trial = custom("x", **{"backend": "inductor", **changes})
+    assert calls_convolutions(trial, torch.device("cuda")) is calls
