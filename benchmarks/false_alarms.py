@@ -179,21 +179,23 @@ def check(trial: Trial, margins: bool) -> dict[str, Any]:
 def record_projections(check_class: type, lines: list[dict[str, Any]]) -> type:
     """The check with a closer look in every case, which appends a line for each tensor."""
     from sweeper.worker.accuracy import rule
+    from sweeper.worker.failures import Missing
 
     class Recording(check_class):  # type: ignore[misc]
-        def _judge_step(self, case: Any) -> Any:
-            if len(self._reference.comparisons) == 1:
-                self._try(self._look_closer, case)
+        def _judge_step(self, case: Any, bounds: Any) -> Any:
+            if len(bounds.comparisons) == 1:
+                closer = self._try(self._look_closer, case, bounds)
+                bounds = bounds if isinstance(closer, Missing) else closer
             self._case = case
-            return super()._judge_step(case)
+            return super()._judge_step(case, bounds)
 
-        def _compare_with_reference(self, named: Any) -> Any:
-            found = rule.compare(named, self._reference.step, self._stages)
-            eager, *moved = self._reference.comparisons
+        def _compare_with_reference(self, named: Any, bounds: Any) -> Any:
+            found = rule.compare(named, bounds.reference, self._stages)
+            eager, *moved = bounds.comparisons
             lines.extend(describe_tensor(name, sums, eager, moved) for name, sums in found.items())
             for line in lines[-len(found) :]:
                 line["case"] = self._case.name
-            return rule.judge(found, self._reference.bounds)
+            return rule.judge(found, bounds)
 
     return Recording
 
@@ -234,10 +236,11 @@ def run_one(
             "--answer",
             str(answer),
         ]
+        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
         environment = {
             **os.environ,
             "TORCHINDUCTOR_CACHE_DIR": cache,
-            "CUDA_VISIBLE_DEVICES": str(gpu),
+            "CUDA_VISIBLE_DEVICES": visible[gpu] if visible[0] else str(gpu),
         }
         try:
             done = subprocess.run(
@@ -284,7 +287,7 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--divide", type=int, default=1, help="divide the batch by this")
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--gpus", type=int, default=1, help="of this machine, used in turn")
+    parser.add_argument("--gpus", type=int, default=1, help="of the visible ones, used in turn")
     parser.add_argument("--margins", type=Path)
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()

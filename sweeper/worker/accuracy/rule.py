@@ -22,11 +22,12 @@ well, and sees a gradient that is negated or scaled within eager's errors.
 Compiled code sums in another order than eager does, so it may be a few times further from the
 truth. The form of the rule of size is that of torch's own benchmark suite, `same` in
 torch/_dynamo/utils.py; three things are added, each for a correct model that failed without it.
-Gradients that are tiny beside the others get a floor. A gradient that is smaller than eager's own
-error (a bias before batch normalisation) is noise in both arms and gets a higher one, NOISE. And
-before a compiled step is called wrong, more steps of eager count, whose inputs and parameters were
-moved by about what reordered sums do: some activations near zero then change sides, and a single
-one moves gradients a thousand times further than rounding does.
+Gradients that are tiny beside the others get a floor, and MAX_TIMES once more: their summands
+cancel, so their errors show above all how a sum is taken. A gradient that is smaller than eager's
+own error (a bias before batch normalisation) is noise in both arms and gets a higher one, NOISE.
+And before a compiled step is called wrong, more steps of eager count, whose inputs and parameters
+were moved by about what reordered sums do: some activations near zero then change sides, and a
+single one moves gradients a thousand times further than rounding does.
 `docs/decisions/what-counts-as-wrong.md` has the figures.
 """
 
@@ -494,7 +495,11 @@ class _EagerSteps:
         return floor
 
     def _bound_size(self, name: str) -> float:
-        return max(MAX_TIMES * self.find_error(name), self.find_floor(name))
+        error = MAX_TIMES * self.find_error(name)
+        is_gradient = name.startswith(GRADIENT)
+        if is_gradient and self.first[name].reference_size < self._least_gradient:
+            error *= MAX_TIMES
+        return max(error, self.find_floor(name))
 
     def bound_error(self, name: str) -> float:
         """The largest error that is allowed to a tensor of which eager is finite."""
