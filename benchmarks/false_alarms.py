@@ -220,7 +220,7 @@ def describe_tensor(name: str, compiled: Any, eager: Any, moved: Sequence[Any]) 
 
 
 def run_one(
-    option: str, precision: str, arguments: Sequence[str], cache: str, gpu: int
+    option: str, precision: str, arguments: Sequence[str], cache: str, gpu: str
 ) -> dict[str, Any]:
     """Check a model in a process of its own."""
     begin = time.perf_counter()
@@ -236,11 +236,10 @@ def run_one(
             "--answer",
             str(answer),
         ]
-        visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
         environment = {
             **os.environ,
             "TORCHINDUCTOR_CACHE_DIR": cache,
-            "CUDA_VISIBLE_DEVICES": visible[gpu] if visible[0] else str(gpu),
+            "CUDA_VISIBLE_DEVICES": gpu,
         }
         try:
             done = subprocess.run(
@@ -272,6 +271,12 @@ def describe(found: dict[str, Any]) -> str:
     return f"{name}  compile {found['compile_s']:5.1f}  check {spent_s:5.1f}  {verdict:10} {rest}"
 
 
+def list_gpus(count: int) -> list[str]:
+    """List the names of so many visible GPUs, or of fewer."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    return list(map(str, range(count))) if named is None else named.split(",")[:count]
+
+
 def parse() -> tuple[argparse.Namespace, list[str]]:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -291,6 +296,8 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--margins", type=Path)
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.gpus > len(list_gpus(arguments.gpus)):
+        parser.error(f"--gpus {arguments.gpus}: CUDA_VISIBLE_DEVICES has fewer")
     passed_on = [item for item in sys.argv[1:] if item not in arguments.models]
     return arguments, passed_on
 
@@ -307,7 +314,7 @@ def main() -> None:
     begin, counts = time.perf_counter(), {True: 0, False: 0, None: 0, "none": 0}
     pairs = [(option, precision) for option in options for precision in precisions]
     with tempfile.TemporaryDirectory() as cache, ThreadPoolExecutor(arguments.jobs) as pool:
-        gpus = itertools.cycle(range(arguments.gpus))
+        gpus = itertools.cycle(list_gpus(arguments.gpus))
         tasks = [
             pool.submit(run_one, *pair, passed_on, cache, gpu)
             for pair, gpu in zip(pairs, gpus, strict=False)

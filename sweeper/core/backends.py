@@ -15,7 +15,7 @@ NO_CUDA_GRAPHS = "with device=cpu there are no CUDA graphs"
 WITHOUT_DYNAMO = ("jit_trace", "jit_script", "fx", GRAPHED)
 # pass through Dynamo and compile nothing
 CONTROLS = ("eager", "eager_noexcept", "eager_debug", "pre_dispatch_eager")
-# their programs call torch's own convolutions, which heed its switches in each call
+# they call torch's convolutions, which read torch's switches in each call
 CALL_CONVOLUTIONS = ("inductor", "aot_eager", *CONTROLS)
 # beside inductor, the only one with modes and options
 IN_TORCH = ("eager", "aot_eager", "cudagraphs", "ts", "aot_ts")

@@ -229,6 +229,12 @@ class ModelSubject(Judged, Subject):
             return None
         return self.optimizers[0 if arm is self.eager else -1]
 
+    def heeds_switches(self) -> bool:
+        """Whether the compiled step calls torch's convolutions, which read torch's switches in each
+        call.
+        """
+        return self.device.type == "cuda" and compiler.calls_convolutions(self.trial, self.device)
+
     def gradient_factor(self) -> float:
         """Return the factor by which gradients are still scaled after a step, where no optimizer
         unscales them.

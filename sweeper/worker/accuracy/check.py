@@ -33,7 +33,7 @@ import torch
 from sweeper.core.record import Accuracy, PerArm
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Trial
-from sweeper.worker.compilation.compiler import calls_convolutions, holds_weights
+from sweeper.worker.compilation.compiler import holds_weights
 from sweeper.worker.failures import (
     Failure,
     MismatchError,
@@ -95,6 +95,12 @@ class Judged:
     def compiled_optimizer(self, _arm: Arm) -> torch.optim.Optimizer | None:
         """The optimizer of an arm where it is part of what is compiled; else None."""
         return None
+
+    def heeds_switches(self) -> bool:
+        """Whether the compiled step calls torch's convolutions, which read torch's switches in each
+        call.
+        """
+        return False
 
     def gradient_factor(self) -> float:
         """Return the factor by which gradients are still scaled after a step."""
@@ -198,7 +204,7 @@ class AccuracyCheck:
         try:
             self._states.find_attributes()
             self._states.place(self._place)
-            with convolve_in_fp32(self._judged.trial, self._judged.device):
+            with convolve_in_fp32(self._judged):
                 with enter("reference"):
                     random = self._run_or_retry_on_host(self._try, self._draws_random)
                 yield random
@@ -553,13 +559,13 @@ class AccuracyCheck:
 
 
 @contextmanager
-def convolve_in_fp32(trial: Trial, device: torch.device) -> Iterator[None]:
-    """Have cuDNN compute in fp32 what it would round to tf32 unasked, in both arms alike. Compiled
-    code does not depend on this switch.
+def convolve_in_fp32(judged: Judged) -> Iterator[None]:
+    """Have cuDNN compute in fp32, in both arms, where TF32 is torch's own choice and the compiled
+    step follows the switch; what is compiled stays as it is.
     """
     cudnn = torch.backends.cudnn
-    unasked = trial.precision.tf32 is None and torch_flags.read()["cudnn_allow_tf32"]
-    if device.type != "cuda" or not unasked or not calls_convolutions(trial, device):
+    chosen = judged.trial.precision.tf32 is not None or cudnn.fp32_precision == "tf32"
+    if chosen or not (torch_flags.read()["cudnn_allow_tf32"] and judged.heeds_switches()):
         yield
         return
     cudnn.allow_tf32 = False

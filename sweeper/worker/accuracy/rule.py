@@ -14,20 +14,20 @@ errors of rounding hardly move, since they point anywhere:
 
     min p(eager) - margin <= p(compiled) <= max p(eager) + margin
 
-over the steps of eager; where the compiled step is as near to the reference as eager, up to the
-reference's own projection, 1, too. The margin is a share of eager's relative error, and at most
-MAX_MARGIN in tensors of many numbers. It is asked of the gradients of each stage of the model as
-well, and sees a gradient that is negated or scaled within eager's errors.
+over the steps of eager. Where the compiled error is at most NEAR_TIMES eager's, the span reaches to
+1 as well, the projection of the reference. The margin is a share of eager's relative error, and at
+most MAX_MARGIN in tensors of many numbers. It is asked of the gradients of each stage of the model
+as well, and sees a gradient that is negated or scaled within eager's errors.
 
 Compiled code sums in another order than eager does, so it may be a few times further from the
 truth. The form of the rule of size is that of torch's own benchmark suite, `same` in
 torch/_dynamo/utils.py; three things are added, each for a correct model that failed without it.
-Gradients that are tiny beside the others get a floor, and MAX_TIMES once more: their summands
-cancel, so their errors show above all how a sum is taken. A gradient that is smaller than eager's
-own error (a bias before batch normalisation) is noise in both arms and gets a higher one, NOISE.
-And before a compiled step is called wrong, more steps of eager count, whose inputs and parameters
-were moved by about what reordered sums do: some activations near zero then change sides, and a
-single one moves gradients a thousand times further than rounding does.
+Gradients that are tiny beside the others get a floor, and MAX_TIMES squared in place of MAX_TIMES:
+their summands cancel, so their errors show above all how a sum is taken. A gradient that is smaller
+than eager's own error (a bias before batch normalisation) is noise in both arms and gets a higher
+one, NOISE. And before a compiled step is called wrong, more steps of eager count, whose inputs and
+parameters were moved by about what reordered sums do: some activations near zero then change sides,
+and a single one moves gradients a thousand times further than rounding does.
 `docs/decisions/what-counts-as-wrong.md` has the figures.
 """
 
@@ -76,7 +76,7 @@ ERROR_SHARE = 0.75  # of eager's relative error; what of an error lies along the
 FEW = 3.0
 MANY = 1000  # elements: their projections never lie further apart than
 MAX_MARGIN = 0.2
-AS_NEAR = 1.2  # times eager's error: as near to the reference as eager is
+NEAR_TIMES = 1.2  # of eager's error: with at most this a step is as near to the reference as eager
 # of every step of eager: with less of the reference in it, eager says nothing about directions
 MIN_PROJECTION = 0.5
 # relative; a well-conditioned model answers with an error of the size of the tolerance
@@ -335,7 +335,7 @@ class Span(NamedTuple):
     def share(self, compiled: Sums) -> float:
         """By how much the compiled projection lies beyond the span, in margins."""
         low, high, projection = self.low, self.high, compiled.projection
-        if compiled.error <= AS_NEAR * self.error:
+        if compiled.error <= NEAR_TIMES * self.error:
             low, high = min(low, 1.0), max(high, 1.0)
         beyond = max(low - projection, projection - high)
         return math.inf if math.isnan(beyond) else max(beyond, 0.0) / self.margin
@@ -495,11 +495,7 @@ class _EagerSteps:
         return floor
 
     def _bound_size(self, name: str) -> float:
-        error = MAX_TIMES * self.find_error(name)
-        is_gradient = name.startswith(GRADIENT)
-        if is_gradient and self.first[name].reference_size < self._least_gradient:
-            error *= MAX_TIMES
-        return max(error, self.find_floor(name))
+        return max(MAX_TIMES * self.find_error(name), self.find_floor(name))
 
     def bound_error(self, name: str) -> float:
         """The largest error that is allowed to a tensor of which eager is finite."""
@@ -507,6 +503,9 @@ class _EagerSteps:
         if self._is_update(name):
             turned = min(2 * math.sqrt(self._share_of_flips(name)), MAX_UPDATE)
             bound = max(bound, turned * self.first[name].reference_size)
+        is_gradient = name.startswith(GRADIENT)
+        if is_gradient and self.first[name].reference_size < self._least_gradient:
+            bound = max(bound, MAX_TIMES**2 * self.find_error(name))
         return bound
 
     def _share_of_flips(self, update: str) -> float:

@@ -277,10 +277,17 @@ def calls_convolutions(trial: Trial, device: torch.device) -> bool:
     """Whether the program calls torch's own convolutions anew in each step: no graph replays them,
     and Inductor has no kernels of its own for them.
     """
+    if trial.mode == "eager":
+        return True
     if trial.backend not in CALL_CONVOLUTIONS or uses_cuda_graphs(trial, device):
         return False
-    return trial.mode == "eager" or not _list_options(trial).get("max_autotune")
+    options = _list_options(trial)
+    return not (options.get("max_autotune") or options.get("max_autotune_gemm"))
 
 
 def _list_options(trial: Trial) -> dict[str, Any]:
-    return {**torch._inductor.list_mode_options(trial.mode), **trial.compile.options}
+    """List the options of Inductor: of its configuration, which the environment sets too, the mode
+    and the trial.
+    """
+    configured = torch._inductor.config.get_config_copy()
+    return {**configured, **torch._inductor.list_mode_options(trial.mode), **trial.compile.options}

@@ -115,11 +115,13 @@ def test_output_that_cannot_be_written_is_dropped(closed: int) -> None:
 )
 def test_full_output_is_said_without_a_traceback(tmp_path: Path, command: str, code: int) -> None:
     write_sweep(tmp_path / "runs", [make_record()])
+    # argparse swallows what an unbuffered stream raises
+    environment = {**ENVIRONMENT, "PYTHONUNBUFFERED": ""}
     with Path("/dev/full").open("w") as full:
         result = subprocess.run(
             [sys.executable, "-m", *command.split()],
             cwd=tmp_path,
-            env=ENVIRONMENT,
+            env=environment,
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

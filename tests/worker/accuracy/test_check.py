@@ -65,6 +65,28 @@ def test_wrong_step_is_a_mismatch(name: str, changes: dict[str, object], worst: 
     assert str(accuracy_of(outcome).worst).startswith(worst)
 
 
+def test_switch_of_convolutions_is_put_back_after_a_mismatch() -> None:
+    import torch
+
+    from sweeper.worker.accuracy.check import Judged, convolve_in_fp32
+    from sweeper.worker.failures import MismatchError
+
+    class Follows(Judged):
+        trial = custom("x")
+
+        def heeds_switches(self) -> bool:
+            return True
+
+    def fail() -> None:
+        with convolve_in_fp32(Follows()):
+            assert not torch.backends.cudnn.allow_tf32
+            raise MismatchError("wrong")
+
+    with pytest.raises(MismatchError):
+        fail()
+    assert torch.backends.cudnn.allow_tf32
+
+
 RIGHT = (
     "right_zero_init",
     "right_layer_scale",

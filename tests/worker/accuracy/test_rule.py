@@ -550,6 +550,16 @@ def test_share_of_a_margin_begins_at_the_ends_of_the_span(projection: float, sha
     assert Span(0.9, 1.1, 0.2, error=1.0).share(sums) == pytest.approx(share)
 
 
+@pytest.mark.parametrize(("error", "share"), [(1.19, 0.0), (1.21, 3.0)])
+def test_span_reaches_to_the_reference_for_a_step_that_is_as_near_as_eager(
+    error: float, share: float
+) -> None:
+    from sweeper.worker.accuracy.rule import Span, Sums
+
+    sums = Sums(differences=error**2, reference=1.0, products=1.0, elements=1)
+    assert Span(0.6, 0.7, 0.1, error=1.0).share(sums) == pytest.approx(share)
+
+
 @pytest.mark.parametrize(
     ("eager", "compiled", "passed"),
     [(0.74, 0.97, True), (0.74, 1.19, True), (0.74, 1.21, False), (0.74, 0.53, False)],

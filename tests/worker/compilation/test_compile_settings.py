@@ -117,6 +117,7 @@ def test_settings_of_dynamo_and_of_functorch_reach_the_compiler(
         ({"backend": "aot_eager"}, True),
         ({"mode": "max-autotune-no-cudagraphs"}, False),  # kernels of its own
         ({"compile": Compile(options={"max_autotune": True})}, False),
+        ({"compile": Compile(options={"max_autotune_gemm": True})}, False),
         ({"mode": "reduce-overhead"}, False),  # what was recorded
         ({"compile": Compile(options={"triton.cudagraphs": True})}, False),
         ({"backend": "tensorrt"}, False),

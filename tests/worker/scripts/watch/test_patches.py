@@ -71,6 +71,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..
     """Runs a script that trains a module here, and calls a function in each of its steps; the
     result is what stood in the process meanwhile.
     """
+    torch._dynamo.reset()  # what other tests have registered
     trial = make_trial("train.py", backend="eager")
     trial = replace(trial, model=replace(trial.model, arguments={"trajectory": MIN_TRAJECTORY}))
     file = tmp_path / "train.py"
