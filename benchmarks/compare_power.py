@@ -398,7 +398,7 @@ def read_records(folder: Path) -> Iterator[Record]:
             for member in packed:
                 if Path(member.name).name == "record.json" and (file := packed.extractfile(member)):
                     record = Record.loads(file.read().decode())
-                    if record.status == "ok":
+                    if record.status == "ok" and any(one.rounds for one in record.processes):
                         yield record
 
 
