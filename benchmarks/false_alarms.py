@@ -296,8 +296,6 @@ def parse() -> tuple[argparse.Namespace, list[str]]:
     parser.add_argument("--margins", type=Path)
     parser.add_argument("--answer", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    if arguments.gpus > len(list_gpus(arguments.gpus)):
-        parser.error(f"--gpus {arguments.gpus}: CUDA_VISIBLE_DEVICES has fewer")
     passed_on = [item for item in sys.argv[1:] if item not in arguments.models]
     return arguments, passed_on
 
@@ -311,13 +309,15 @@ def main() -> None:
         arguments.answer.write_text(json.dumps(found))
         sys.stdout.flush()
         os._exit(0)
+    gpus = list_gpus(arguments.gpus)
+    if len(gpus) < arguments.gpus:
+        sys.exit(f"--gpus {arguments.gpus}: CUDA_VISIBLE_DEVICES has {len(gpus)}")
     begin, counts = time.perf_counter(), {True: 0, False: 0, None: 0, "none": 0}
     pairs = [(option, precision) for option in options for precision in precisions]
     with tempfile.TemporaryDirectory() as cache, ThreadPoolExecutor(arguments.jobs) as pool:
-        gpus = itertools.cycle(list_gpus(arguments.gpus))
         tasks = [
             pool.submit(run_one, *pair, passed_on, cache, gpu)
-            for pair, gpu in zip(pairs, gpus, strict=False)
+            for pair, gpu in zip(pairs, itertools.cycle(gpus), strict=False)
         ]
         for found in map(Future.result, as_completed(tasks)):
             print(describe(found), flush=True)
