@@ -14,7 +14,12 @@ from .entries import Entry
 Facts = Mapping[str, Mapping[str, str]]  # texts by group and name
 LIBRARIES = ""  # the group of their versions, which need no other name
 # Ends of environment variables that differ from trial to trial and say nothing about how it ran.
-PER_TRIAL = ("_CACHE_DIR", "CUDA_VISIBLE_DEVICES")
+PER_TRIAL = (
+    "_CACHE_DIR",
+    "CUDA_VISIBLE_DEVICES",
+    "TORCHELASTIC_ERROR_FILE",
+    "TORCHELASTIC_RUN_ID",
+)
 
 
 @dataclass(frozen=True)

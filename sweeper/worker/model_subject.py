@@ -130,7 +130,10 @@ class ModelSubject(Judged, Subject):
                 loss = self.capture.wrap(compiler.compile_function(self._loss, trial, counters))
                 compiled_step = self._make_step(module, replace(self.built, loss=loss))
             case _:
-                compiled_step = self._make_step(compiler.compile_function(module, trial, counters))
+                # a program that is loaded here has guards for the contexts in which it is loaded
+                with torch.inference_mode(trial.workload == "inference"), self.numerics.context():
+                    compiled = compiler.compile_function(module, trial, counters)
+                compiled_step = self._make_step(compiled)
         marks_steps = compiler.uses_cuda_graphs(trial, self.device)
         self.compiled = Arm(
             "compiled",

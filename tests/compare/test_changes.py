@@ -189,10 +189,11 @@ def test_long_values_end_with_an_ellipsis_after_80_characters() -> None:
 
 
 def test_variables_that_differ_from_trial_to_trial_are_no_change() -> None:
+    varying = ("TRITON_CACHE_DIR", "CUDA_VISIBLE_DEVICES", "TORCHELASTIC_RUN_ID")
     base, head = (
         replace(
             measured(),
-            environment={"variables": {"TRITON_CACHE_DIR": name, "CUDA_VISIBLE_DEVICES": name}},
+            environment={"variables": dict.fromkeys(varying, name)},
         )
         for name in ("a", "b")
     )

@@ -12,7 +12,7 @@ from worker_runs import MEASURE, custom, private_cache, run
 
 from sweeper.core.protocol import Job, Outcome, decode
 from sweeper.core.record import Process
-from sweeper.core.trial import Compile
+from sweeper.core.trial import Compile, Precision
 
 pytestmark = pytest.mark.compile
 assert private_cache  # a fixture that every test here uses
@@ -48,17 +48,29 @@ def test_a_mega_cache_gives_an_empty_folder_what_was_compiled(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_precompiled_code_counts_as_a_graph_though_dynamo_makes_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", ["caching_precompile", "aot_compile"])
+@pytest.mark.parametrize("workload", ["train", "inference"])
+@pytest.mark.parametrize("autocast", [None, "bfloat16"])
+def test_kept_code_begins_without_dynamo(
+    tmp_path: Path, start: str, workload: str, autocast: str | None
+) -> None:
     job = tmp_path / "trial.json"
-    compiling = Compile(start="caching_precompile")
-    # in inference, torch 2.13 fails to load what it has kept
-    trial = custom("mlp", backend="inductor", compile=compiling)
+    trial = custom(
+        "residual",
+        backend="inductor",
+        workload=workload,
+        compile=Compile(start=start),
+        precision=Precision(autocast=autocast),
+    )
     job.write_text(Job(trial, MEASURE).dumps())
     first = run_in_a_process(job)
     assert first.autograd_cache == {"hits": 0, "misses": 1, "bypassed": 0}
     later = run_in_a_process(job, "--slot", '{"index": 1, "cold": false}')
     assert later.autograd_cache == {}
-    assert later.code_fingerprint == first.code_fingerprint
+    assert later.accuracy is not None
+    assert later.accuracy.passed
+    if start == "caching_precompile":  # a file has no code that could be told
+        assert later.code_fingerprint == first.code_fingerprint
 
 
 def test_a_model_that_is_no_whole_graph_cannot_be_compiled_ahead_of_time() -> None:
