@@ -2,6 +2,7 @@
 exception. `sweeper.core.record` declares the statuses.
 """
 
+import traceback
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -105,9 +106,12 @@ def choose_status(error: BaseException, phase: str) -> str:
 
 def describe_error(error: BaseException) -> str:
     """The first lines of an error, after its type unless it is a `Failure`, whose status says as
-    much.
+    much. An error without words, as a bare `assert` raises it, has the line that raised it.
     """
     lines = [line for line in read_text(error).strip().splitlines() if line.strip()]
+    if not lines and error.__traceback__:
+        raised = traceback.extract_tb(error.__traceback__)[-1]
+        lines = [f"{raised.line} ({raised.filename}:{raised.lineno})"]
     text = "\n".join(lines[:MESSAGE_LINES])
     if not (isinstance(error, Failure) and text):
         text = f"{type(error).__name__}: {text}"

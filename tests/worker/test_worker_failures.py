@@ -36,13 +36,21 @@ def test_our_own_errors_do_without_their_class(error: Exception, message: str) -
     assert describe_error(error) == message
 
 
+def test_an_error_without_words_has_the_line_that_raised_it() -> None:
+    try:
+        raise AssertionError
+    except AssertionError as error:
+        found = describe_error(error)
+    assert found.startswith(f"AssertionError: raise AssertionError ({__file__}:")
+
+
 @pytest.mark.parametrize("stream", [None, closed()], ids=["none", "closed"])
 @pytest.mark.parametrize(
     ("error", "message"),
     [
         (RuntimeError("no data"), "RuntimeError: no data"),
         (SystemExit(3), "SystemExit: 3"),
-        (KeyboardInterrupt(), "KeyboardInterrupt: "),
+        (KeyboardInterrupt("enough"), "KeyboardInterrupt: enough"),
         (factories.Stop(), "Stop: its text could not be made"),
     ],
 )
