@@ -92,6 +92,28 @@ def dict_and_loss(batch_size, device):
     return Named().to(device), inputs, lambda output: output["logits"].square().mean()
 
 
+def head_without_a_loss(batch_size, device, dropout=0.0):
+    """Compiled, the second head has gradients of zeros, and in eager none."""
+
+    class TwoHeads(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.dropout = nn.Dropout(dropout)
+            self.first = nn.Linear(WIDTH, 4)
+            self.second = nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            x = self.dropout(x)
+            return self.first(x), self.second(x)
+
+    module = TwoHeads().to(device)
+    return module, make_inputs(batch_size, device), lambda output: output[0].square().mean()
+
+
+def head_without_a_loss_and_dropout(batch_size, device):
+    return head_without_a_loss(batch_size, device, 0.1)
+
+
 class _Special(nn.Module):
     """An MLP whose forward first does `act`; the factory itself is harmless, as the check calls
     it.

@@ -204,7 +204,8 @@ def pair_up(
     step: Named, others: Mapping[str, torch.Tensor], whose: str
 ) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
     """Put each tensor of a step beside the other one of its name; what one of them has not changed
-    is zero there.
+    is zero there. A gradient of zeros is left out where the other step has none: AOTAutograd gives
+    zeros to the parameters of an output that has no part in the loss.
 
     Raises DifferentTensorsError when names or shapes differ from those of `whose` tensors.
     """
@@ -213,6 +214,8 @@ def pair_up(
         other = others.get(name)
         if other is None and name.startswith(IF_CHANGED):
             other = torch.zeros_like(tensor)
+        if other is None and name.startswith(GRADIENT) and not tensor.any():
+            continue
         if other is None or other.shape != tensor.shape:
             shape = "nothing" if other is None else list(other.shape)
             raise DifferentTensorsError(

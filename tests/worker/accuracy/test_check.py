@@ -456,6 +456,15 @@ def test_output_of_any_structure_is_judged(factory: str, workload: str) -> None:
     assert wrong.status == "accuracy_mismatch", wrong.message
 
 
+@pytest.mark.parametrize("factory", ["head_without_a_loss", "head_without_a_loss_and_dropout"])
+def test_zeros_are_no_wrong_gradient_where_eager_has_none(factory: str) -> None:
+    outcome, _ = run(custom(factory))
+    assert outcome.status == "ok", outcome.message
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None
+    assert outcome.process.accuracy.passed
+
+
 def test_reference_falls_back_to_fp32_and_says_so() -> None:
     outcome, _ = run(custom("refuses_fp64"))
     assert outcome.status == "ok", outcome.message

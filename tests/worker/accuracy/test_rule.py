@@ -458,10 +458,13 @@ def test_steps_that_give_other_tensors_are_refused() -> None:
     for step, says in (
         ([("a", torch.ones(3))], r"a has shape \[3\], where the reference has \[2\]"),
         ([("x", torch.ones(3))], r"x has shape \[3\], where the reference has nothing"),
+        ([("gradient of x", torch.ones(1))], "gradient of x has shape .* has nothing"),
         ([("a", torch.ones(2))], r"b is missing \(2 tensors that the reference has\)"),
     ):
         with pytest.raises(rule.DifferentTensorsError, match=says):
             rule.compare(step, truth)
+    zeros = {"gradient of x": torch.zeros(1)}
+    assert rule.compare({**truth.tensors, **zeros}.items(), truth).keys() == truth.tensors.keys()
 
 
 def test_tensors_are_compared_in_parts_and_added() -> None:
