@@ -584,10 +584,11 @@ class Record:
 
     @property
     def first_line(self) -> str:
-        """The first line of the message; empty without one."""
-        if not self.message:
-            return ""
-        return self.message.splitlines()[0]
+        """The first line of the message, and the second where the first ends in a colon; empty
+        without a message.
+        """
+        first, *more = (self.message or "").splitlines() or [""]
+        return f"{first} {more[0].strip()}" if more and first.endswith(":") else first
 
     @property
     def batch_size(self) -> int:

@@ -383,6 +383,19 @@ def test_only_what_comes_after_eager_is_the_compilers(
     assert replace(record, status=status, phase=phase).judges_the_compiler is expected
 
 
+@pytest.mark.parametrize(
+    ("message", "line"),
+    [
+        (None, ""),
+        ("no kernel\nat x.py:3", "no kernel"),
+        ("backend='x' raised:\n  ValueError: no rule", "backend='x' raised: ValueError: no rule"),
+        ("raised:", "raised:"),
+    ],
+)
+def test_first_line_goes_on_after_a_colon(record: Record, message: str | None, line: str) -> None:
+    assert replace(record, message=message).first_line == line
+
+
 def test_batch_size_is_the_one_that_fitted(record: Record) -> None:
     assert (record.batch_size, replace(record, smaller_batch_size=2).batch_size) == (4, 2)
 

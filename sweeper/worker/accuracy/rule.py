@@ -389,7 +389,7 @@ def set_bounds(
                 if sums.whole and bounds[name] >= 1:  # any number would pass
                     del bounds[name]
                 if eager.passes_zeros(name):
-                    least_sizes[name] = sums.step_size / MAX_TIMES
+                    least_sizes[name] = eager.find_least_size(name) / MAX_TIMES
         if span := eager.span_projections(name):
             spans[name] = span
     moved = any(
@@ -445,6 +445,10 @@ class _EagerSteps:
         """The largest error of a step; infinite where one is not finite."""
         errors = [item[name].error for item in self._comparisons if name in item]
         return max(errors) if all(map(math.isfinite, errors)) else math.inf
+
+    def find_least_size(self, name: str) -> float:
+        """The smallest size of a tensor in a step: noise in a few numbers has any."""
+        return min(item[name].step_size for item in self._comparisons if name in item)
 
     def _find_gradient(self, name: str) -> str | None:
         """The gradient that a parameter's update, or the optimizer's state for it, follows from;

@@ -146,6 +146,15 @@ def test_a_script_that_is_too_short_says_how_long_it_is_and_has_to_be(tmp_path: 
     assert (script.length, script.optimizers, script.autocast) == (48, ("SGD",), "off")
 
 
+def test_a_script_that_ends_while_it_is_watched_says_how_many_steps_are_needed(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "train.py").write_text(BEGIN + "steps(11)")
+    outcome, _ = run_worker(make_trial("train.py"), tmp_path)
+    said = "the script ended by itself: 11 steps were seen, and more than 32 are needed"
+    assert outcome.message == said
+
+
 VALIDATES = """
 def load(count): return torch.utils.data.DataLoader(torch.ones(count, 8), batch_size=2)
 while True:
