@@ -257,6 +257,27 @@ def own_generator(batch_size, device):
     return OwnGenerator(0.1), (torch.randn(batch_size, WIDTH),)
 
 
+class Counted(nn.Module):
+    """A mask that is given as a count alone, beside an output of a dropout."""
+
+    def __init__(self, other_rate) -> None:
+        super().__init__()
+        self.layer, self.other_rate = nn.Linear(WIDTH, WIDTH), other_rate
+
+    def forward(self, x):
+        rate = 0.4 if self.other_rate and torch.compiler.is_compiling() else 0.2
+        hidden = nn.functional.dropout(self.layer(x), 0.1, True)
+        return {"hidden": hidden, "count": (torch.rand_like(x) > rate).sum(1)}
+
+
+def random_counts(batch_size, device):
+    return Counted(False), (torch.randn(batch_size, WIDTH),), read_hidden
+
+
+def random_counts_at_another_rate(batch_size, device):
+    return Counted(True), (torch.randn(batch_size, WIDTH),), read_hidden
+
+
 def own_generator_at_another_rate(batch_size, device):
     return OwnGenerator(0.5), (torch.randn(batch_size, WIDTH),)
 

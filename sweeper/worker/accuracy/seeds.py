@@ -27,9 +27,9 @@ explains. Compiled code rounds in another way than eager does, so a right step m
 significantly. Where it rounds less, eager may be nothing but rounding: the gradient of a bias that
 a softmax cancels is zero, and in bfloat16 it is not. So before a step is called wrong, STEPS of
 eager in a longer number format are taken, and it is no fault to be nearer to them than eager.
-Whole numbers are compared by themselves: one that is the same in all eager steps may not be another
-one in all compiled steps. `permutation` gives the p-values; ALPHA is the chance that any test of a
-right step is significant.
+Whole numbers and booleans are tensors like others, and besides, one that is the same in all eager
+steps may not be another one in all compiled steps. `permutation` gives the p-values; ALPHA is the
+chance that any test of a right step is significant.
 `docs/decisions/random-steps.md` has the reasons, `docs/results/random-steps.md` what the test
 finds.
 """
@@ -140,7 +140,8 @@ class SeedTest:
         """Take an eager step with the seed of the last one, and with perturbed parameters and
         inputs.
         """
-        self._changes = self.direction.compare(step, self._last)
+        numbers = ((name, _as_numbers(tensor)) for name, tensor in step)
+        self._changes = self.direction.compare(numbers, self._last)
         self._last = {}
 
     def add(self, kind: str, step: Named) -> None:
@@ -152,10 +153,10 @@ class SeedTest:
         self.steps[kind].append(self._newest)
 
     def _take_whole(self, kind: str, step: Named) -> Named:
-        """Compare the whole numbers of a step, and give its other tensors."""
+        """Compare the whole numbers of a step, and give its tensors."""
         for name, tensor in step:
+            yield name, _as_numbers(tensor)
             if not is_whole(tensor):
-                yield name, tensor
                 continue
             first = self._whole.setdefault(name, tensor.to(self._place, copy=True))
             for _, one, other in pair_up([(name, tensor)], {name: first}, "eager"):
@@ -222,7 +223,15 @@ class SeedTest:
         slopes = torch.tensor(self._slopes, dtype=torch.float64)
         if len(slopes) == 2 * STEPS and not infinite and bool(slopes.isfinite().all()):
             samples[ALL_GRADIENTS].values["slope"] = slopes
-        return _decide(samples, references, self._precision, len(infinite))
+        resolved = [name for name in samples if name not in self._whole] or list(samples)
+        if ALL_GRADIENTS in samples:
+            resolved = [ALL_GRADIENTS]
+        return _decide(samples, references, self._precision, len(infinite), resolved)
+
+
+def _as_numbers(tensor: torch.Tensor) -> torch.Tensor:
+    """Whole numbers and booleans as others: how often one is drawn must agree as well."""
+    return tensor.to(torch.float32) if is_whole(tensor) else tensor
 
 
 def _fail(name: str, statistic: str, compiled: float) -> SeedVerdict:
@@ -298,7 +307,9 @@ def _decide(
     references: Mapping[str, TensorSamples],
     precision: str,
     infinite: int,
+    resolved: Sequence[str],
 ) -> SeedVerdict:
+    """`resolved` names the samples of which a change has to be seen."""
     tests: list[Test] = []
     unjudged = infinite
     for name, sample in samples.items():
@@ -323,6 +334,7 @@ def _decide(
         if p <= ALPHA and test.excess > 1 and not _rounds_less(test, references)
     ]
     p, worst = next(iter(faults or found), (None, None))
+    samples = {name: samples[name] for name in resolved}
     resolution = _resolve(samples, correlations, MARGIN[precision])
     if not faults and resolution > MAX_RESOLUTION:
         passed, unverified = None, "steps differ so much between seeds that a wrong step would pass"
@@ -388,8 +400,7 @@ def _rounds_less(test: Test, references: Mapping[str, TensorSamples]) -> bool:
 def _resolve(
     samples: Mapping[str, TensorSamples], correlations: torch.Tensor, margin: float
 ) -> float:
-    """The least change of the coefficient of all gradients that is a fault; without gradients, of
-    an output.
+    """The least change of the coefficient of any of these samples that is a fault.
 
     Only the real split may be so far out. With correlation r, two means are apart by the deviation
     within an arm times 2 r / sqrt(1 - r^2).
@@ -397,9 +408,8 @@ def _resolve(
     r = float(find_largest(correlations)[1:].max())
     factor = 2 * r / math.sqrt(max(1 - r * r, 1e-12))
     found = []
-    for name, sample in samples.items():
-        if name == ALL_GRADIENTS or ALL_GRADIENTS not in samples:
-            arms = sample.values["coefficient"].view(2, STEPS)
-            deviation = float(arms.var(1, correction=0).mean().sqrt())
-            found.append(margin + MAX_TIMES * sample.change + factor * deviation)
+    for sample in samples.values():
+        arms = sample.values["coefficient"].view(2, STEPS)
+        deviation = float(arms.var(1, correction=0).mean().sqrt())
+        found.append(margin + MAX_TIMES * sample.change + factor * deviation)
     return max(found)

@@ -136,6 +136,14 @@ def test_whole_numbers_of_a_random_step_are_compared_where_no_seed_changes_them(
     assert "100 % of the numbers in output.ids are not eager's" in str(wrong.message)
 
 
+def test_random_whole_numbers_are_compared_over_seeds() -> None:
+    right, _ = run(trial_of("random_counts", batch_size=64))
+    assert (right.status, passed(right)) == ("ok", True), right
+    wrong, _ = run(trial_of("random_counts_at_another_rate", batch_size=64))
+    assert wrong.status == "accuracy_mismatch", wrong
+    assert "the coefficient of output.count over seeds is 0.7" in str(wrong.message)
+
+
 @pytest.mark.parametrize("member", [torch.ones(2), numpy.int64(3), frozenset({torch.ones(2)})])
 def test_a_set_with_a_tensor_or_an_array_is_not_looked_into(member: object) -> None:
     plain = {1, "b", torch.int8, frozenset({2.5})}

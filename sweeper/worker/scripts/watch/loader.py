@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import resource
+import threading
 import time
 import weakref
 from collections import Counter, deque
@@ -69,7 +70,7 @@ class LoaderWatch:
     """Sees what loaders of torch give; on demand it reads ahead of the script."""
 
     def __init__(self, patches: Patches) -> None:
-        self._patches = patches
+        self._patches, self._thread = patches, threading.get_ident()
         self.seconds = 0.0  # that the script has waited for loaders
         self.num_batches = 0  # of training, since it is known where steps end
         self.others = 0  # other batches since then
@@ -108,16 +109,18 @@ class LoaderWatch:
         try:
             yield
         finally:
-            self.seconds += time.perf_counter() - start
+            if threading.get_ident() == self._thread:
+                self.seconds += time.perf_counter() - start
 
     def _iterate(self, loader: DataLoader[Any]) -> Any:
         with self._waiting():
             iterator = self._iter(loader)  # which starts workers
         # persistent workers have one iterator for all passes
         self._passes.pop(iterator, None)
-        self._find_pass(iterator).reads_ahead = not any(
-            map(is_users_class, (loader.sampler, loader.batch_sampler))  # they may know the step
-        )
+        batches = loader.batch_sampler
+        samplers = loader.sampler, batches, getattr(batches, "sampler", None)
+        # they may know the step
+        self._find_pass(iterator).reads_ahead = not any(map(is_users_class, samplers))
         return iterator
 
     def _find_pass(self, iterator: _BaseDataLoaderIter) -> LoaderPass:
@@ -131,6 +134,8 @@ class LoaderWatch:
 
     def _give_next(self, iterator: _BaseDataLoaderIter) -> Any:
         one = self._find_pass(iterator)
+        # another thread would ask for a batch while this one reads ahead
+        one.reads_ahead &= threading.get_ident() == self._thread
         with self._waiting():
             if not one.ahead:
                 self._read(one, iterator)

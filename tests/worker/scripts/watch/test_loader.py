@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -237,8 +238,12 @@ class Curriculum(torch.utils.data.Sampler[int]):
     [
         DataLoader(OneBuffer(), batch_size=None),
         DataLoader(torch.arange(40), sampler=Curriculum()),  # type: ignore[arg-type]
+        DataLoader(
+            torch.arange(40),  # type: ignore[arg-type]
+            batch_sampler=torch.utils.data.BatchSampler(Curriculum(), 1, drop_last=False),
+        ),
     ],
-    ids=["one buffer", "a sampler of the script"],
+    ids=["one buffer", "a sampler of the script", "the same in a sampler of torch"],
 )
 def test_what_may_change_is_not_read_ahead(watch: LoaderWatch, loader: DataLoader[Any]) -> None:
     iterator = iter(loader)
@@ -250,6 +255,19 @@ def test_what_may_change_is_not_read_ahead(watch: LoaderWatch, loader: DataLoade
     assert given == [0, 1, 2, 3]
     assert watch.num_ahead <= 1
     assert watch.read_ahead(8) == math.inf
+
+
+def test_nothing_is_read_ahead_of_another_thread(watch: LoaderWatch) -> None:
+    iterator, given = iter(load(40)), list[list[int]]()
+    before_s = watch.seconds
+    for _ in range(3):
+        thread = threading.Thread(target=lambda: given.append(take(iterator)))
+        thread.start()
+        thread.join()
+        watch.end_step(counts=False)
+        assert watch.read_ahead(8) == math.inf
+    assert [rows[0] for rows in given] == [0, 4, 8]
+    assert watch.seconds == before_s, "the script's own thread has not waited"
 
 
 def test_as_much_is_read_ahead_as_memory_leaves_room_for(
