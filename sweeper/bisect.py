@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from string import Template
 
+from sweeper.core.backends import STAGES
 from sweeper.core.errors import ConfigError, explain_unreadable
 from sweeper.core.files import MAX_JSON_BYTES, make_way, read_text, write_text
 from sweeper.core.libraries import CUSTOM
@@ -32,13 +33,6 @@ from sweeper.execution.device_lease import DeviceLease
 from sweeper.execution.worker_channel import start_worker
 from sweeper.loading.sources import find_sweep
 
-STAGES = {  # backends, and what each adds to the one before
-    "eager": "Dynamo",
-    "aot_eager_default_partitioner": "AOTAutograd",
-    "aot_eager": "the partitioner, which chooses what is saved for backward",
-    "aot_eager_decomp_partition": "decompositions",
-    "inductor": "Inductor",
-}
 # Parts of a backend as torch names them, in torch's order. None: it is applied many times, and one
 # application is to be found; else a value of an option that switches it off.
 PARTS: Mapping[str, Mapping[str, bool | None]] = {

@@ -17,6 +17,13 @@ WITHOUT_DYNAMO = ("jit_trace", "jit_script", "fx", GRAPHED)
 CONTROLS = ("eager", "eager_noexcept", "eager_debug", "pre_dispatch_eager")
 # they call torch's convolutions, which read torch's switches in each call
 CALL_CONVOLUTIONS = ("inductor", "aot_eager", *CONTROLS)
+STAGES = {  # and what each adds to the one before: a fault of these can be bisected
+    "eager": "Dynamo",
+    "aot_eager_default_partitioner": "AOTAutograd",
+    "aot_eager": "the partitioner, which chooses what is saved for backward",
+    "aot_eager_decomp_partition": "decompositions",
+    "inductor": "Inductor",
+}
 # beside inductor, the only one with modes and options
 IN_TORCH = ("eager", "aot_eager", "cudagraphs", "ts", "aot_ts")
 

@@ -218,13 +218,13 @@ def shown_ties_with_a_fault(batch_size, device):
 class Later(nn.Module):
     """Wrong from the twentieth call on, by a count that the compiled program itself reads."""
 
-    def __init__(self) -> None:
+    def __init__(self, rate=0.0) -> None:
         super().__init__()
-        self.layer = nn.Linear(WIDTH, 4)
+        self.layer, self.rate = nn.Linear(WIDTH, 4), rate
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x):
-        y = self.layer(x)
+        y = self.layer(nn.functional.dropout(x, self.rate, self.rate > 0))
         if torch.compiler.is_compiling():
             y = y * torch.where(self.calls > 20, 1.5, 1.0)
         self.calls += 1
@@ -233,6 +233,10 @@ class Later(nn.Module):
 
 def wrong_later(batch_size, device):
     return Later().to(device), (torch.randn(batch_size, WIDTH, device=device),)
+
+
+def wrong_later_and_random(batch_size, device):
+    return Later(0.1).to(device), (torch.randn(batch_size, WIDTH, device=device),)
 
 
 class OwnGenerator(nn.Module):

@@ -223,8 +223,8 @@ class ScriptAnswer:
             yield f"{len(seen.optimizers)} optimizers take turns, and a step is one turn of all"
         if seen.late:
             yield (
-                f"stepped later for the first time, so it is in no figure, and its modules stay "
-                f"eager: {' and '.join(seen.late)}"
+                f"stepped later for the first time, so its modules stay eager in both arms: "
+                f"{' and '.join(seen.late)}"
             )
         if seen.per_call:
             yield "steps differ in their calls of modules, so times are for equally many calls"

@@ -9,6 +9,7 @@ that has one of those, precisions without a weight and mode=eager.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from sweeper.core.backends import STAGES
 from sweeper.core.record import FAULTS
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.findings import Findings
@@ -35,7 +36,8 @@ class FailedTrial:
 
 def _name_bisection(failed: FailedTrial) -> str | None:
     record = failed.entry.record
-    if record.status not in FAULTS or record.trial.has_loop:
+    known = record.trial.backend in STAGES and not record.trial.has_loop
+    if record.status not in FAULTS or not known:
         return None
     return f"python -m sweeper.bisect {name_sweep(failed.entry)} {record.trial_id}"
 

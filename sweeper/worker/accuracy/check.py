@@ -255,8 +255,7 @@ class AccuracyCheck:
         if hooked := list_hooked(self._judged.built.module):
             reason = f"a step draws random numbers, and modules have hooks: {', '.join(hooked)}"
             return Accuracy(None, None, reason)
-        found = self._judge_timed_batches(self._judge_over_seeds, [])
-        return replace(found, randomness="seeds" if found.tensors else None)
+        return self._judge_timed_batches(self._judge_over_seeds, [])
 
     def _judge_over_seeds(self, case: Case) -> CaseVerdict:
         """Compare eager and compiled steps over seeds.
@@ -296,6 +295,7 @@ class AccuracyCheck:
             tensors=len(sizes),
             unjudged=found.unjudged,
             elements=2 * STEPS * sum(size.elements for size in sizes),
+            randomness="seeds" if sizes else None,
         )
         worst = found.worst
         if worst is None:

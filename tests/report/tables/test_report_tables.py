@@ -270,6 +270,7 @@ def test_a_fault_of_the_compiler_has_the_command_that_finds_its_reason(tmp_path:
         make_record("wrong", status="accuracy_mismatch"),
         make_record("large", status="oom"),
         make_record("own", workload="script", status="runtime_error"),
+        make_record("other", backend="mine", status="compile_error"),
     ]
     folder = write_sweep(tmp_path, records)
     table = FailuresTable()
@@ -279,4 +280,4 @@ def test_a_fault_of_the_compiler_has_the_command_that_finds_its_reason(tmp_path:
         for item in table.items(Findings(load([folder]).entries))
     }
     command = f"python -m sweeper.bisect {folder.name} {records[0].trial_id}"
-    assert shown == {"wrong": command, "large": "", "own": ""}
+    assert shown == {"wrong": command, "large": "", "own": "", "other": ""}
