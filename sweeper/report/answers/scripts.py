@@ -322,7 +322,11 @@ def _rank(answer: Answer) -> float:
 
 
 def _add_of_loop(script: ScriptAnswer, answer: Answer) -> Iterator[str]:
-    """Say what keeps the loop from gaining what its steps gain, and what a whole training saves."""
+    """Say what is wrong with the training itself, what keeps the loop from gaining what its steps
+    gain, and what a whole training saves.
+    """
+    if script.seen.apart:
+        yield "its ranks train apart, in eager too"
     result = script.entry.result
     gain = ratio_of(result.speedup) or 1.0
     # Otherwise the loader is not what keeps the loop from gaining.

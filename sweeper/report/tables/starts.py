@@ -16,27 +16,15 @@ Inductor |
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from sweeper.analysis.result import Start
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.findings import Findings
+from sweeper.report.answers.starts import StartRow, list_starts
 from sweeper.report.columns.column import Column
 from sweeper.report.columns.formats import join
 
 from .spec import TableSpec
 from .trials import NAMES, file_columns, trial_columns
-
-
-class StartRow(NamedTuple):
-    """A trial with one of its starts."""
-
-    entry: Entry
-    start: Start
-
-
-def _name_origin(row: StartRow) -> str:
-    return "nothing cached" if row.start.cold else row.entry.trial.compile.start
 
 
 def _counts(name: str, title: str) -> Column[StartRow]:
@@ -55,7 +43,7 @@ class StartsTable(TableSpec[StartRow]):
     columns: Sequence[Column[StartRow]] = (
         *trial_columns(*NAMES),
         *file_columns("trial_id"),
-        Column("starts_from", _name_origin, title="starts from", is_name=True),
+        Column("starts_from", lambda row: row.origin, title="starts from", is_name=True),
         Column("first_step_s", lambda row: row.start.first_step_s, float, title="first step s"),
         Column("steady_s", lambda row: row.start.steady_s, float, title="steady s"),
         Column("step_ms", lambda row: row.start.step_ms, float, title="step ms"),
@@ -67,10 +55,7 @@ class StartsTable(TableSpec[StartRow]):
     )
 
     def items(self, findings: Findings) -> Sequence[StartRow]:
-        compiled = [entry for entry in findings.entries if entry.trial.mode != "eager"]
-        if len({entry.trial.compile.start for entry in compiled}) < 2:
-            return ()
-        return [StartRow(entry, start) for entry in compiled for start in entry.result.starts]
+        return list_starts(findings.entries)
 
     def entry(self, item: StartRow) -> Entry:
         return item.entry

@@ -16,7 +16,7 @@ from sweeper.core.libraries import SCRIPT
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
 from sweeper.loading.invocations import Manifest
-from sweeper.report.answers import ablations, ladders, scripts
+from sweeper.report.answers import ablations, ladders, scripts, starts
 from sweeper.report.answers.decision import COMPILE, OPEN, STAY, Answer
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.trials import name_sweep, name_trial, rank_trial
@@ -73,6 +73,7 @@ def make_verdict(findings: Findings, manifests: Sequence[Manifest]) -> Verdict:
     said += scripts.conclude(of_scripts)[:MAX_SCRIPTS]
     said += ladders.conclude(findings.ladders)
     said += ablations.conclude(findings.ablations)
+    said += starts.conclude(starts.list_starts(entries))
     said += _say_answers(models)
     if models or of_scripts:
         said += [_say_modes(models), _say_why_unsure(answers)]

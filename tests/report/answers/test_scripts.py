@@ -487,6 +487,16 @@ def end_after(steps: int, record: Record) -> Record:
     return replace(record, processes=tuple(processes))
 
 
+def test_ranks_that_train_apart_are_in_the_verdict(tmp_path: Path) -> None:
+    record = make_trained(None, 0.08, 0.0801, 0.0799)
+    processes = []
+    for process in record.processes:
+        script = replace(process.script or ScriptRun(), apart="rank 1: layer.weight")
+        processes.append(replace(process, script=script))
+    (said,) = verdict_of(tmp_path, replace(record, processes=tuple(processes)))
+    assert "its ranks train apart, in eager too" in said
+
+
 def test_a_script_that_ended_before_compiling_paid_back_stays_eager(tmp_path: Path) -> None:
     """Compiling pays back after 2,000 steps, and sweeper has seen the script end after 96."""
     loops = (0.08, 0.0801, 0.0799)

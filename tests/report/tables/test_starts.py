@@ -11,6 +11,7 @@ from reports import load
 from sweeper.core.record import Process, Record
 from sweeper.core.trial import Compile
 from sweeper.report.answers.findings import Findings
+from sweeper.report.answers.starts import conclude, list_starts
 from sweeper.report.tables.starts import StartsTable
 
 
@@ -54,3 +55,19 @@ def test_each_trial_has_its_seconds_and_its_step_in_each_state(tmp_path: Path) -
 
 def test_a_sweep_with_one_kind_of_start_has_no_row(tmp_path: Path) -> None:
     assert rows(write_sweep(tmp_path, [start_record("local_cache")])) == []
+
+
+def test_the_verdict_has_the_seconds_to_the_first_step(tmp_path: Path) -> None:
+    blocks = Compile(start="mega_cache", scope="blocks")
+    by_blocks = start_record("mega_cache")
+    trial = replace(by_blocks.trial, compile=blocks)
+    by_blocks = replace(by_blocks, trial=trial, trial_id=trial.id)
+    records = [start_record("local_cache"), start_record("mega_cache"), by_blocks]
+    found = list_starts(load([write_sweep(tmp_path, records)]).entries)
+    model = records[0].trial.labels.model
+    assert sorted(conclude(found)) == [
+        f"the first step of {model} by blocks ends after 30.0 s with nothing cached, "
+        "9.00 s from mega_cache",
+        f"the first step of {model} ends after 30.0 s with nothing cached, "
+        "9.00 s from local_cache, 9.00 s from mega_cache",
+    ]
