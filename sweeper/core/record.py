@@ -587,8 +587,10 @@ class Record:
         """The first line of the message, and the second where the first ends in a colon; empty
         without a message.
         """
-        first, *more = (self.message or "").splitlines() or [""]
-        return f"{first} {more[0].strip()}" if more and first.endswith(":") else first
+        lines = (self.message or "").splitlines()
+        if len(lines) > 1 and lines[0].endswith(":"):
+            return f"{lines[0]} {lines[1].strip()}"
+        return lines[0] if lines else ""
 
     @property
     def batch_size(self) -> int:

@@ -223,7 +223,7 @@ class ScriptAnswer:
             yield f"{len(seen.optimizers)} optimizers take turns, and a step is one turn of all"
         if seen.late:
             yield (
-                f"stepped later for the first time, so its modules stay eager in both arms: "
+                "stepped later for the first time, so its modules stay eager in both arms: "
                 f"{' and '.join(seen.late)}"
             )
         if seen.per_call:

@@ -226,7 +226,8 @@ class SeedTest:
         resolved = [name for name in samples if name not in self._whole] or list(samples)
         if ALL_GRADIENTS in samples:
             resolved = [ALL_GRADIENTS]
-        return _decide(samples, references, self._precision, len(infinite), resolved)
+        sought = [samples[name] for name in resolved]
+        return _decide(samples, references, self._precision, len(infinite), sought)
 
 
 def _as_numbers(tensor: torch.Tensor) -> torch.Tensor:
@@ -307,9 +308,9 @@ def _decide(
     references: Mapping[str, TensorSamples],
     precision: str,
     infinite: int,
-    resolved: Sequence[str],
+    sought: Sequence[TensorSamples],
 ) -> SeedVerdict:
-    """`resolved` names the samples of which a change has to be seen."""
+    """Decide by the samples of all tensors; in those of `sought` a change has to be seen."""
     tests: list[Test] = []
     unjudged = infinite
     for name, sample in samples.items():
@@ -334,8 +335,7 @@ def _decide(
         if p <= ALPHA and test.excess > 1 and not _rounds_less(test, references)
     ]
     p, worst = next(iter(faults or found), (None, None))
-    samples = {name: samples[name] for name in resolved}
-    resolution = _resolve(samples, correlations, MARGIN[precision])
+    resolution = _resolve(sought, correlations, MARGIN[precision])
     if not faults and resolution > MAX_RESOLUTION:
         passed, unverified = None, "steps differ so much between seeds that a wrong step would pass"
     else:
@@ -397,9 +397,7 @@ def _rounds_less(test: Test, references: Mapping[str, TensorSamples]) -> bool:
     return abs(compiled - reference) < abs(eager - reference)
 
 
-def _resolve(
-    samples: Mapping[str, TensorSamples], correlations: torch.Tensor, margin: float
-) -> float:
+def _resolve(samples: Sequence[TensorSamples], correlations: torch.Tensor, margin: float) -> float:
     """The least change of the coefficient of any of these samples that is a fault.
 
     Only the real split may be so far out. With correlation r, two means are apart by the deviation
@@ -408,7 +406,7 @@ def _resolve(
     r = float(find_largest(correlations)[1:].max())
     factor = 2 * r / math.sqrt(max(1 - r * r, 1e-12))
     found = []
-    for sample in samples.values():
+    for sample in samples:
         arms = sample.values["coefficient"].view(2, STEPS)
         deviation = float(arms.var(1, correction=0).mean().sqrt())
         found.append(margin + MAX_TIMES * sample.change + factor * deviation)

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from records import make_process, write_sweep
@@ -478,22 +479,23 @@ def test_a_script_whose_loop_was_not_timed_is_answered_by_its_step(tmp_path: Pat
     assert str(answer).startswith("default, unsure: step 3.00x (2.94 to 3.06); pays back after")
 
 
-def end_after(steps: int, record: Record) -> Record:
-    """The record of a script that ended by itself after so many steps."""
+def change_scripts(record: Record, **changes: Any) -> Record:
+    """The record with these changes in what was seen of the script in each process."""
     processes = []
     for process in record.processes:
-        script = replace(process.script or ScriptRun(), length=steps)
+        script = replace(process.script or ScriptRun(), **changes)
         processes.append(replace(process, script=script))
     return replace(record, processes=tuple(processes))
 
 
+def end_after(steps: int, record: Record) -> Record:
+    """The record of a script that ended by itself after so many steps."""
+    return change_scripts(record, length=steps)
+
+
 def test_ranks_that_train_apart_are_in_the_verdict(tmp_path: Path) -> None:
     record = make_trained(None, 0.08, 0.0801, 0.0799)
-    processes = []
-    for process in record.processes:
-        script = replace(process.script or ScriptRun(), apart="rank 1: layer.weight")
-        processes.append(replace(process, script=script))
-    (said,) = verdict_of(tmp_path, replace(record, processes=tuple(processes)))
+    (said,) = verdict_of(tmp_path, change_scripts(record, apart="rank 1: layer.weight"))
     assert "its ranks train apart, in eager too" in said
 
 
