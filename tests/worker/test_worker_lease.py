@@ -6,12 +6,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
 pytestmark = pytest.mark.compile
 
 import torch  # noqa: E402
+from torch._inductor.autotune_process import TensorMeta, TritonBenchmarkRequest  # noqa: E402
+from torch._inductor.codecache import PyCodeCache  # noqa: E402
+from torch._inductor.runtime import triton_heuristics  # noqa: E402, F401  # make_run_fn needs it
 from torch._inductor.runtime.benchmarking import benchmarker  # noqa: E402
 
 from sweeper.core.protocol import ALONE, DEVICE, NOTHING, LeaseGrant  # noqa: E402
@@ -35,8 +39,10 @@ class Driver:
 
 
 @pytest.fixture
-def driver() -> Driver:
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     torch._dynamo.reset()
+    make = TritonBenchmarkRequest.make_run_fn
+    monkeypatch.setattr(TritonBenchmarkRequest, "make_run_fn", make)  # put back after each test
     return Driver()
 
 
@@ -130,6 +136,33 @@ def test_inductors_timing_of_kernels_is_such_a_benchmark(
     with pytest.raises((AssertionError, RuntimeError, AttributeError, ImportError)):
         benchmarker.benchmark_gpu(lambda: None)
     assert inside == ["benchmark"]
+
+
+def test_a_kernel_of_a_template_is_compiled_before_its_benchmark(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Kernel:
+        def precompile(self) -> None:
+            driver.heard.append("compiles")
+
+        def run(self, *_arguments: object, **_options: object) -> None:
+            driver.heard.append("runs")
+
+    module = SimpleNamespace(triton_mm=Kernel())
+    monkeypatch.setattr(PyCodeCache, "load_by_key_path", lambda *_, **__: module)
+    breaks = begin_breaks(Lease(driver.ask))
+    tensor = torch.ones(1)
+    meta = TensorMeta(tensor.device, tensor.dtype, (1,), (1,), 0)
+    request = TritonBenchmarkRequest("triton_mm", meta, meta, (), "module.py", "key", 1, 1)
+
+    def benchmarks() -> None:
+        driver.heard.clear()
+        call = request.make_run_fn(tensor, out=tensor)
+        with breaks._benchmark():
+            call()
+
+    compiled(benchmarks)
+    assert driver.heard == ["compiles", DEVICE, "runs", NOTHING, DEVICE]
 
 
 def test_clock_stands_still_while_it_waits_and_while_it_is_stopped() -> None:
