@@ -15,7 +15,7 @@ pytestmark = pytest.mark.compile
 import torch  # noqa: E402
 from torch._inductor.autotune_process import TensorMeta, TritonBenchmarkRequest  # noqa: E402
 from torch._inductor.codecache import PyCodeCache  # noqa: E402
-from torch._inductor.runtime import triton_heuristics  # noqa: E402, F401  # make_run_fn needs it
+from torch._inductor.runtime import triton_compat, triton_heuristics  # noqa: E402, F401  # make_run_fn
 from torch._inductor.runtime.benchmarking import benchmarker  # noqa: E402
 
 from sweeper.core.protocol import ALONE, DEVICE, NOTHING, LeaseGrant  # noqa: E402
@@ -163,6 +163,38 @@ def test_a_kernel_of_a_template_is_compiled_before_its_benchmark(
 
     compiled(benchmarks)
     assert driver.heard == ["compiles", DEVICE, "runs", NOTHING, DEVICE]
+
+
+@pytest.mark.parametrize("wants", [DEVICE, ALONE])
+def test_a_kernel_that_a_step_compiles_is_compiled_without_the_device(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, wants: str
+) -> None:
+    def compile_kernel(source: str) -> str:
+        driver.heard.append("compiles")
+        return f"binary of {source}"
+
+    triton = SimpleNamespace(compile=compile_kernel)
+    monkeypatch.setattr(triton_compat, "triton", triton)
+    lease = Lease(driver.ask)
+    begin_breaks(lease)
+    lease.take(wants)
+    driver.heard.clear()
+    assert triton.compile("a kernel") == "binary of a kernel"
+    assert driver.heard == [NOTHING, "compiles", wants]
+
+
+def test_a_kernel_that_does_not_compile_leaves_the_device_as_it_was(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compile_kernel() -> None:
+        raise RuntimeError("out of registers")
+
+    triton = SimpleNamespace(compile=compile_kernel)
+    monkeypatch.setattr(triton_compat, "triton", triton)
+    begin_breaks(Lease(driver.ask))
+    with pytest.raises(RuntimeError, match="out of registers"):
+        triton.compile()
+    assert driver.heard == [DEVICE, NOTHING, DEVICE]
 
 
 def test_clock_stands_still_while_it_waits_and_while_it_is_stopped() -> None:

@@ -1,9 +1,9 @@
 """Lets go of the device while the compiler runs on the CPU.
 
 Inductor autotunes kernels on the device while it compiles: it has the device back for one benchmark
-at a time, so that several workers that autotune take turns. A kernel is compiled before its
-benchmark begins, without the device: on its own, Inductor may compile it in the first call, for
-seconds.
+at a time, so that several workers that autotune take turns. Every kernel is compiled without the
+device: those of templates before their benchmark begins, since Inductor may compile them in the
+first call, and those of coordinate descent, which Inductor compiles one by one in the first step.
 """
 
 import functools
@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import torch
 from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
 from torch._inductor.autotune_process import TritonBenchmarkRequest
-from torch._inductor.runtime import benchmarking
+from torch._inductor.runtime import benchmarking, triton_compat
 
 from sweeper.core.protocol import NOTHING
 from sweeper.worker.lease import Lease
@@ -49,7 +49,7 @@ class LeaseBreaks:
 
     def __init__(self, lease: Lease) -> None:
         self._lease = lease
-        self._after_compiling: str | None = None  # what was held when compiling began
+        self._after_compiling = NOTHING  # what was held when compiling began
 
     def begin(self) -> None:
         """Begin, after `torch._dynamo.reset`; Inductor then times every candidate on the GPU within
@@ -58,6 +58,9 @@ class LeaseBreaks:
         callback_handler.register_start_callback(self._start_compiling)
         callback_handler.register_end_callback(self._end_compiling)
         _compile_before_benchmark()
+        triton: Any = triton_compat.triton
+        if hasattr(triton, "compile"):
+            triton.compile = self._around_compiling(triton.compile)
         if hasattr(benchmarking, "set_gpu_benchmark_lock_context"):  # from torch 2.13 on
             benchmarking.set_gpu_benchmark_lock_context(self._benchmark)
             return
@@ -80,18 +83,42 @@ class LeaseBreaks:
         self._lease.leave()
 
     @_not_compiled
+    def _let_go(self) -> str:
+        """Let go of the device; return what was held, for `_take_back`."""
+        with self._lease.lock:
+            held = self._lease.holds
+            if held != NOTHING:
+                self._leave()
+            return held
+
+    @_not_compiled
+    def _take_back(self, held: str) -> None:
+        with self._lease.lock:
+            if held != NOTHING:
+                self._lease.take(held)
+
+    @_not_compiled
     def _start_compiling(self, call: CallbackArgs) -> None:
         with self._lease.lock:
             if call.callback_trigger in COMPILES and self._lease.holds != NOTHING:
-                self._after_compiling = self._lease.holds
-                self._leave()
+                self._after_compiling = self._let_go()
 
     @_not_compiled
     def _end_compiling(self, _call: CallbackArgs) -> None:
         with self._lease.lock:
-            if self._after_compiling is not None:
-                wants, self._after_compiling = self._after_compiling, None
-                self._lease.take(wants)
+            held, self._after_compiling = self._after_compiling, NOTHING
+            self._take_back(held)
+
+    def _around_compiling(self, compile_kernel: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(compile_kernel)
+        def within(*arguments: Any, **options: Any) -> Any:
+            held = self._let_go()
+            try:
+                return compile_kernel(*arguments, **options)
+            finally:
+                self._take_back(held)
+
+        return within
 
     @contextmanager
     def _benchmark(self) -> Iterator[None]:
