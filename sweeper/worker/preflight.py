@@ -20,6 +20,7 @@ from sweeper.core.serialization import Json, show_value, to_json
 from sweeper.core.system.pipes import lend_streams
 from sweeper.core.trial import OPEN_SETTINGS, Trial
 
+from .compilation.ptxas import explain_second_ptxas
 from .models import Examined, builder
 
 CONFIGS = {  # torch's modules with the settings of each part of `OPEN_SETTINGS`
@@ -27,6 +28,7 @@ CONFIGS = {  # torch's modules with the settings of each part of `OPEN_SETTINGS`
     "dynamo": "torch._dynamo.config",
     "functorch": "torch._functorch.config",
 }
+AUTOTUNE = ("max_autotune", "max_autotune_gemm")
 ALL_SETTINGS = "python -c 'import {0}; print(*{0}.get_config_copy(), sep=\"\\n\")'"
 
 
@@ -51,6 +53,8 @@ def _examine(trials: list[Trial], at: Path) -> tuple[list[str], list[str]]:
             "device=cpu"
         ], []
     problems, notes = list(_setting_problems(trials)), []
+    if any(map(_autotunes_templates, trials)) and (advice := explain_second_ptxas()):
+        notes.append(advice)
     by_model = {
         (trial.model.key, trial.batch_size, trial.workload, trial.text): trial for trial in trials
     }
@@ -62,6 +66,14 @@ def _examine(trials: list[Trial], at: Path) -> tuple[list[str], list[str]]:
         if found.loss:
             notes.append(f"loss of {trial.model.name}: {found.loss}")
     return problems, notes
+
+
+def _autotunes_templates(trial: Trial) -> bool:
+    """Whether Inductor tries kernels of its own against those of libraries on a GPU."""
+    if trial.device != "cuda" or trial.backend != "inductor":
+        return False
+    options = trial.compile.options
+    return trial.mode.startswith("max-autotune") or any(map(options.get, AUTOTUNE))
 
 
 def _find_lacking(trials: Iterable[Trial]) -> dict[tuple[str, str], str]:

@@ -59,6 +59,10 @@ def list_software(device: str) -> Software:
             note = f"cannot be imported: {_explain(error)}"
         torch_part = Package("torch", versions.get("torch"), note)
         return Software((python, torch_part, *others), torch_works=False)
+    from .compilation.ptxas import explain_second_ptxas  # needs torch
+
+    if problem := explain_second_ptxas():
+        others.append(Package("ptxas", "two versions", problem))
     cuda = _cuda_parts(device)
     works = device == "cpu" or all(part.note is None for part in cuda)
     parts = (python, Package("torch", torch.__version__), *cuda, *others)

@@ -304,6 +304,31 @@ def test_inspection_without_tlparse_says_what_to_install(
         require_runnable([trial], Device("cpu"), inspect=True)
 
 
+@pytest.mark.parametrize(
+    ("mode", "options", "is_noted"),
+    [
+        ("max-autotune-no-cudagraphs", {}, True),
+        ("default", {"max_autotune_gemm": True}, True),
+        ("default", {"max_autotune_gemm": False}, False),
+    ],
+)
+def test_a_second_ptxas_is_noted_where_inductor_autotunes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    mode: str,
+    options: dict[str, bool],
+    is_noted: bool,
+) -> None:
+    from sweeper.worker import preflight
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(preflight, "explain_second_ptxas", lambda: "two versions")
+    trial = replace(trial_of(RESNET18), device="cuda", mode=mode)
+    trial = replace(trial, compile=replace(trial.compile, options=options))
+    found = ask(tmp_path, trial)
+    assert (found["problems"], found["notes"]) == ([], ["two versions"] * is_noted)
+
+
 def test_features_that_torch_lacks_or_has_as_they_would_make_it_are_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

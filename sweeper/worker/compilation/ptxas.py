@@ -1,0 +1,40 @@
+"""Two assemblers: the `ptxas` of Triton, and the one that torch has for CUDA 13, up to 2.12.
+
+Inductor compiles the candidates of autotuning ahead in worker processes, which take torch's. The
+main process takes Triton's, so it finds none of them in Triton's cache, since the version is part
+of the key, and compiles them again, one by one.
+"""
+
+import os
+import subprocess
+from importlib.util import find_spec
+from pathlib import Path
+
+import torch
+
+VARIABLE = "TRITON_PTXAS_PATH"
+
+
+def explain_second_ptxas() -> str | None:
+    """Say how to have candidates of autotuning compiled once; None where they are."""
+    own, triton = Path(torch.__file__).with_name("bin") / "ptxas", find_spec("triton")
+    if VARIABLE in os.environ or triton is None or triton.origin is None or not own.is_file():
+        return None
+    other = Path(triton.origin).parent / "backends" / "nvidia" / "bin" / "ptxas"
+    if _read_version(own) == _read_version(other):
+        return None
+    return (
+        "max-autotune compiles its candidates twice, since torch and Triton have different ptxas; "
+        f"once with: export {VARIABLE}={own}"
+    )
+
+
+def _read_version(ptxas: Path) -> str | None:
+    """What it says of its version; None where it cannot be asked."""
+    try:
+        command = [str(ptxas), "--version"]
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=30, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return None
