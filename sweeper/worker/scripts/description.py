@@ -31,6 +31,7 @@ def note_seen(subject: ScriptSubject, log: ProcessLog) -> None:
     log.add_to_script(
         modules=tuple(map(name_class, loop.modules.modules)),
         called_at=tuple(loop.modules.modules.values()),
+        outside=find_outside(loop),
         optimizers=tuple(type(optimizer).__name__ for optimizer in loop.optimizers),
         autocast=" and ".join(sorted(loop.modules.autocasts)).replace("torch.", "") or "off",
         dropout=loop.modules.has_dropout,
@@ -53,6 +54,17 @@ def note_seen(subject: ScriptSubject, log: ProcessLog) -> None:
         rank_spread=PerArm(**spreads) if spreads else None,
         apart=subject.apart,
     )
+
+
+def find_outside(loop: Loop) -> float:
+    """Find which share of the numbers that the optimizers train is in no module that is called."""
+    inside = {item for module in loop.modules.modules for item in module.parameters()}
+    groups = [group for optimizer in loop.optimizers for group in optimizer.param_groups]
+    sizes: dict[torch.Tensor, int] = {
+        item: item.numel() for group in groups for item in group["params"]
+    }
+    outside = sum(size for item, size in sizes.items() if item not in inside)
+    return outside / max(sum(sizes.values()), 1)
 
 
 def name_module(loop: Loop, module: torch.nn.Module) -> str:

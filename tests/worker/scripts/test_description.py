@@ -16,6 +16,7 @@ from sweeper.worker.scripts.description import (
     MAX_SIZES,
     choose_sizes,
     count_sizes,
+    find_outside,
     group_sizes,
     name_module,
 )
@@ -34,6 +35,15 @@ def test_a_module_has_the_name_of_its_class_compiled_or_not_and_its_line() -> No
         "torch.nn.Linear (train.py:4)",
         "torch.nn.Linear",
     ]
+
+
+def test_parameters_of_modules_that_nobody_calls_are_outside() -> None:
+    called, other = torch.nn.Linear(3, 1, bias=False), torch.nn.Linear(3, 3, bias=False)
+    first = torch.optim.SGD([*called.parameters(), *other.parameters()])
+    second = torch.optim.SGD(other.parameters())
+    modules = SimpleNamespace(modules={called: "train.py:3"})
+    setup = SimpleNamespace(loop=SimpleNamespace(modules=modules, optimizers=[first, second]))
+    assert find_outside(setup.loop) == 9 / 12
 
 
 @pytest.mark.parametrize(
