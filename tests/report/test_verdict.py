@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from sweeper.core.files import write_text
-from sweeper.core.record import PerArm
+from sweeper.core.record import Accuracy, PerArm
 from sweeper.report.answers.decision import Limits
 from sweeper.report.answers.speedups import show_memory_change
 from sweeper.report.build import print_verdict, suggest_next
@@ -257,6 +257,16 @@ def test_a_single_answer_that_is_not_verified_says_so_once(tmp_path: Path) -> No
     (sentence,) = report_on(tmp_path, [record]).verdict.sentences
     assert sentence.startswith("In AMP resnet50: default, unsure: 2.00x [1.95, 2.05]; ")
     assert sentence.count("unverified") == 1
+
+
+def test_a_single_answer_that_is_not_verified_says_why(tmp_path: Path) -> None:
+    record = make_record(speedups=[2.0, 2.02, 1.98], flags=("accuracy_unverified",))
+    accuracy = Accuracy(None, None, "eager differs from itself when it is run twice")
+    processes = tuple(replace(process, accuracy=accuracy) for process in record.processes)
+    sentences = report_on(tmp_path, [replace(record, processes=processes)]).verdict.sentences
+    assert sentences[-1] == (
+        "1 trial not verified: eager differs from itself when it is run twice."
+    )
 
 
 def test_models_are_counted_once_and_kept_apart_by_suite(tmp_path: Path) -> None:

@@ -174,8 +174,8 @@ def _say_why_unsure(answers: Sequence[Answer]) -> str:
 
 
 def _count_unverified(answers: Sequence[Answer], entries: Sequence[Entry]) -> str:
-    """Count the trials whose result could not be judged, where no answer rests on one of them, and
-    say why of most.
+    """Count the trials whose result could not be judged, and say why of most. Where one of several
+    answers rests on such a trial, the answers have been counted instead.
     """
     number, reasons = 0, Counter[str]()
     for entry in entries:
@@ -183,7 +183,8 @@ def _count_unverified(answers: Sequence[Answer], entries: Sequence[Entry]) -> st
             number += 1
             if entry.worst and entry.worst.unverified:
                 reasons[entry.worst.unverified.splitlines()[0]] += 1
-    if not number or any("unverified" in answer.why_unsure for answer in answers):
+    is_said = any("unverified" in answer.why_unsure for answer in answers)
+    if not number or (is_said and (len(answers) > 1 or not reasons)):
         return ""
     text = f"{count(number, 'trial')} not verified"
     for reason, _ in reasons.most_common(1):

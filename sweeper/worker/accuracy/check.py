@@ -387,8 +387,10 @@ class AccuracyCheck:
             return _name_case(CaseVerdict(Accuracy(None, None, reason)), case)
         with self._enter("checking"):
             verdict = self._judge_step(case, bounds)
-            if verdict.accuracy.passed is False:
-                closer = self._try(self._look_closer, case, bounds)
+            for more in rule.PERTURBED_STEPS:
+                if verdict.accuracy.passed is not False:
+                    break
+                closer = self._try(self._look_closer, case, bounds, more)
                 if not isinstance(closer, Missing):
                     bounds = closer
                 verdict = self._judge_step(case, bounds)
@@ -449,12 +451,12 @@ class AccuracyCheck:
     def _keep_eager(self, case: Case) -> StepTensors:
         return StepTensors(Keep(self._place).copy(self._capture(self._judged.eager, case)))
 
-    def _look_closer(self, case: Case, bounds: Bounds) -> Bounds:
-        """Set the bounds anew, by more eager steps."""
+    def _look_closer(self, case: Case, bounds: Bounds, more: int) -> Bounds:
+        """Set the bounds anew, by `more` eager steps."""
         judged, reference, tolerance = self._judged, bounds.reference, self._tolerance
         relative = rule.perturbation(judged.trial.precision, tolerance)
         comparisons = [*bounds.comparisons]
-        for index in range(1, 1 + rule.PERTURBED_STEPS):
+        for index in range(len(comparisons), len(comparisons) + more):
             step = self._capture(judged.eager, case, index, relative)
             compared = dict(rule.compare(step, reference, self._stages))
             if any(sums.whole for sums in compared.values()):

@@ -237,7 +237,7 @@ def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(
     assert right.process is not None
     assert right.process.accuracy is not None
     assert right.process.accuracy.passed
-    monkeypatch.setattr("sweeper.worker.accuracy.rule.PERTURBED_STEPS", 0)
+    monkeypatch.setattr("sweeper.worker.accuracy.rule.PERTURBED_STEPS", ())
     at_first, _ = run(trial)
     assert at_first.status == "accuracy_mismatch", at_first.message
 
@@ -268,28 +268,30 @@ def test_verdict_for_which_memory_is_short_is_given_at_the_second_try(
 
 
 @pytest.mark.slow
-def test_closer_look_is_against_the_reference_of_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("looks_per_case", [2, 3])
+def test_closer_look_is_against_the_reference_of_the_first(
+    monkeypatch: pytest.MonkeyPatch, looks_per_case: int
+) -> None:
     """Where fp64 does not run, the second look is against fp32 as well, with the steps that the
-    first had not.
+    first had not, and so is the third one.
     """
     from sweeper.worker.accuracy import rule
 
     looks, set_bounds = [], rule.set_bounds
+    steps = [1, 1 + rule.PERTURBED_STEPS[0], 1 + sum(rule.PERTURBED_STEPS)][:looks_per_case]
 
     def allow_nothing_at_first(reference, comparisons, *others):
         looks.append((reference.kind, len(comparisons)))
         found = set_bounds(reference, comparisons, *others)
-        return (
-            found
-            if len(comparisons) > 1
-            else replace(found, bounds=dict.fromkeys(found.bounds, 0.0))
-        )
+        if len(comparisons) in steps[:-1]:
+            return replace(found, bounds=dict.fromkeys(found.bounds, 0.0))
+        return found
 
     monkeypatch.setattr(rule, "set_bounds", allow_nothing_at_first)
     outcome, _ = run(custom("refuses_fp64", backend="inductor", precision=AMP))
     assert outcome.status == "ok", outcome.message
-    assert looks[:6] == [("float32", 1), ("float32", 1 + rule.PERTURBED_STEPS)] * 3
-    assert looks[6:] == [("as timed", 1)], "after the rounds eager is enough"
+    assert looks[:-1] == [("float32", number) for number in steps] * 3
+    assert looks[-1] == ("as timed", 1), "after the rounds eager is enough"
 
 
 def test_step_that_fails_leaves_nothing_of_what_was_seen_of_it() -> None:
