@@ -292,6 +292,10 @@ ENDINGS = {
     "": ("eager_error", "no step of an optimizer of torch was seen"),
     "sys.stdin.read(1) or steps(3)": ("eager_error", "3 steps were seen"),
     "steps(3); sys.exit(3)": ("eager_error", "train.py:12: the script ended with exit code 3"),
+    "import threading; t = threading.Thread(target=steps, args=[40]); t.start(); t.join()": (
+        "eager_error",
+        "40 optimizer steps were in other threads, and sweeper measures those of the main thread",
+    ),
     "sys.exit('give --data')": (
         "eager_error",
         "train.py:12: the script ended with the message: give --data",

@@ -80,6 +80,7 @@ class Loop:
         self._since_last = 0  # steps of others
         self._running: list[FrameType] = []  # of steps that have begun, from the outermost
         self._thread = threading.get_ident()
+        self._num_elsewhere = 0  # optimizer steps of other threads
         self._ended = False
         self._phases: Steps[None]
         self._on_end: OnEnd
@@ -158,6 +159,11 @@ class Loop:
         return self.num_watched + self.num_steps
 
     def _count_steps(self) -> str:
+        if not self.num_watched and self._num_elsewhere:
+            return (
+                f"{self._num_elsewhere} optimizer steps were in other threads, and sweeper "
+                "measures those of the main thread alone"
+            )
         if not self.num_watched:
             return f"no step of an optimizer of torch was seen{describe_children()}"
         steps = self._num_seen
@@ -198,6 +204,7 @@ class Loop:
 
     def _after_step(self, optimizer: Optimizer, *_: object) -> None:
         if threading.get_ident() != self._thread:
+            self._num_elsewhere += 1
             return
         self._running.remove(sys._getframe(1))
         if self._running:
