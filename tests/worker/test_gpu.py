@@ -357,3 +357,31 @@ def test_a_recording_leaves_eager_on_its_own_stream() -> None:
     for texts, gradients in later:
         assert not [text for text in texts if "AccumulateGrad" in text]
         torch.testing.assert_close(gradients, first)
+
+
+def test_kernels_of_coordinate_descent_are_compiled_without_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+    import triton
+
+    from sweeper.core.protocol import DEVICE, NOTHING, LeaseGrant
+    from sweeper.worker.compilation.lease_breaks import LeaseBreaks
+    from sweeper.worker.lease import Lease
+
+    lease, held, compile_kernel = Lease(lambda _wants: LeaseGrant()), [], triton.compile
+
+    def note(*arguments, **options):
+        held.append(lease.holds)
+        return compile_kernel(*arguments, **options)
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(triton, "compile", note)
+    lease.take()
+    LeaseBreaks(lease).begin()
+    step = torch.compile(
+        lambda x: (x.sin() + 1).sum(1), options={"coordinate_descent_tuning": True}
+    )
+    step(torch.randn(512, 1024, device="cuda"))
+    assert set(held) == {NOTHING}
+    assert lease.holds == DEVICE
