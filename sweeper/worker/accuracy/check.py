@@ -387,7 +387,7 @@ class AccuracyCheck:
             return _name_case(CaseVerdict(Accuracy(None, None, reason)), case)
         with self._enter("checking"):
             verdict = self._judge_step(case, bounds)
-            for more in rule.PERTURBED_STEPS:
+            for more in rule.PERTURBED_STEPS[self._tolerance]:
                 if verdict.accuracy.passed is not False:
                     break
                 closer = self._try(self._look_closer, case, bounds, more)
@@ -452,7 +452,7 @@ class AccuracyCheck:
         return StepTensors(Keep(self._place).copy(self._capture(self._judged.eager, case)))
 
     def _look_closer(self, case: Case, bounds: Bounds, more: int) -> Bounds:
-        """Set the bounds anew, by `more` eager steps."""
+        """Set the bounds anew, by `more` eager steps; of directions alone the second time."""
         judged, reference, tolerance = self._judged, bounds.reference, self._tolerance
         relative = rule.perturbation(judged.trial.precision, tolerance)
         comparisons = [*bounds.comparisons]
@@ -464,7 +464,10 @@ class AccuracyCheck:
                 wider = rule.compare(step, reference)
                 compared |= {name: sums for name, sums in wider.items() if sums.whole}
             comparisons.append(compared)
-        return rule.set_bounds(reference, comparisons, None, tolerance)
+        closer = rule.set_bounds(reference, comparisons, None, tolerance)
+        if len(bounds.comparisons) > 1:
+            return replace(bounds, projections=closer.projections)
+        return closer
 
     def _judge_step(self, case: Case, bounds: Bounds) -> CaseVerdict:
         named = self._capture(self._judged.compiled, case)

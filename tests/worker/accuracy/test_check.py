@@ -237,7 +237,7 @@ def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(
     assert right.process is not None
     assert right.process.accuracy is not None
     assert right.process.accuracy.passed
-    monkeypatch.setattr("sweeper.worker.accuracy.rule.PERTURBED_STEPS", ())
+    monkeypatch.setitem(rule.PERTURBED_STEPS, "reduced", ())
     at_first, _ = run(trial)
     assert at_first.status == "accuracy_mismatch", at_first.message
 
@@ -272,19 +272,21 @@ def test_verdict_for_which_memory_is_short_is_given_at_the_second_try(
 def test_closer_look_is_against_the_reference_of_the_first(
     monkeypatch: pytest.MonkeyPatch, looks_per_case: int
 ) -> None:
-    """Where fp64 does not run, the second look is against fp32 as well, with the steps that the
-    first had not, and so is the third one.
+    """Where fp64 does not run, later looks are against fp32 as well, with steps that the first had
+    not.
     """
     from sweeper.worker.accuracy import rule
 
     looks, set_bounds = [], rule.set_bounds
-    steps = [1, 1 + rule.PERTURBED_STEPS[0], 1 + sum(rule.PERTURBED_STEPS)][:looks_per_case]
+    few, many = rule.PERTURBED_STEPS["reduced"]
+    steps = [1, 1 + few, 1 + few + many][:looks_per_case]
+    elsewhere = rule.Span(9.0, 9.0, margin=0.1, error=0.0)
 
     def allow_nothing_at_first(reference, comparisons, *others):
         looks.append((reference.kind, len(comparisons)))
         found = set_bounds(reference, comparisons, *others)
         if len(comparisons) in steps[:-1]:
-            return replace(found, bounds=dict.fromkeys(found.bounds, 0.0))
+            return replace(found, projections=dict.fromkeys(found.projections, elsewhere))
         return found
 
     monkeypatch.setattr(rule, "set_bounds", allow_nothing_at_first)
