@@ -129,7 +129,12 @@ def find_status(entry: Entry) -> str:
 
 def judge(entry: Entry) -> str:
     """Find `ok` where the settings of a trial can be advised, else what is wrong with it."""
-    return "unverified" if UNVERIFIED in entry.flags else find_status(entry)
+    status, one = find_status(entry), find_candidate(entry)
+    if UNVERIFIED in entry.flags:
+        return "unverified"
+    if status == "ok" and one and one.gain.value <= 1:
+        return "no faster than eager"
+    return status
 
 
 @dataclass(frozen=True)
@@ -161,7 +166,10 @@ class AblationAnswer:
         """Say what to set; of several what they give together, or how to measure that."""
         better = [one for one in self.features if one.is_better]
         if not better:
-            yield "nothing to set"
+            if any(judge(one.entry) == "ok" for one in self.features):
+                yield "nothing to set"
+            else:
+                yield "no setting is known to be both right and faster than eager"
             return
         default, together = self.default, self.default.trial
         for one in better:

@@ -220,6 +220,17 @@ def test_what_is_not_verified_or_needs_a_smaller_batch_is_not_worth_having(tmp_p
     )
 
 
+def test_a_setting_that_is_no_faster_than_eager_is_not_advised(tmp_path: Path) -> None:
+    none = "no setting is known to be both right and faster than eager"
+    wrong, slow = make(None, status="accuracy_mismatch"), make("lowerings", 0.04)
+    told = find(tmp_path / "alone", wrong, slow).explain()
+    assert told == f"lowerings breaks (accuracy_mismatch with it); {none}"
+    told = find(tmp_path / "slow", make(None, 0.5), make("combo_kernels", 0.8)).explain()
+    assert told == f"combo kernels pays (1.60 [1.60, 1.60]); {none}"
+    told = find(tmp_path / "other", wrong, slow, make("combo_kernels", 1.2)).explain()
+    assert told.endswith("set torch.compile(model, options={'combo_kernels': True})")
+
+
 def test_a_model_on_which_nothing_differs_says_so(tmp_path: Path) -> None:
     """Twenty times, with steps that scatter by 1 % as draws do."""
     for number in range(20):
