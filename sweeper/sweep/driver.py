@@ -117,8 +117,12 @@ class _Sweep:
         if settings.dry_run:
             for path, problem in unreadable.items():
                 _note(f"{path}: {problem}; a run moves it aside and measures the trial again")
-            self.announce(plan, placement)
-            self.require_runnable(plan, placement)
+            if plan.has_features:
+                plan = plan.without(self.require_runnable(plan, placement).lacks)
+                self.announce(plan, placement)
+            else:
+                self.announce(plan, placement)
+                self.require_runnable(plan, placement)
             if plan.trials:
                 asked = "torch and the model libraries have these models and options"
                 if not placement.devices:
@@ -188,8 +192,7 @@ class _Sweep:
             processes += f" in {measure.draws} draws"
         if placement.shares and len({*name_races(plan.trials, measure)}) < len(plan.trials):
             processes += " (one where another mode is faster)"
-        has_features = any(trial.labels.feature for trial in plan.trials)
-        if has_features and measure.goes_on_until_sure:
+        if plan.has_features and measure.goes_on_until_sure:
             processes += " (one where a feature makes no difference)"
         trials = count(len(plan.trials), "trial")
         lines = [f"sweep {settings.sweep}: {trials} to run on {placement.name}, {processes} each"]
@@ -197,7 +200,7 @@ class _Sweep:
             lines[0] += ", and one that shows what the compiler does"
         if settings.sweep_time_s is not None:
             lines[0] += f", for {duration(settings.sweep_time_s)} at most"
-        if has_features and not settings.dry_run:
+        if plan.has_features and not settings.dry_run:
             lines.append(describe_estimate(plan, placement, measure))
         lines += describe_script_runs(plan.trials, measure)
         if any(trial.mode == "reduce-overhead" and trial.device == "cpu" for trial in plan.trials):

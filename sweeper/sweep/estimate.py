@@ -125,7 +125,7 @@ def describe_estimate(plan: Plan, placement: Placement, measure: Measure) -> str
     if not known:
         if any(trial.workload == SCRIPT for trial in plan.trials):
             return "no estimate yet: the first run of a script tells"
-        if any(trial.labels.feature for trial in plan.trials):
+        if plan.has_features:
             return "no estimate yet: each feature takes about as long as the first trial"
         return "no estimate yet"
     num_devices = len(placement.devices)

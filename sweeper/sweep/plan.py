@@ -46,6 +46,11 @@ class Plan:
         return replace(self, trials=tuple(trial for trial in self.trials if not lacks(trial)))
 
     @property
+    def has_features(self) -> bool:
+        """Whether it is an ablation, of whose features the installed torch may lack some."""
+        return any(trial.labels.feature for trial in self.trials)
+
+    @property
     def finished(self) -> list[Trial]:
         """The trials that have a record from an earlier run, which counts."""
         return [item.trial for item in self.left_out if item.finished]

@@ -20,6 +20,7 @@ from records import make_record, make_trial, write_sweep
 from rich.console import Console
 
 from sweeper.analysis.derive import derive
+from sweeper.core.ablation import change
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import write_text
 from sweeper.core.ladder import climb
@@ -232,6 +233,19 @@ def test_dry_run_asks_the_libraries(trial: Trial, capsys: pytest.CaptureFixture[
         run_sweep([trial], replace(SETTINGS, dry_run=True))
     assert capsys.readouterr().out.splitlines()[-1].startswith(trial.id)
     assert not Path("runs").exists()
+
+
+def test_dry_run_counts_and_lists_the_features_that_torch_has(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lacking = {(trial.python, "default", "strict_numerics")}
+    monkeypatch.setattr("sweeper.sweep.driver.require_runnable", lambda *_: Found((), lacking))
+    grid = [trial, change(trial, "strict_numerics"), change(trial, "combo_kernels")]
+    assert run_sweep(grid, replace(SETTINGS, dry_run=True)) == OK
+    text = capsys.readouterr().out
+    assert "sweep night: 2 trials to run on the CPU" in text
+    assert "feature-combo_kernels" in text
+    assert "feature-strict_numerics" not in text
 
 
 def test_dry_run_for_a_cluster_says_that_its_devices_were_not_asked(
