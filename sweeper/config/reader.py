@@ -99,6 +99,12 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> GridPo
     trial = _read_trial(config, choices, own, gpu)
     if settings.inspect and trial.parallel != "none":
         raise ConfigError(f"inspect=true is for parallel=none, this is {trial.parallel}")
+    start, measure = trial.compile.start, settings.measure
+    if start != "local_cache" and measure.target is None and measure.per_draw < 2:
+        raise ConfigError(
+            f"measure.processes={measure.processes}: compile.start={start} is for later processes, "
+            "and there is only a first one; take measure.processes=2 or more"
+        )
     return GridPoint(trial, check_settings(settings))
 
 

@@ -280,6 +280,10 @@ def test_device_of_a_trial_is_its_type(device: str | None, gpu: bool, kind: str)
         (["vary.sequence_length=[8,4]"], "allowed are transformers"),
         (["retry=often"], "allowed are failed, changed, none, all"),
         (["measure.rounds=0"], "greater than 0"),
+        (
+            ["compile.start=mega_cache", "measure.processes=1", "measure.draws=3"],
+            "compile.start=mega_cache is for later processes.*take measure.processes=2 or more",
+        ),
         (["mode.name=fastest"], "allowed are eager, lite, default"),
         (["precision.weight=0.5"], "allowed are amp, fp32"),
         (["model.image_size=0"], "at least 1"),
