@@ -50,6 +50,7 @@ class Progress:
         # of a trial; a cluster's jobs have all ended by then
         self._first_begin: float | None = None
         self._current: dict[str, _Current] = {}
+        self._codes: dict[str, str | None] = {}  # fingerprints by the id of a trial that has ended
         self.live: AbstractContextManager[object] = nullcontext()
         if console.is_terminal:
             self.live = Live(
@@ -62,6 +63,7 @@ class Progress:
             record = event.record
             current = self._current.pop(record.trial_id)
             took = duration(time.monotonic() - current.begin)
+            self._codes[record.trial_id] = event.result.code
             result = self._describe_result(record, event.result)
             text = f"{current.place} {escape(current.trial.label)}: {result}  ({took})"
             if (found := record.inspection) and found.folder:
@@ -99,6 +101,9 @@ class Progress:
             return f"[red]{record.status}[/red] while {record.phase}: {escape(record.first_line)}"
         one = read_gain(record, result)
         if one is None:
+            default_id = record.trial.labels.default_id
+            if default_id and result.code and result.code == self._codes.get(default_id):
+                return "[green]ok[/green], no effect: the code is that of the default"
             return "[green]ok[/green]"
         mark = "?" if one.why_unsure else ""
         self.has_unsure |= bool(mark)

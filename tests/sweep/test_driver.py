@@ -16,7 +16,7 @@ from pathlib import Path
 
 import fake_python
 import pytest
-from records import make_record, make_trial, write_sweep
+from records import make_process, make_record, make_trial, write_sweep
 from rich.console import Console
 
 from sweeper.analysis.derive import derive
@@ -356,6 +356,25 @@ def test_what_is_left_counts_the_processes_of_trials_that_run(
         progress.show(Finished(made := make_record(trial=one), derive(made)))
     progress.show(PhaseBegan(trials[2], "waiting", 1))
     assert progress._describe_left("; ") == "; about 1 min 00 s to go, done at 12:00"
+
+
+def test_a_feature_with_the_code_of_the_default_is_shown_to_have_no_effect(trial: Trial) -> None:
+    text = StringIO()
+    progress = Progress(3, Measure(), Console(file=text, width=200))
+    timed = make_process()
+    not_timed = replace(timed, rounds=())
+    for one, process, code in (
+        (trial, timed, "a"),
+        (change(trial, "combo_kernels"), not_timed, "a"),
+        (change(trial, "dynamic"), not_timed, "b"),
+    ):
+        process = replace(process, code_fingerprint=code)
+        record = replace(make_record(trial=one), processes=(process,))
+        progress.show(Started(one))
+        progress.show(Finished(record, derive(record)))
+    _, same, other = text.getvalue().splitlines()
+    assert ": ok, no effect: the code is that of the default  (0 s)" in same
+    assert ": ok  (0 s)" in other
 
 
 def test_a_terminal_shows_phases_and_no_clock(trial: Trial) -> None:
