@@ -61,6 +61,7 @@ class GridPoint:
 
     trial: Trial
     settings: Settings
+    unused_devices: int | None = None  # parallel.devices, where parallel=none has one process
 
 
 def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> GridPoint:
@@ -105,7 +106,8 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> GridPo
             f"measure.processes={measure.processes}: compile.start={start} is for later processes, "
             "and there is only a first one; take measure.processes=2 or more"
         )
-    return GridPoint(trial, check_settings(settings))
+    unused = config.parallel.devices if trial.parallel == "none" else None
+    return GridPoint(trial, check_settings(settings), unused)
 
 
 def _read_axes(owner: type, config: Config) -> dict[str, Any]:

@@ -7,7 +7,7 @@ plugin, which calls `run_grid`.
 import functools
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from operator import attrgetter
 from typing import Any
 
@@ -55,6 +55,7 @@ def job(cfg: DictConfig) -> str:
                 if isinstance(event, Finished):
                     status = event.record.status
             return status
+        _require_used_devices({point.unused_devices})
         code = run_sweep([point.trial], point.settings)
     # Hydra would print the job's overrides before it passes the error on
     except ConfigError as error:
@@ -76,6 +77,15 @@ def read_point(composed: Composed, files: IConfigRepository) -> reader.GridPoint
     if isinstance(preset, str):
         own["precision"] |= _read_option(files, f"preset/{preset}").get("precision", {})
     return reader.read(composed.config, choices, own, gpu=bool(visible_gpus()))
+
+
+def _require_used_devices(unused: Collection[int | None]) -> None:
+    """Raise ConfigError where no point of a grid uses the `parallel.devices` that were given."""
+    if None not in unused:
+        given = ",".join(map(str, unused))
+        raise ConfigError(
+            f"parallel.devices={given}: parallel=none has one process; add parallel=ddp or fsdp2"
+        )
 
 
 def _read_option(files: IConfigRepository, file: str) -> dict[str, Any]:
@@ -101,7 +111,7 @@ def run_grid(
     `ask_for` sets how many devices each job gets from then on.
     Raises ConfigError before anything has started.
     """
-    trials = []
+    trials, unused = [], set()
     parts: dict[str, Any] = {}
     overrides: dict[str, tuple[str, ...]] = {}
     settings: Settings | None = None
@@ -120,9 +130,11 @@ def run_grid(
         own = attrgetter(*Trial.__slots__)(point.trial)
         trials.append(Trial(*(parts.setdefault(repr(part), part) for part in own)))
         overrides[point.trial.id] = item.overrides
+        unused.add(point.unused_devices)
         if interrupts.is_pending():  # `run_sweep` says what is kept, and how to go on
             return run_sweep(trials, settings)
     assert settings is not None
+    _require_used_devices(unused)
     if cluster is None:
         return run_sweep(trials, settings)
     if settings.device is None:

@@ -148,8 +148,11 @@ def explain_incompatible(trial: Trial) -> str | None:
         return f"compile.fullgraph=true cannot go with {scope}: a step always breaks {where}"
     if trial.parallel != "none" and (reason := _explain_several(trial)):
         return reason
-    if asked.wrapper == "outside" and not trial.has_loop:
-        return "parallel.compile=outside is for parallel=ddp or fsdp2, and for model=script"
+    if asked.wrapper == "outside" and trial.launch is None:
+        return (
+            "parallel.compile=outside is for parallel=ddp or fsdp2, and for model=script with "
+            "model.launch"
+        )
     if asked.scope in ("step", "optimizer", "loss") and trial.workload != "train":
         return f"{scope} is for workload=train: a step of {trial.workload} is the model's forward"
     if asked.scope == "optimizer" and trial.optimizer == "none":

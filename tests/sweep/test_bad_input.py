@@ -72,6 +72,8 @@ def assert_refused(run: Run, folder: Path, arguments: list[str], *says: str) -> 
         (["batchsize=4"], ["nearest: batch_size"]),
         (["compile.fulgraph=true"], ["nearest: compile.fullgraph"]),
         (["mode=max-autotune", "backend=aot_eager"], ["backend=aot_eager takes no mode"]),
+        (["parallel.devices=4"], ["parallel=none has one process; add parallel=ddp or fsdp2"]),
+        (["-m", "parallel.devices=2", "batch_size=1,2"], ["parallel=none has one process"]),
         (["sweep=../../x"], ["sweep's name"]),
         (["model=resnet18,resnet50"], ["add -m"]),
         (["-m", "model=resnet18,resnet51"], ["nearest: resnet50"]),

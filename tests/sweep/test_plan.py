@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from sweeper.core.errors import ConfigError
+from sweeper.core.libraries import SCRIPT
 from sweeper.core.trial import Compile, Model, Precision, Trial
 from sweeper.sweep.plan import describe_plan, make_plan
 
@@ -64,7 +65,12 @@ def test_a_model_trains_in_several_processes_with_what_a_loop_takes(trial: Trial
     ddp = replace(trial, **DDP)
     outside = replace(ddp, compile=Compile(wrapper="outside", fullgraph=True))
     eager = replace(ddp, mode="eager", backend=None)
-    assert make_plan([ddp, outside, eager], {}).trials == (ddp, outside, eager)
+    script = Model(SCRIPT, "train.py", arguments={"launch": "torchrun --nproc-per-node 2"})
+    launched = replace(
+        trial, model=script, workload=SCRIPT, optimizer="none", compile=Compile(wrapper="outside")
+    )
+    grid = (ddp, outside, eager, launched)
+    assert make_plan(grid, {}).trials == grid
     refused: dict[str, dict[str, object]] = {
         "workload=inference: allowed are train": {"workload": "inference", "optimizer": "none"},
         "optimizer=none: allowed are adam, adamw, sgd": {"optimizer": "none"},
