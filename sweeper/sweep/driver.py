@@ -255,7 +255,7 @@ class _Sweep:
         was interrupted.
         """
         statuses, settings = [], self.settings
-        progress = Progress(len(plan.trials), settings.measure, self.console)
+        progress = Progress(plan.trials, settings.measure, self.console)
         begin = time.monotonic()
         run = closing(self.launcher.run(plan.trials, settings, placement))
         with progress.live, run as events:

@@ -5,8 +5,11 @@ The view is drawn once per second at most: the driver must leave the processor t
 """
 
 import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import chain
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -17,6 +20,7 @@ from rich.text import Text
 from sweeper.analysis.gains import read_gain
 from sweeper.analysis.result import Result
 from sweeper.analysis.stats import ratio_of
+from sweeper.core.grouping import group_by
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Record
 from sweeper.core.settings import Measure
@@ -32,7 +36,7 @@ MAX_PART = 0.9  # of a trial that has not ended, however many processes have
 class _Current:
     """A trial that runs; `place` is its number in the order of starts, and the number of trials."""
 
-    trial: Trial
+    name: str
     place: str
     begin: float
     phase: str = "starting"
@@ -42,8 +46,9 @@ class _Current:
 class Progress:
     """Shows the events of a sweep while `live` is entered."""
 
-    def __init__(self, trials: int, measure: Measure, console: Console) -> None:
-        self._total, self._measure, self._console = trials, measure, console
+    def __init__(self, trials: Sequence[Trial], measure: Measure, console: Console) -> None:
+        self._total, self._measure, self._console = len(trials), measure, console
+        self._names = dict(_name_trials(trials))
         self._done = 0
         self.has_unsure = False  # whether a speedup was shown with the mark of what is not sure
         self._begin = time.monotonic()
@@ -65,7 +70,7 @@ class Progress:
             took = duration(time.monotonic() - current.begin)
             self._codes[record.trial_id] = event.result.code
             result = self._describe_result(record, event.result)
-            text = f"{current.place} {escape(current.trial.label)}: {result}  ({took})"
+            text = f"{current.place} {escape(current.name)}: {result}  ({took})"
             if (found := record.inspection) and found.folder:
                 folder = SweepPaths.of(record.sweep).trial(record.label, record.trial_id).folder
                 summary = folder / found.folder / "summary.md"
@@ -80,7 +85,7 @@ class Progress:
             now = time.monotonic()
             self._first_begin = self._first_begin or now
             place = f"[{self._done + len(self._current) + 1}/{self._total}]"
-            self._current[event.trial.id] = _Current(event.trial, place, now)
+            self._current[event.trial.id] = _Current(self._names[event.trial.id], place, now)
         else:
             phase = event.phase
             # an inspection is none of them
@@ -90,7 +95,7 @@ class Progress:
             current = self._current[event.trial.id]
             current.phase, current.processes = phase, event.process
             if event.note:
-                text = f"{current.place} {event.trial.label}, {phase}: {event.note}"
+                text = f"{current.place} {current.name}, {phase}: {event.note}"
                 self._console.print(Text(text))
 
     def _describe_result(self, record: Record, result: Result) -> str:
@@ -116,7 +121,7 @@ class Progress:
         lines = []
         for current in self._current.values():
             took = duration(time.monotonic() - current.begin)
-            lines.append(Text(f"{current.trial.label}: {current.phase}  {took}", style="bold"))
+            lines.append(Text(f"{current.name}: {current.phase}  {took}", style="bold"))
         elapsed = duration(time.monotonic() - self._begin)
         text = f"{self._done}/{self._total} trials, {elapsed} elapsed{self._describe_left(', ')}"
         bar = ProgressBar(total=self._total, completed=self._done, width=40)
@@ -134,3 +139,15 @@ class Progress:
         left_s = (time.monotonic() - self._first_begin) / done * (self._total - done)
         end = time.strftime("%H:%M", time.localtime(time.time() + left_s))
         return f"{separator}about {duration(left_s)} to go, done at {end}"
+
+
+def _name_trials(trials: Sequence[Trial]) -> Iterator[tuple[str, str]]:
+    """Yield the id and the name of each trial: its label, and in what it differs from others of
+    this label, e.g. `bert_base-train-fp32-default-b16 [compile.start=mega_cache]`.
+    """
+    for label, alike in group_by([trial.label for trial in trials], trials).items():
+        changes = [[*trial.changes, *filter(None, trial.step)] for trial in alike]
+        counts = Counter(chain.from_iterable(changes))
+        for trial, own in zip(alike, changes, strict=True):
+            differing = [change for change in own if counts[change] < len(alike)]
+            yield trial.id, f"{label} [{'; '.join(differing)}]" if differing else label

@@ -24,12 +24,13 @@ from sweeper.core.ablation import change
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import write_text
 from sweeper.core.ladder import climb
+from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import Inspection, Record
 from sweeper.core.settings import Measure, Settings, Tracking
 from sweeper.core.system import host
 from sweeper.core.system.exit_codes import INTERRUPTED, NOT_OK, OK
 from sweeper.core.system.host import Host
-from sweeper.core.trial import Model, Trial
+from sweeper.core.trial import Compile, Model, Trial
 from sweeper.execution.execute import Launcher, execute, make_cluster_launcher
 from sweeper.execution.scheduler import Event, Finished, PhaseBegan, Started
 from sweeper.report import build
@@ -319,6 +320,30 @@ def test_each_line_of_a_ladder_names_its_rung(
     ]
 
 
+def test_lines_of_trials_with_one_label_say_what_differs(trial: Trial) -> None:
+    blocks = replace(trial, compile=Compile(scope="blocks"))
+    kept = replace(trial, compile=Compile(scope="blocks", start="mega_cache"))
+    script = Model(SCRIPT, "train.py")
+    scripts = []
+    for arguments in ("--lr 1", "--lr 2"):
+        labels = replace(trial.labels, model="train.py", overrides=f"model.args={arguments}")
+        model = replace(script, arguments={"args": arguments})
+        scripts.append(replace(trial, model=model, labels=labels, workload=SCRIPT))
+    grid = [blocks, kept, replace(blocks, mode="max-autotune"), *scripts]
+    text = StringIO()
+    progress = Progress(grid, Measure(), Console(file=text, width=200))
+    for one in grid:
+        progress.show(Started(one))
+        progress.show(PhaseBegan(one, "eager", 0, "a note"))
+    assert re.findall(r"\[\d/5\] (.+), eager", text.getvalue()) == [
+        "vit_b_16-train-fp32-default-b32",
+        "vit_b_16-train-fp32-default-b32 [compile.start=mega_cache]",
+        "vit_b_16-train-fp32-max-autotune-b32",
+        "train.py-script-default [model.args=--lr 1]",
+        "train.py-script-default [model.args=--lr 2]",
+    ]
+
+
 @pytest.mark.parametrize(
     ("mode", "device", "said"),
     [("reduce-overhead", "cpu", 1), ("max-autotune", "cpu", 0), ("reduce-overhead", "cuda", 0)],
@@ -347,8 +372,8 @@ def test_what_is_left_counts_the_processes_of_trials_that_run(
     """Two and a half of four trials took 100 s."""
     now = [0.0]
     monkeypatch.setattr(progress_module, "time", FakeTime(now))
-    progress = Progress(4, Measure(), Console(file=StringIO()))
     trials = [replace(trial, batch_size=size) for size in range(4)]
+    progress = Progress(trials, Measure(), Console(file=StringIO()))
     for one in trials:
         progress.show(Started(one))
     now[0] = 100.0
@@ -360,14 +385,11 @@ def test_what_is_left_counts_the_processes_of_trials_that_run(
 
 def test_a_feature_with_the_code_of_the_default_is_shown_to_have_no_effect(trial: Trial) -> None:
     text = StringIO()
-    progress = Progress(3, Measure(), Console(file=text, width=200))
+    trials = [trial, change(trial, "combo_kernels"), change(trial, "dynamic")]
+    progress = Progress(trials, Measure(), Console(file=text, width=200))
     timed = make_process()
     not_timed = replace(timed, rounds=())
-    for one, process, code in (
-        (trial, timed, "a"),
-        (change(trial, "combo_kernels"), not_timed, "a"),
-        (change(trial, "dynamic"), not_timed, "b"),
-    ):
+    for one, process, code in zip(trials, (timed, not_timed, not_timed), "aab", strict=True):
         process = replace(process, code_fingerprint=code)
         record = replace(make_record(trial=one), processes=(process,))
         progress.show(Started(one))
@@ -379,7 +401,7 @@ def test_a_feature_with_the_code_of_the_default_is_shown_to_have_no_effect(trial
 
 def test_a_terminal_shows_phases_and_no_clock(trial: Trial) -> None:
     console = Console(file=StringIO(), force_terminal=True, width=200, color_system=None)
-    progress = Progress(2, Measure(processes=1), console)
+    progress = Progress([trial, replace(trial, batch_size=1)], Measure(processes=1), console)
     with progress.live:
         progress.show(Started(trial))
         progress.show(PhaseBegan(trial, "compiling", 0))
