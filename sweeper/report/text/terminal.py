@@ -20,7 +20,7 @@ from sweeper.report.answers.decision import OPEN, Answer
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.trials import find_varying, name_trial, show_axes
 from sweeper.report.columns.column import TERMINAL, Column, show_row
-from sweeper.report.columns.formats import count, prefix
+from sweeper.report.columns.formats import count, join, prefix, shorten
 from sweeper.report.tables.registry import TABLES
 
 from .report import Report
@@ -46,6 +46,7 @@ class Terminal(Console):
 MIN_FOLDED = 12
 MAX_BEST = 16  # models whose best mode is shown
 MAX_LINES = 8  # of the verdict, as a terminal breaks them; what to type next takes up to four more
+MAX_NAME_CHARACTERS = 60  # of a trial that failed, where its message does not fit
 UNSURE = " ?"
 
 
@@ -96,9 +97,10 @@ def _write_verdict(verdict: Verdict) -> Iterator[Sequence[str]]:
     for sentence in verdict.sentences:
         yield [sentence]
     if verdict.failed:
-        first = prefix("; first ", verdict.first_failed)
         log = prefix("\n  log: ", verdict.log)
-        yield [f"{verdict.failed}{first}{log}", f"{verdict.failed}{log}"]
+        said = join((verdict.first_failed, verdict.message), ": ")
+        name = shorten(verdict.first_failed, MAX_NAME_CHARACTERS)
+        yield [f"{verdict.failed}{prefix('; first ', one)}{log}" for one in (said, name)]
     if verdict.again:
         lines = []
         models: set[str] = set()

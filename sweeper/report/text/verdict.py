@@ -46,7 +46,8 @@ class Verdict:
     again: tuple[Again, ...] = ()
     # counts the trials that are not ok by status, and those without a record; "": there are none
     failed: str = ""
-    first_failed: str = ""  # a trial that is not ok, and the first line of its message, shortened
+    first_failed: str = ""  # the name of a trial that is not ok
+    message: str = ""  # the first line of its message, shortened
     log: str = ""  # the path of its worker's log; "" where there is none
 
     @property
@@ -84,10 +85,10 @@ def make_verdict(findings: Findings, manifests: Sequence[Manifest]) -> Verdict:
     lost = ""
     if missing:
         lost = f"{missing} planned {'has' if missing == 1 else 'have'} no record"
-    failed, first_failed, log = _describe_failures(findings)
+    failed, *first_failed = _describe_failures(findings)
     again = tuple(list_again(answers, entries, manifests))
     sentences = tuple(map(sentence, filter(None, said)))
-    return Verdict(sentences, again, join((lost, failed)), first_failed, log)
+    return Verdict(sentences, again, join((lost, failed)), *first_failed)
 
 
 def _name_model(entry: Entry) -> tuple[object, ...]:
@@ -217,12 +218,12 @@ def _compare_eager(entries: Sequence[Entry]) -> str:
     return f"eager against eager in {count(len(by_wall), 'trial')}: {', '.join(parts)}"
 
 
-def _describe_failures(findings: Findings) -> tuple[str, str, str]:
-    """Count the trials that are not ok, name the first one with its message, and return the path of
+def _describe_failures(findings: Findings) -> tuple[str, str, str, str]:
+    """Count the trials that are not ok, name the first one, and return its message and the path of
     its log.
     """
     if not findings.failed:
-        return "", "", ""
+        return "", "", "", ""
     counts = Counter(entry.record.status for entry in findings.failed).most_common()
     named = ", ".join(f"{number} {status}" for status, number in counts)
     trials = count(len(findings.entries), "trial")
@@ -232,4 +233,4 @@ def _describe_failures(findings: Findings) -> tuple[str, str, str]:
         key=lambda one: (not one.record.judges_the_compiler, one.record.status in NOT_RUN),
     )
     message = shorten(show(first.record.first_line), MAX_MESSAGE_CHARACTERS)
-    return failed, join((name_trial(first, findings.axes), message), ": "), show(first.log)
+    return failed, name_trial(first, findings.axes), message, show(first.log)
