@@ -226,3 +226,22 @@ def test_how_long_the_command_takes_follows_from_the_trials(tmp_path: Path) -> N
     untried = replace(make_record(speedups=[1.0, 1.0]), wall_s=60.0)
     (first,) = report_on(tmp_path / "untried", [untried], command).verdict.again
     assert first.why == "reduce-overhead not tried (about 1 min 00 s)"
+
+
+def test_the_time_is_that_of_all_trials_that_the_command_runs(tmp_path: Path) -> None:
+    """An unsure case of three, one of which failed; each process took 60 s."""
+    command = "python -m sweeper -m model=resnet50 compile.dynamic=null,true,false sweep=night"
+    records = []
+    for dynamic, speedups in ((None, [7.0]), (True, [1.5, 1.51, 1.49]), (False, [])):
+        trial = make_trial()
+        trial = replace(trial, compile=replace(trial.compile, dynamic=dynamic))
+        record = make_record(trial=trial, speedups=speedups, status="ok" if speedups else "oom")
+        records.append(replace(record, wall_s=60.0 * max(len(speedups), 1)))
+    (again,) = report_on(tmp_path, records, command).verdict.again
+    assert again.why == "more processes on an idle machine can make it sure (about 15 min 00 s)"
+
+
+def test_the_command_for_the_default_of_an_ablation_leaves_the_features_out(tmp_path: Path) -> None:
+    command = "python -m sweeper experiment=ablation model=resnet50"
+    (again,) = report_on(tmp_path, [make_record(speedups=[7.0])], command).verdict.again
+    assert " feature=null " in again.command

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sweeper.analysis.derive import MIN_PROCESSES_IF_HOST_BOUND
+from sweeper.core.grouping import group_by
 from sweeper.core.system.command_line import split_at_dashes
 from sweeper.core.trial import OWN_PRECISION
 from sweeper.loading.entries import Entry
@@ -68,20 +69,28 @@ class _Need(NamedTuple):
     sweep: str
 
     def describe(
-        self, models: Sequence[ReportedModel], precisions: Sequence[str], took_s: float
+        self, models: Sequence[ReportedModel], precisions: Sequence[str], answers: Sequence[Answer]
     ) -> Again:
         """Describe what these models lack in these precisions, with the command for it and how long
-        that takes, if a process of each of them took `took_s` together.
+        that takes; `answers` are those of the command that ran them.
         """
+        process_s = 0.0
+        for answer in answers:
+            # the command for a script runs all that the earlier one ran
+            is_of_these = _name_model(answer.entry) in models or OWN_PRECISION in precisions
+            if is_of_these and show_axis(answer.entry, "precision") in precisions:
+                process_s += self._find_process_s(answer)
         why = self.why
-        if not math.isnan(took_s):
-            why += f" (about {duration(took_s * self.processes)})"
+        if not math.isnan(process_s):
+            why += f" (about {duration(process_s * self.processes)})"
         again = Again(why, tuple(model.name for model in models), tuple(precisions))
         if not self.command:
             return again
         changes: dict[str, str] = {}
         if OWN_PRECISION not in precisions:
             changes |= {"precision": ",".join(precisions)}
+        if "feature=" in self.command or "experiment=ablation" in self.command:
+            changes |= {"feature": "null"}
         # The modes of a ladder are rungs, with the one-liners of those before.
         if "experiment=ladder" in self.command:
             changes |= {"rung": self.mode}
@@ -94,6 +103,16 @@ class _Need(NamedTuple):
         else:
             changes |= {"measure.processes": str(self.processes), "sweep": f"{self.sweep}-again"}
         return replace(again, command=narrow(self.command, models, changes))
+
+    def _find_process_s(self, answer: Answer) -> float:
+        """Find the wall seconds of a process of the mode to run, or of the mode that the answer
+        rests on; not a number where they are not known.
+        """
+        entry = answer.best.entry if answer.best else answer.entry
+        for one in answer.entries:
+            if (one.trial.mode, one.trial.backend) == (self.mode, self.backend):
+                entry = one
+        return (entry.record.wall_s or math.nan) / max(entry.result.processes, 1)
 
 
 def list_again(
@@ -109,24 +128,23 @@ def list_again(
         command = planned.get((sweep, entry.record.trial_id))
         if command:
             commands[show_axes(entry, CASE)] = command, sweep
-    # Models in order, by what they lack and their precision, with the wall seconds of a process of
-    # the trial that the answer rests on; not a number where they are not known.
-    lacking: dict[tuple[_Need, str], dict[ReportedModel, float]] = defaultdict(dict)
-    for answer in answers:
-        first = answer.entry
-        command, sweep = commands.get(show_axes(first, CASE), ("", ""))
+    cases = [commands.get(show_axes(answer.entry, CASE), ("", "")) for answer in answers]
+    by_command = group_by(cases, answers)
+    # Models in order, by what they lack and their precision.
+    lacking: dict[tuple[_Need, str], dict[ReportedModel, None]] = defaultdict(dict)
+    for answer, (command, sweep) in zip(answers, cases, strict=True):
         need = _find_need(answer, command, sweep)
         if need:
-            model = ReportedModel(show_axis(first, "model"), show_axis(first, "suite") or None)
-            entry = answer.best.entry if answer.best else first
-            wall_s, processes = entry.record.wall_s, entry.result.processes
-            process_s = wall_s / processes if wall_s and processes else math.nan
-            lacking[need, show_axis(first, "precision")][model] = process_s
-    precisions: dict[tuple[_Need, tuple[ReportedModel, ...]], dict[str, float]] = defaultdict(dict)
+            lacking[need, show_axis(answer.entry, "precision")][_name_model(answer.entry)] = None
+    precisions: dict[tuple[_Need, tuple[ReportedModel, ...]], list[str]] = defaultdict(list)
     for (need, precision), models in lacking.items():
-        precisions[need, tuple(models)][precision] = sum(models.values())
-    for (need, names), took_s in precisions.items():
-        yield need.describe(names, list(took_s), sum(took_s.values()))
+        precisions[need, tuple(models)].append(precision)
+    for (need, names), found in precisions.items():
+        yield need.describe(names, found, by_command[need.command, need.sweep])
+
+
+def _name_model(entry: Entry) -> ReportedModel:
+    return ReportedModel(show_axis(entry, "model"), show_axis(entry, "suite") or None)
 
 
 def _find_need(answer: Answer, command: str, sweep: str) -> _Need | None:
