@@ -118,7 +118,7 @@ class CompileCounters:
             return why
         backend = self._backend
         if backend and backend.called and backend.called <= backend.ran_as_given:
-            return "the backend runs every graph as it was given: everything ran eager"
+            return "the backend runs every graph as it was given, and compiles none"
         if fallback_log.texts:
             first = fallback_log.texts[0].splitlines()[0]
             return f"the backend goes on without itself: {first}"
