@@ -12,6 +12,7 @@ from sweeper.core.system.pipes import log_error
 
 # CUDA, the CPU, cuBLAS and cuDNN
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
+WRAPPED = "BackendCompilerFailed"  # torch/_dynamo/exc.py
 MESSAGE_LINES = 8
 MESSAGE_LENGTH = 2000
 
@@ -106,15 +107,20 @@ def choose_status(error: BaseException, phase: str) -> str:
 
 def describe_error(error: BaseException) -> str:
     """The first lines of an error, after its type unless it is a `Failure`, whose status says as
-    much. An error without words, as a bare `assert` raises it, has the line that raised it.
+    much. An error without words, as a bare `assert` raises it, has the line that raised it. One
+    that torch wraps because a backend raised it has its own type.
     """
     lines = [line for line in read_text(error).strip().splitlines() if line.strip()]
     if not lines and error.__traceback__:
         raised = traceback.extract_tb(error.__traceback__)[-1]
         lines = [f"{raised.line} ({raised.filename}:{raised.lineno})"]
-    text = "\n".join(lines[:MESSAGE_LINES])
-    if not (isinstance(error, Failure) and text):
-        text = f"{type(error).__name__}: {text}"
+    kind = f"{type(error).__name__}: "
+    if isinstance(error, Failure) and lines:
+        kind = ""
+    elif type(error).__name__ == WRAPPED and len(lines) > 1:
+        kind = ""
+        del lines[0]  # `backend='inductor' raised:`
+    text = kind + "\n".join(lines[:MESSAGE_LINES])
     return text[:MESSAGE_LENGTH]
 
 

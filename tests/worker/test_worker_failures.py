@@ -7,6 +7,7 @@ from typing import TextIO
 import factories
 import pytest
 from records import make_trial
+from torch._dynamo.exc import BackendCompilerFailed
 
 from sweeper.core.protocol import Job
 from sweeper.core.settings import Measure
@@ -34,6 +35,14 @@ def closed() -> TextIO:
 )
 def test_our_own_errors_do_without_their_class(error: Exception, message: str) -> None:
     assert describe_error(error) == message
+
+
+def test_an_error_of_a_backend_begins_with_its_own_type_and_words() -> None:
+    wrapped = BackendCompilerFailed(len, KeyError("no such op"), None)
+    wrapped.args = (f"{wrapped.args[0]}\n\nfrom user code:\n  model.py, line 3",)
+    assert describe_error(wrapped) == (
+        "KeyError: 'no such op'\nfrom user code:\n  model.py, line 3"
+    )
 
 
 def test_an_error_without_words_has_the_line_that_raised_it() -> None:
