@@ -196,6 +196,9 @@ class _Sweep:
             processes += " (one where a feature makes no difference)"
         trials = count(len(plan.trials), "trial")
         lines = [f"sweep {settings.sweep}: {trials} to run on {placement.name}, {processes} each"]
+        if any(trial.launch for trial in plan.trials):
+            starts = "starts" if measure.process_limit == 1 else "start"
+            lines[0] += f", which {starts} the ranks"
         if settings.inspect:
             lines[0] += ", and one that shows what the compiler does"
         if settings.sweep_time_s is not None:

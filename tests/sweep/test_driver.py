@@ -224,6 +224,16 @@ def test_a_race_is_announced(trial: Trial, capsys: pytest.CaptureFixture[str]) -
     assert "2 to 8 processes each" in capsys.readouterr().out
 
 
+def test_processes_that_are_counted_are_no_ranks(
+    trial: Trial, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ddp = replace(trial, parallel="ddp", parallel_devices=2)
+    run_sweep([ddp], replace(SETTINGS, dry_run=True))
+    assert "1 process each, which starts the ranks\n" in capsys.readouterr().out
+    run_sweep([ddp], replace(SETTINGS, measure=Measure(), dry_run=True))
+    assert "2 to 8 processes each, which start the ranks\n" in capsys.readouterr().out
+
+
 def test_dry_run_asks_the_libraries(trial: Trial, capsys: pytest.CaptureFixture[str]) -> None:
     """The plan is printed before the question, which takes seconds."""
     answers = Path(trial.python or "")

@@ -291,8 +291,10 @@ class ScriptSubject(Subject):
         if log.process.steps_per_block is None:
             step_s = log.process.phases_s["eager"] / EAGER_STEPS
             least = self.loop.watched + EAGER_STEPS + self.bench.count_least(step_s, self.measure)
-            advice = f"about {least}; give it more epochs or steps by its arguments"
-            raise EagerError(f"{over}: {advice}") from over
+            advice = "give it more epochs or steps by its arguments"
+            if self.ranks.size > 1:
+                advice = f"see that no rank ends before the others, or {advice}"
+            raise EagerError(f"{over}: about {least}; {advice}") from over
         if not log.process.blocks_s("eager"):
             steps = 2 * log.process.steps_per_block
             message = f"{over}; it ended before its first round of {steps} steps was complete"

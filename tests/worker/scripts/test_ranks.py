@@ -256,6 +256,10 @@ LIVES = {
         "eager_error",
         "rank 1: the script ended by itself: 10 steps were seen",
     ),
+    "steps(38)\nif rank: sys.exit(0)\nsteps(10**6)": (
+        "eager_error",
+        "rank 1: .*: about \\d+; see that no rank ends before the others, or give it more epochs",
+    ),
     "steps(38)\nif rank: os.kill(os.getpid(), signal.SIGKILL)\nsteps(10**6)": (
         "crashed",
         "rank 1: the script was killed by SIGKILL",
