@@ -4,6 +4,8 @@ for real.
 
 from __future__ import annotations
 
+import inspect
+import threading
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -41,8 +43,10 @@ class Driver:
 @pytest.fixture
 def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
     torch._dynamo.reset()
-    make = TritonBenchmarkRequest.make_run_fn
-    monkeypatch.setattr(TritonBenchmarkRequest, "make_run_fn", make)  # put back after each test
+    # both are put back after each test; other tests may have left theirs
+    make = inspect.unwrap(TritonBenchmarkRequest.make_run_fn)
+    monkeypatch.setattr(TritonBenchmarkRequest, "make_run_fn", make)
+    monkeypatch.setattr(triton_compat, "triton", SimpleNamespace())
     return Driver()
 
 
@@ -181,6 +185,23 @@ def test_a_kernel_that_a_step_compiles_is_compiled_without_the_device(
     driver.heard.clear()
     assert triton.compile("a kernel") == "binary of a kernel"
     assert driver.heard == [NOTHING, "compiles", wants]
+
+
+def test_what_another_thread_has_taken_meanwhile_stays(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lease = Lease(driver.ask)
+
+    def compile_kernel() -> None:
+        other = threading.Thread(target=lease.take, args=[ALONE])
+        other.start()
+        other.join()
+
+    triton = SimpleNamespace(compile=compile_kernel)
+    monkeypatch.setattr(triton_compat, "triton", triton)
+    begin_breaks(lease)
+    triton.compile()
+    assert (lease.holds, driver.heard) == (ALONE, [DEVICE, NOTHING, ALONE])
 
 
 def test_a_kernel_that_does_not_compile_leaves_the_device_as_it_was(

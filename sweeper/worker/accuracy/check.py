@@ -387,12 +387,13 @@ class AccuracyCheck:
             return _name_case(CaseVerdict(Accuracy(None, None, reason)), case)
         with self._enter("checking"):
             verdict = self._judge_step(case, bounds)
-            for more in rule.PERTURBED_STEPS[self._tolerance]:
+            for look in (self._look_closer, self._look_at_directions):
                 if verdict.accuracy.passed is not False:
                     break
-                closer = self._try(self._look_closer, case, bounds, more)
-                if not isinstance(closer, Missing):
-                    bounds = closer
+                closer = self._try(look, case, bounds)
+                if isinstance(closer, Missing):
+                    break
+                bounds = closer
                 verdict = self._judge_step(case, bounds)
         return _name_case(verdict, case)
 
@@ -451,12 +452,27 @@ class AccuracyCheck:
     def _keep_eager(self, case: Case) -> StepTensors:
         return StepTensors(Keep(self._place).copy(self._capture(self._judged.eager, case)))
 
-    def _look_closer(self, case: Case, bounds: Bounds, more: int) -> Bounds:
-        """Set the bounds anew, by `more` eager steps; of directions alone the second time."""
+    def _look_closer(self, case: Case, bounds: Bounds) -> Bounds:
+        """Set the bounds anew, by more eager steps."""
+        more = self._compare_moved(case, bounds, rule.PERTURBED_STEPS)
+        return rule.set_bounds(bounds.reference, more, None, self._tolerance)
+
+    def _look_at_directions(self, case: Case, bounds: Bounds) -> Bounds:
+        """Widen the spans of projections by more eager steps, in reduced precision."""
+        if self._tolerance == "full":
+            return bounds
+        more = self._compare_moved(case, bounds, rule.DIRECTION_STEPS)
+        wider = rule.set_bounds(bounds.reference, more, None, self._tolerance)
+        return replace(bounds, projections={**bounds.projections, **wider.projections})
+
+    def _compare_moved(self, case: Case, bounds: Bounds, number: int) -> list[rule.TensorSums]:
+        """Compare `number` more eager steps, whose numbers are moved by what rounding does; return
+        the comparisons of all steps so far.
+        """
         judged, reference, tolerance = self._judged, bounds.reference, self._tolerance
         relative = rule.perturbation(judged.trial.precision, tolerance)
         comparisons = [*bounds.comparisons]
-        for index in range(len(comparisons), len(comparisons) + more):
+        for index in range(len(comparisons), len(comparisons) + number):
             step = self._capture(judged.eager, case, index, relative)
             compared = dict(rule.compare(step, reference, self._stages))
             if any(sums.whole for sums in compared.values()):
@@ -464,10 +480,7 @@ class AccuracyCheck:
                 wider = rule.compare(step, reference)
                 compared |= {name: sums for name, sums in wider.items() if sums.whole}
             comparisons.append(compared)
-        closer = rule.set_bounds(reference, comparisons, None, tolerance)
-        if len(bounds.comparisons) > 1:
-            return replace(bounds, projections=closer.projections)
-        return closer
+        return comparisons
 
     def _judge_step(self, case: Case, bounds: Bounds) -> CaseVerdict:
         named = self._capture(self._judged.compiled, case)

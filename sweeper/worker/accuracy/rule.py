@@ -81,8 +81,8 @@ NEAR_TIMES = 1.2  # of eager's error: with at most this a step is as near to the
 MIN_PROJECTION = 0.5
 # relative; a well-conditioned model answers with an error of the size of the tolerance
 PERTURBATION = 1e-5
-# of eager, before a step is called wrong; and if it still is, for directions alone
-PERTURBED_STEPS = {"full": (3,), "reduced": (3, 9)}
+# eager steps before a step is called wrong, and more of them, which widen directions alone
+PERTURBED_STEPS, DIRECTION_STEPS = 3, 9
 WIDER = 10.0  # times as much for whole numbers: one that is near a tie is to change sides
 
 ALL_GRADIENTS = "all gradients"

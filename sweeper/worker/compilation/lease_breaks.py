@@ -8,7 +8,7 @@ first call, and those of coordinate descent, which Inductor compiles one by one 
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
 import torch
@@ -32,7 +32,9 @@ def _not_compiled(method: F) -> F:
 
 
 def _compile_before_benchmark() -> None:
-    """Have a kernel of a template compiled when its benchmark is made, not in its first call."""
+    """Have a kernel of a template compiled when its benchmark is made, not in its first call: the
+    benchmark would take the device, let go of it to compile, and wait for it again.
+    """
     make: Callable[..., Any] = TritonBenchmarkRequest.make_run_fn
 
     @functools.wraps(make)
@@ -42,6 +44,25 @@ def _compile_before_benchmark() -> None:
         return call
 
     setattr(TritonBenchmarkRequest, "make_run_fn", make_compiled)  # noqa: B010  # a method, to mypy
+
+
+def _is_recording() -> bool:
+    """Whether a CUDA graph is being recorded, within which nothing may wait for the device."""
+    used = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return used and torch.cuda.is_current_stream_capturing()
+
+
+def _within(
+    context: Callable[[], AbstractContextManager[object]], function: Callable[..., Any]
+) -> Callable[..., Any]:
+    """Return the function with each call within a context of its own."""
+
+    @functools.wraps(function)
+    def call(*arguments: Any, **options: Any) -> Any:
+        with context():
+            return function(*arguments, **options)
+
+    return call
 
 
 class LeaseBreaks:
@@ -59,19 +80,13 @@ class LeaseBreaks:
         callback_handler.register_end_callback(self._end_compiling)
         _compile_before_benchmark()
         triton: Any = triton_compat.triton
-        if hasattr(triton, "compile"):
-            triton.compile = self._around_compiling(triton.compile)
+        if compile_kernel := getattr(triton, "compile", None):  # there is none on a CPU
+            setattr(triton, "compile", _within(self._without_device, compile_kernel))  # noqa: B010
         if hasattr(benchmarking, "set_gpu_benchmark_lock_context"):  # from torch 2.13 on
             benchmarking.set_gpu_benchmark_lock_context(self._benchmark)
             return
-        measure: Callable[..., Any] = benchmarking.benchmarker.benchmark_gpu
-
-        @functools.wraps(measure)
-        def within(*arguments: Any, **options: Any) -> Any:
-            with self._benchmark():
-                return measure(*arguments, **options)
-
-        setattr(benchmarking.benchmarker, "benchmark_gpu", within)  # noqa: B010  # a method, to mypy
+        benchmark = _within(self._benchmark, benchmarking.benchmarker.benchmark_gpu)
+        setattr(benchmarking.benchmarker, "benchmark_gpu", benchmark)  # noqa: B010  # a method, to mypy
 
     def _leave(self) -> None:
         """Let go of the device when it has nothing more to do, and of the memory that is kept for
@@ -84,41 +99,41 @@ class LeaseBreaks:
 
     @_not_compiled
     def _let_go(self) -> str:
-        """Let go of the device; return what was held, for `_take_back`."""
+        """Let go of the device, unless a CUDA graph is being recorded; return what was held, for
+        `_take_back`.
+        """
         with self._lease.lock:
             held = self._lease.holds
-            if held != NOTHING:
-                self._leave()
+            if held == NOTHING or _is_recording():
+                return NOTHING
+            self._leave()
             return held
 
     @_not_compiled
     def _take_back(self, held: str) -> None:
+        """Take what was held, unless another thread has taken the device since."""
         with self._lease.lock:
-            if held != NOTHING:
+            if self._lease.holds == NOTHING and held != NOTHING:
                 self._lease.take(held)
 
     @_not_compiled
     def _start_compiling(self, call: CallbackArgs) -> None:
-        with self._lease.lock:
-            if call.callback_trigger in COMPILES and self._lease.holds != NOTHING:
-                self._after_compiling = self._let_go()
+        if call.callback_trigger in COMPILES:
+            self._after_compiling = self._let_go()
 
     @_not_compiled
     def _end_compiling(self, _call: CallbackArgs) -> None:
-        with self._lease.lock:
-            held, self._after_compiling = self._after_compiling, NOTHING
+        held, self._after_compiling = self._after_compiling, NOTHING
+        self._take_back(held)
+
+    @contextmanager
+    def _without_device(self) -> Iterator[None]:
+        """Let go of the device while a kernel is compiled in the middle of a step."""
+        held = self._let_go()
+        try:
+            yield
+        finally:
             self._take_back(held)
-
-    def _around_compiling(self, compile_kernel: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(compile_kernel)
-        def within(*arguments: Any, **options: Any) -> Any:
-            held = self._let_go()
-            try:
-                return compile_kernel(*arguments, **options)
-            finally:
-                self._take_back(held)
-
-        return within
 
     @contextmanager
     def _benchmark(self) -> Iterator[None]:

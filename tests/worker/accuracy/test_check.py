@@ -237,7 +237,7 @@ def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(
     assert right.process is not None
     assert right.process.accuracy is not None
     assert right.process.accuracy.passed
-    monkeypatch.setitem(rule.PERTURBED_STEPS, "reduced", ())
+    monkeypatch.setattr(rule, "PERTURBED_STEPS", 0)
     at_first, _ = run(trial)
     assert at_first.status == "accuracy_mismatch", at_first.message
 
@@ -278,8 +278,8 @@ def test_closer_look_is_against_the_reference_of_the_first(
     from sweeper.worker.accuracy import rule
 
     looks, set_bounds = [], rule.set_bounds
-    few, many = rule.PERTURBED_STEPS["reduced"]
-    steps = [1, 1 + few, 1 + few + many][:looks_per_case]
+    few = 1 + rule.PERTURBED_STEPS
+    steps = [1, few, few + rule.DIRECTION_STEPS][:looks_per_case]
     elsewhere = rule.Span(9.0, 9.0, margin=0.1, error=0.0)
 
     def allow_nothing_at_first(reference, comparisons, *others):
