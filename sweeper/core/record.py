@@ -312,8 +312,8 @@ class ScriptRun:
     sha256: str | None = None  # of the script's file; None for a module
     modules: tuple[str, ...] = ()  # classes of the outermost modules that the script trains
     called_at: tuple[str, ...] = ()  # `file:line` where the script calls each of these modules
-    # share of the trained numbers that are in none of these modules: `forward` was called past them
-    outside: Annotated[float, Between(0, 1)] = 0.0
+    # share of the trained parameters that are in none of these modules; None: not known
+    uncalled_share: Annotated[float, Between(0, 1)] | None = None
     optimizers: tuple[str, ...] = ()  # classes of the optimizers, in the order of their first steps
     # the number format of autocast in a step, e.g. `bfloat16`, or `off`; None: not known
     autocast: str | None = None

@@ -32,7 +32,7 @@ from .trials import find_varying, list_compile_arguments, show_axes
 
 # torch compiles a frame for so many shapes that differ in more than one size, then runs it eager.
 MANY_SHAPES = 8
-MANY_OUTSIDE = 0.05
+MAX_UNCALLED = 0.05  # of the trained parameters: a temperature or a position is less
 OF_WRAPPER = "torch/nn/parallel/distributed.py"
 SPLIT = "DDPOptimizer"  # begins torch's reason for a graph that ends with a bucket of DDP
 MIN_EVALUATIONS = 3  # in each loop, before their times are compared
@@ -222,11 +222,11 @@ class ScriptAnswer:
         yield from _describe_ranks(seen, self.entry.result)
         if len(seen.optimizers) > 1:
             yield f"{len(seen.optimizers)} optimizers take turns, and a step is one turn of all"
-        if seen.outside > MANY_OUTSIDE:
+        if seen.uncalled_share and seen.uncalled_share > MAX_UNCALLED:
             yield (
-                f"{percent(seen.outside)} of the trained parameters are in no module that the "
-                "script calls, so what computes with them is eager in both arms: call module(...) "
-                "in place of module.forward(...)"
+                f"{percent(seen.uncalled_share)} of the trained parameters are in no module that "
+                "the script was seen to call, so what computes with them is eager in both arms; if "
+                "it calls module.forward(...), call module(...) instead"
             )
         if seen.late:
             yield (

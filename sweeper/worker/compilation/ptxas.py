@@ -6,6 +6,7 @@ of the key, and compiles them again, one by one.
 """
 
 import os
+import shlex
 import subprocess
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,16 +22,17 @@ def explain_second_ptxas() -> str | None:
     if VARIABLE in os.environ or triton is None or triton.origin is None or not own.is_file():
         return None
     other = Path(triton.origin).parent / "backends" / "nvidia" / "bin" / "ptxas"
-    if _read_version(own) == _read_version(other):
+    versions = {_read_version(own), _read_version(other)}
+    if None in versions or len(versions) == 1:
         return None
     return (
-        "max-autotune compiles its candidates twice, since torch and Triton have different ptxas; "
-        f"once with: export {VARIABLE}={own}"
+        "max-autotune compiles each candidate twice, because torch and Triton have different "
+        f"versions of ptxas; to compile it once: export {VARIABLE}={shlex.quote(str(own))}"
     )
 
 
 def _read_version(ptxas: Path) -> str | None:
-    """What it says of its version; None where it cannot be asked."""
+    """Read the version that it prints; None if it does not run."""
     try:
         command = [str(ptxas), "--version"]
         return subprocess.run(

@@ -31,7 +31,7 @@ def note_seen(subject: ScriptSubject, log: ProcessLog) -> None:
     log.add_to_script(
         modules=tuple(map(name_class, loop.modules.modules)),
         called_at=tuple(loop.modules.modules.values()),
-        outside=find_outside(loop),
+        uncalled_share=find_uncalled_share(loop),
         optimizers=tuple(type(optimizer).__name__ for optimizer in loop.optimizers),
         autocast=" and ".join(sorted(loop.modules.autocasts)).replace("torch.", "") or "off",
         dropout=loop.modules.has_dropout,
@@ -56,15 +56,17 @@ def note_seen(subject: ScriptSubject, log: ProcessLog) -> None:
     )
 
 
-def find_outside(loop: Loop) -> float:
-    """Find which share of the numbers that the optimizers train is in no module that is called."""
+def find_uncalled_share(loop: Loop) -> float:
+    """Find which share of the parameters that the optimizers train, by their numbers, is in no
+    module that is called.
+    """
     inside = {item for module in loop.modules.modules for item in module.parameters()}
     groups = [group for optimizer in loop.optimizers for group in optimizer.param_groups]
     sizes: dict[torch.Tensor, int] = {
-        item: item.numel() for group in groups for item in group["params"]
+        item: item.numel() for group in groups for item in group["params"] if item.requires_grad
     }
-    outside = sum(size for item, size in sizes.items() if item not in inside)
-    return outside / max(sum(sizes.values()), 1)
+    uncalled = sum(size for item, size in sizes.items() if item not in inside)
+    return uncalled / max(sum(sizes.values()), 1)
 
 
 def name_module(loop: Loop, module: torch.nn.Module) -> str:

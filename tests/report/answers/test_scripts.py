@@ -223,7 +223,7 @@ def test_collectives_that_nothing_overlaps_are_told_by_arm(read: Read) -> None:
 def test_what_the_compiler_does_not_see_whole_is_named(read: Read) -> None:
     record = make_trained(None, 0.08)
     script = record.processes[0].script or ScriptRun()
-    script = replace(script, gone_round=("Net",), outside=0.94)
+    script = replace(script, gone_round=("Net",), uncalled_share=0.94)
     split = "DDPOptimizer intentional graph-break (See Note [DDPOptimizer])."
     breaks = (
         GraphBreak(split, "distributed.py:0", 2),
@@ -244,8 +244,9 @@ def test_what_the_compiler_does_not_see_whole_is_named(read: Read) -> None:
         "DDPOptimizer has split graphs at 2 places, so that their parts wait for no other part's "
         "gradients",
         "compiled, but called past the compiler: Net",
-        "94 % of the trained parameters are in no module that the script calls, so what computes "
-        "with them is eager in both arms: call module(...) in place of module.forward(...)",
+        "94 % of the trained parameters are in no module that the script was seen to call, so what "
+        "computes with them is eager in both arms; if it calls module.forward(...), call "
+        "module(...) instead",
     )
 
 

@@ -32,7 +32,7 @@ def test_two_versions_are_told_with_the_line_to_paste(
     own = site / "torch" / "bin" / "ptxas"
     install(own, "release 13.0")
     install(site / "triton" / "backends" / "nvidia" / "bin" / "ptxas", "release 12.8")
-    assert str(explain_second_ptxas()).endswith(f"; once with: export {VARIABLE}={own}")
+    assert str(explain_second_ptxas()).endswith(f"; to compile it once: export {VARIABLE}={own}")
     monkeypatch.setenv(VARIABLE, str(own))
     assert explain_second_ptxas() is None
 
@@ -44,5 +44,7 @@ def test_one_version_or_one_assembler_needs_no_word(
     assert explain_second_ptxas() is None
     install(site / "torch" / "bin" / "ptxas", "release 13.0")
     assert explain_second_ptxas() is None
+    (site / "torch" / "bin" / "ptxas").write_text("#!/bin/sh\nexit 1\n")
+    assert explain_second_ptxas() is None, "it does not run"
     monkeypatch.setattr(ptxas, "find_spec", {}.get)
     assert explain_second_ptxas() is None

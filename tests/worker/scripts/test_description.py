@@ -16,7 +16,7 @@ from sweeper.worker.scripts.description import (
     MAX_SIZES,
     choose_sizes,
     count_sizes,
-    find_outside,
+    find_uncalled_share,
     group_sizes,
     name_module,
 )
@@ -37,13 +37,14 @@ def test_a_module_has_the_name_of_its_class_compiled_or_not_and_its_line() -> No
     ]
 
 
-def test_parameters_of_modules_that_nobody_calls_are_outside() -> None:
+def test_parameters_of_modules_that_are_not_called_have_a_share() -> None:
     called, other = torch.nn.Linear(3, 1, bias=False), torch.nn.Linear(3, 3, bias=False)
-    first = torch.optim.SGD([*called.parameters(), *other.parameters()])
+    frozen = torch.nn.Linear(9, 9).requires_grad_(False)
+    first = torch.optim.SGD([*called.parameters(), *other.parameters(), *frozen.parameters()])
     second = torch.optim.SGD(other.parameters())
     modules = SimpleNamespace(modules={called: "train.py:3"})
     setup = SimpleNamespace(loop=SimpleNamespace(modules=modules, optimizers=[first, second]))
-    assert find_outside(setup.loop) == 9 / 12
+    assert find_uncalled_share(setup.loop) == 9 / 12
 
 
 @pytest.mark.parametrize(

@@ -294,7 +294,7 @@ ENDINGS = {
     "steps(3); sys.exit(3)": ("eager_error", "train.py:12: the script ended with exit code 3"),
     "import threading; t = threading.Thread(target=steps, args=[40]); t.start(); t.join()": (
         "eager_error",
-        "40 optimizer steps were in other threads, and sweeper measures those of the main thread",
+        "40 steps were in other threads; only those of the main thread are measured",
     ),
     "sys.exit('give --data')": (
         "eager_error",

@@ -160,10 +160,9 @@ class Loop:
 
     def _count_steps(self) -> str:
         if not self.num_watched and self._num_elsewhere:
-            return (
-                f"{self._num_elsewhere} optimizer steps were in other threads, and sweeper "
-                "measures those of the main thread alone"
-            )
+            steps = self._num_elsewhere
+            are = "step was" if steps == 1 else "steps were"
+            return f"{steps} {are} in other threads; only those of the main thread are measured"
         if not self.num_watched:
             return f"no step of an optimizer of torch was seen{describe_children()}"
         steps = self._num_seen
