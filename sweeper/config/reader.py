@@ -61,7 +61,6 @@ class GridPoint:
 
     trial: Trial
     settings: Settings
-    unused_devices: int | None = None  # parallel.devices, where parallel=none has one process
 
 
 def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> GridPoint:
@@ -100,14 +99,14 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> GridPo
     trial = _read_trial(config, choices, own, gpu)
     if settings.inspect and trial.parallel != "none":
         raise ConfigError(f"inspect=true is for parallel=none, this is {trial.parallel}")
+    settings = check_settings(settings)
     start, measure = trial.compile.start, settings.measure
     if start != "local_cache" and measure.target is None and measure.per_draw < 2:
         raise ConfigError(
             f"measure.processes={measure.processes}: compile.start={start} is for later processes, "
-            "and there is only a first one; take measure.processes=2 or more"
+            "and there are none; take measure.processes=2 or more"
         )
-    unused = config.parallel.devices if trial.parallel == "none" else None
-    return GridPoint(trial, check_settings(settings), unused)
+    return GridPoint(trial, settings)
 
 
 def _read_axes(owner: type, config: Config) -> dict[str, Any]:

@@ -381,12 +381,7 @@ class Trial:
         """Every axis without a column of its own that is not at its default, e.g.
         `compile.scope=step`.
         """
-        return "; ".join(self.changes)
-
-    @property
-    def changes(self) -> tuple[str, ...]:
-        """The parts of `variant`."""
-        return tuple(filter(None, self._list_changes()))
+        return "; ".join(filter(None, self._list_changes()))
 
     def _list_changes(self) -> Iterator[str]:
         if self.labels.preset:

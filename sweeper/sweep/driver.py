@@ -117,7 +117,7 @@ class _Sweep:
         if settings.dry_run:
             for path, problem in unreadable.items():
                 _note(f"{path}: {problem}; a run moves it aside and measures the trial again")
-            if plan.has_features:
+            if plan.has_features:  # torch says which of them run
                 plan = plan.without(self.require_runnable(plan, placement).lacks)
                 self.announce(plan, placement)
             else:
@@ -196,13 +196,14 @@ class _Sweep:
             processes += " (one where a feature makes no difference)"
         trials = count(len(plan.trials), "trial")
         lines = [f"sweep {settings.sweep}: {trials} to run on {placement.name}, {processes} each"]
-        if any(trial.launch for trial in plan.trials):
-            starts = "starts" if measure.process_limit == 1 else "start"
-            lines[0] += f", which {starts} the ranks"
         if settings.inspect:
             lines[0] += ", and one that shows what the compiler does"
         if settings.sweep_time_s is not None:
             lines[0] += f", for {duration(settings.sweep_time_s)} at most"
+        if any(trial.launch for trial in plan.trials):
+            lines.append(
+                "a process of a trial with ranks starts its launcher, which starts the ranks"
+            )
         if plan.has_features and not settings.dry_run:
             lines.append(describe_estimate(plan, placement, measure))
         lines += describe_script_runs(plan.trials, measure)

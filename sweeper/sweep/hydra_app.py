@@ -7,7 +7,7 @@ plugin, which calls `run_grid`.
 import functools
 import os
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable, Set
 from operator import attrgetter
 from typing import Any
 
@@ -55,7 +55,7 @@ def job(cfg: DictConfig) -> str:
                 if isinstance(event, Finished):
                     status = event.record.status
             return status
-        _require_used_devices({point.unused_devices})
+        _require_used_devices({cfg.parallel.devices}, [point.trial])
         code = run_sweep([point.trial], point.settings)
     # Hydra would print the job's overrides before it passes the error on
     except ConfigError as error:
@@ -79,12 +79,13 @@ def read_point(composed: Composed, files: IConfigRepository) -> reader.GridPoint
     return reader.read(composed.config, choices, own, gpu=bool(visible_gpus()))
 
 
-def _require_used_devices(unused: Collection[int | None]) -> None:
-    """Raise ConfigError where no point of a grid uses the `parallel.devices` that were given."""
-    if None not in unused:
-        given = ",".join(map(str, unused))
+def _require_used_devices(asked: Set[int | None], trials: Iterable[Trial]) -> None:
+    """Raise ConfigError where `parallel.devices` were given, and no trial uses them."""
+    given = sorted(filter(None, asked))
+    if given and all(trial.parallel == "none" for trial in trials):
         raise ConfigError(
-            f"parallel.devices={given}: parallel=none has one process; add parallel=ddp or fsdp2"
+            f"parallel.devices={','.join(map(str, given))}: parallel=none has one process; add "
+            "parallel=ddp or fsdp2"
         )
 
 
@@ -111,7 +112,7 @@ def run_grid(
     `ask_for` sets how many devices each job gets from then on.
     Raises ConfigError before anything has started.
     """
-    trials, unused = [], set()
+    trials, devices = [], set()
     parts: dict[str, Any] = {}
     overrides: dict[str, tuple[str, ...]] = {}
     settings: Settings | None = None
@@ -130,11 +131,11 @@ def run_grid(
         own = attrgetter(*Trial.__slots__)(point.trial)
         trials.append(Trial(*(parts.setdefault(repr(part), part) for part in own)))
         overrides[point.trial.id] = item.overrides
-        unused.add(point.unused_devices)
+        devices.add(item.config.parallel.devices)
         if interrupts.is_pending():  # `run_sweep` says what is kept, and how to go on
             return run_sweep(trials, settings)
     assert settings is not None
-    _require_used_devices(unused)
+    _require_used_devices(devices, trials)
     if cluster is None:
         return run_sweep(trials, settings)
     if settings.device is None:

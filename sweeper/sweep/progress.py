@@ -5,11 +5,9 @@ The view is drawn once per second at most: the driver must leave the processor t
 """
 
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import chain
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -24,10 +22,10 @@ from sweeper.core.grouping import group_by
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Record
 from sweeper.core.settings import Measure
-from sweeper.core.trial import Trial
+from sweeper.core.trial import Trial, name_variants
 from sweeper.execution.scheduler import Event, Finished, Started
 from sweeper.report.answers.candidates import show_bounds
-from sweeper.report.columns.formats import duration, ratio
+from sweeper.report.columns.formats import duration, prefix, ratio
 
 MAX_PART = 0.9  # of a trial that has not ended, however many processes have
 
@@ -55,7 +53,6 @@ class Progress:
         # of a trial; a cluster's jobs have all ended by then
         self._first_begin: float | None = None
         self._current: dict[str, _Current] = {}
-        self._codes: dict[str, str | None] = {}  # fingerprints by the id of a trial that has ended
         self.live: AbstractContextManager[object] = nullcontext()
         if console.is_terminal:
             self.live = Live(
@@ -68,7 +65,6 @@ class Progress:
             record = event.record
             current = self._current.pop(record.trial_id)
             took = duration(time.monotonic() - current.begin)
-            self._codes[record.trial_id] = event.result.code
             result = self._describe_result(record, event.result)
             text = f"{current.place} {escape(current.name)}: {result}  ({took})"
             if (found := record.inspection) and found.folder:
@@ -106,10 +102,7 @@ class Progress:
             return f"[red]{record.status}[/red] while {record.phase}: {escape(record.first_line)}"
         one = read_gain(record, result)
         if one is None:
-            default_id = record.trial.labels.default_id
-            if default_id and result.code and result.code == self._codes.get(default_id):
-                return "[green]ok[/green], no effect: the code is that of the default"
-            return "[green]ok[/green]"
+            return f"[green]ok[/green]{prefix(': ', escape(record.first_line))}"
         mark = "?" if one.why_unsure else ""
         self.has_unsure |= bool(mark)
         text = f"{ratio(one.gain.value)}x{mark} {show_bounds(one.gain)}"
@@ -146,8 +139,8 @@ def _name_trials(trials: Sequence[Trial]) -> Iterator[tuple[str, str]]:
     this label, e.g. `bert_base-train-fp32-default-b16 [compile.start=mega_cache]`.
     """
     for label, alike in group_by([trial.label for trial in trials], trials).items():
-        changes = [[*trial.changes, *filter(None, trial.step)] for trial in alike]
-        counts = Counter(chain.from_iterable(changes))
-        for trial, own in zip(alike, changes, strict=True):
-            differing = [change for change in own if counts[change] < len(alike)]
-            yield trial.id, f"{label} [{'; '.join(differing)}]" if differing else label
+        variants = [name.split("; ") for name in name_variants(alike)]
+        common = {""}.union(set(variants[0]).intersection(*variants))
+        for trial, variant in zip(alike, variants, strict=True):
+            own = "; ".join(part for part in variant if part not in common)
+            yield trial.id, f"{label} [{own}]" if own else label

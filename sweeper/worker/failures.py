@@ -12,7 +12,6 @@ from sweeper.core.system.pipes import log_error
 
 # CUDA, the CPU, cuBLAS and cuDNN
 OUT_OF_MEMORY = ("out of memory", "can't allocate memory", "STATUS_ALLOC_FAILED")
-WRAPPED = "BackendCompilerFailed"  # torch/_dynamo/exc.py
 MESSAGE_LINES = 8
 MESSAGE_LENGTH = 2000
 
@@ -111,17 +110,28 @@ def describe_error(error: BaseException) -> str:
     that torch wraps because a backend raised it has its own type.
     """
     lines = [line for line in read_text(error).strip().splitlines() if line.strip()]
-    if not lines and error.__traceback__:
-        raised = traceback.extract_tb(error.__traceback__)[-1]
-        lines = [f"{raised.line} ({raised.filename}:{raised.lineno})"]
+    inner = getattr(error, "inner_exception", None)  # torch/_dynamo/exc.py
     kind = f"{type(error).__name__}: "
-    if isinstance(error, Failure) and lines:
+    if isinstance(inner, BaseException) and lines:
         kind = ""
-    elif type(error).__name__ == WRAPPED and len(lines) > 1:
+        if lines[0].endswith(" raised:") and len(lines) > 1:  # `backend='inductor' raised:`
+            del lines[0]
+        if not read_text(inner):
+            lines[0] = f"{lines[0].rstrip()} {_name_line(inner)}".rstrip()
+    elif not lines:
+        lines = [_name_line(error)]
+    elif isinstance(error, Failure):
         kind = ""
-        del lines[0]  # `backend='inductor' raised:`
     text = kind + "\n".join(lines[:MESSAGE_LINES])
     return text[:MESSAGE_LENGTH]
+
+
+def _name_line(error: BaseException) -> str:
+    """Name the line that raised an error; "" where that is not known."""
+    if error.__traceback__ is None:
+        return ""
+    raised = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{raised.line} ({raised.filename}:{raised.lineno})"
 
 
 def read_text(error: BaseException) -> str:

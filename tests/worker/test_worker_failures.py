@@ -8,6 +8,7 @@ import factories
 import pytest
 from records import make_trial
 from torch._dynamo.exc import BackendCompilerFailed
+from torch._inductor.exc import InductorError
 
 from sweeper.core.protocol import Job
 from sweeper.core.settings import Measure
@@ -45,11 +46,16 @@ def test_an_error_of_a_backend_begins_with_its_own_type_and_words() -> None:
     )
 
 
-def test_an_error_without_words_has_the_line_that_raised_it() -> None:
+def test_an_error_of_inductor_has_no_wrapper() -> None:
+    assert describe_error(InductorError(KeyError("no such op"), None)) == "KeyError: 'no such op'"
+
+
+@pytest.mark.parametrize("is_wrapped", [False, True])
+def test_an_error_without_words_has_the_line_that_raised_it(is_wrapped: bool) -> None:
     try:
         raise AssertionError
     except AssertionError as error:
-        found = describe_error(error)
+        found = describe_error(BackendCompilerFailed(len, error, None) if is_wrapped else error)
     assert found.startswith(f"AssertionError: raise AssertionError ({__file__}:")
 
 

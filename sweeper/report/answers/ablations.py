@@ -129,10 +129,10 @@ def find_status(entry: Entry) -> str:
 
 def judge(entry: Entry) -> str:
     """Find `ok` where the settings of a trial can be advised, else what is wrong with it."""
-    status, one = find_status(entry), find_candidate(entry)
     if UNVERIFIED in entry.flags:
         return "unverified"
-    if status == "ok" and one and one.gain.value <= 1:
+    status, candidate = find_status(entry), find_candidate(entry)
+    if status == "ok" and candidate and candidate.gain.value <= 1:
         return "no faster than eager"
     return status
 
@@ -169,7 +169,7 @@ class AblationAnswer:
             if any(judge(one.entry) == "ok" for one in self.features):
                 yield "nothing to set"
             else:
-                yield "no setting is known to be both right and faster than eager"
+                yield "no setting is known that computes correctly and is faster than eager"
             return
         default, together = self.default, self.default.trial
         for one in better:

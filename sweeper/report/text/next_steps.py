@@ -56,6 +56,10 @@ class ReportedModel(NamedTuple):
     name: str
     suite: str | None = None
 
+    @staticmethod
+    def of(entry: Entry) -> "ReportedModel":
+        return ReportedModel(show_axis(entry, "model"), show_axis(entry, "suite") or None)
+
 
 class _Need(NamedTuple):
     """What a model lacks, and the command that ran it; "" where that is not known."""
@@ -77,7 +81,7 @@ class _Need(NamedTuple):
         process_s = 0.0
         for answer in answers:
             # the command for a script runs all that the earlier one ran
-            is_of_these = _name_model(answer.entry) in models or OWN_PRECISION in precisions
+            is_of_these = ReportedModel.of(answer.entry) in models or OWN_PRECISION in precisions
             if is_of_these and show_axis(answer.entry, "precision") in precisions:
                 process_s += self._find_process_s(answer)
         why = self.why
@@ -90,7 +94,7 @@ class _Need(NamedTuple):
         if OWN_PRECISION not in precisions:
             changes |= {"precision": ",".join(precisions)}
         if "feature=" in self.command or "experiment=ablation" in self.command:
-            changes |= {"feature": "null"}
+            changes["feature"] = "null"
         # The modes of a ladder are rungs, with the one-liners of those before.
         if "experiment=ladder" in self.command:
             changes |= {"rung": self.mode}
@@ -135,16 +139,14 @@ def list_again(
     for answer, (command, sweep) in zip(answers, cases, strict=True):
         need = _find_need(answer, command, sweep)
         if need:
-            lacking[need, show_axis(answer.entry, "precision")][_name_model(answer.entry)] = None
+            lacking[need, show_axis(answer.entry, "precision")][ReportedModel.of(answer.entry)] = (
+                None
+            )
     precisions: dict[tuple[_Need, tuple[ReportedModel, ...]], list[str]] = defaultdict(list)
     for (need, precision), models in lacking.items():
         precisions[need, tuple(models)].append(precision)
     for (need, names), found in precisions.items():
         yield need.describe(names, found, by_command[need.command, need.sweep])
-
-
-def _name_model(entry: Entry) -> ReportedModel:
-    return ReportedModel(show_axis(entry, "model"), show_axis(entry, "suite") or None)
 
 
 def _find_need(answer: Answer, command: str, sweep: str) -> _Need | None:

@@ -378,7 +378,7 @@ class AccuracyCheck:
         """Judge the compiled step in one case.
 
         Before it is called wrong, eager is asked again how far off it is, with its numbers moved by
-        what rounding does.
+        what rounding does; where it still is, once more, for directions alone.
         """
         with self._enter("reference"):
             bounds, reasons = self._take_reference(case)

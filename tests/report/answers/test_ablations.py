@@ -221,7 +221,7 @@ def test_what_is_not_verified_or_needs_a_smaller_batch_is_not_worth_having(tmp_p
 
 
 def test_a_setting_that_is_no_faster_than_eager_is_not_advised(tmp_path: Path) -> None:
-    none = "no setting is known to be both right and faster than eager"
+    none = "no setting is known that computes correctly and is faster than eager"
     wrong, slow = make(None, status="accuracy_mismatch"), make("lowerings", 0.04)
     told = find(tmp_path / "alone", wrong, slow).explain()
     assert told == f"lowerings breaks (accuracy_mismatch with it); {none}"
