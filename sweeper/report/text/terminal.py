@@ -96,11 +96,13 @@ def _write_verdict(verdict: Verdict) -> Iterator[Sequence[str]]:
     """
     for sentence in verdict.sentences:
         yield [sentence]
-    if verdict.failed:
-        log = prefix("\n  log: ", verdict.log)
-        said = join((verdict.first_failed, verdict.message), ": ")
-        name = shorten(verdict.first_failed, MAX_NAME_CHARACTERS)
-        yield [f"{verdict.failed}{prefix('; first ', one)}{log}" for one in (said, name)]
+    if first := verdict.first_failed:
+        said = join((first.name, first.message), ": ")
+        name = shorten(first.name, MAX_NAME_CHARACTERS)
+        log = prefix("\n  log: ", first.log)
+        yield [f"{verdict.failed}; first {one}{log}" for one in (said, name)]
+    elif verdict.failed:
+        yield [verdict.failed]
     if verdict.again:
         lines = []
         models: set[str] = set()

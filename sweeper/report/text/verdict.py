@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
+from typing import NamedTuple
 
 from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.stats import ratio_of
@@ -38,6 +39,14 @@ NOT_RUN = ("unavailable", "interrupted")  # statuses of which a log says least
 WORKLOADS = {"train": "training"}
 
 
+class Failure(NamedTuple):
+    """A trial that is not ok."""
+
+    name: str
+    message: str  # its first line, shortened
+    log: str  # the path of its worker's log; "" where there is none
+
+
 @dataclass(frozen=True)
 class Verdict:
     """What a reader should know first."""
@@ -46,9 +55,7 @@ class Verdict:
     again: tuple[Again, ...] = ()
     # counts the trials that are not ok by status, and those without a record; "": there are none
     failed: str = ""
-    first_failed: str = ""  # the name of a trial that is not ok
-    message: str = ""  # the first line of its message, shortened
-    log: str = ""  # the path of its worker's log; "" where there is none
+    first_failed: Failure | None = None
 
     @property
     def lines(self) -> list[str]:
@@ -85,10 +92,10 @@ def make_verdict(findings: Findings, manifests: Sequence[Manifest]) -> Verdict:
     lost = ""
     if missing:
         lost = f"{missing} planned {'has' if missing == 1 else 'have'} no record"
-    failed, *first_failed = _describe_failures(findings)
+    failed = _count_failures(findings)
     again = tuple(list_again(answers, entries, manifests))
     sentences = tuple(map(sentence, filter(None, said)))
-    return Verdict(sentences, again, join((lost, failed)), *first_failed)
+    return Verdict(sentences, again, join((lost, failed)), _find_first_failure(findings))
 
 
 def _name_model(entry: Entry) -> tuple[object, ...]:
@@ -218,19 +225,23 @@ def _compare_eager(entries: Sequence[Entry]) -> str:
     return f"eager against eager in {count(len(by_wall), 'trial')}: {', '.join(parts)}"
 
 
-def _describe_failures(findings: Findings) -> tuple[str, str, str, str]:
-    """Count the trials that are not ok, name the first one, and return its message and the path of
-    its log.
-    """
+def _count_failures(findings: Findings) -> str:
+    """Count the trials that are not ok by status; "" where all are."""
     if not findings.failed:
-        return "", "", "", ""
+        return ""
     counts = Counter(entry.record.status for entry in findings.failed).most_common()
     named = ", ".join(f"{number} {status}" for status, number in counts)
     trials = count(len(findings.entries), "trial")
-    failed = f"{len(findings.failed)} of {trials} failed: {named}"
+    return f"{len(findings.failed)} of {trials} failed: {named}"
+
+
+def _find_first_failure(findings: Findings) -> Failure | None:
+    """Find the trial that is not ok of which its log says most."""
+    if not findings.failed:
+        return None
     first = min(
         sorted(findings.failed, key=rank_trial),
         key=lambda one: (not one.record.judges_the_compiler, one.record.status in NOT_RUN),
     )
     message = shorten(show(first.record.first_line), MAX_MESSAGE_CHARACTERS)
-    return failed, name_trial(first, findings.axes), message, show(first.log)
+    return Failure(name_trial(first, findings.axes), message, show(first.log))
