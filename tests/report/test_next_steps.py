@@ -10,7 +10,11 @@ import pytest
 from records import make_record, make_trial
 from reports import report_on
 
-from sweeper.report.text.next_steps import ReportedModel, narrow
+from sweeper.report.text.next_steps import ReportedModel, find_options, narrow
+
+
+def narrow_to(command: str, *models: ReportedModel) -> str:
+    return narrow(command, find_options(command, models), {"mode": "lite"})
 
 
 def test_what_is_worth_another_run_has_its_command(tmp_path: Path) -> None:
@@ -93,7 +97,7 @@ def test_without_a_command_of_the_sweep_none_is_made_up(tmp_path: Path) -> None:
 )
 def test_a_command_is_narrowed_to_some_models(command: str, model: str, narrowed: str) -> None:
     one = ReportedModel(model.rpartition("/")[2], "timm" if "/" in model else None)
-    assert narrow(command, [one], {"mode": "lite"}) == f"{narrowed} mode=lite"
+    assert narrow_to(command, one) == f"{narrowed} mode=lite"
 
 
 def test_a_command_that_is_no_plain_text_is_not_repeated(tmp_path: Path) -> None:
@@ -110,7 +114,7 @@ def test_a_command_that_is_no_plain_text_is_not_repeated(tmp_path: Path) -> None
 
 def test_the_arguments_of_a_script_stay_behind_what_is_changed() -> None:
     command = "python -m sweeper train.py mode=default -- mode=x 'a b' -m"
-    narrowed = narrow(command, [ReportedModel("train.py")], {"mode": "lite", "sweep": "n"})
+    narrowed = narrow(command, [], {"mode": "lite", "sweep": "n"})
     assert narrowed == "python -m sweeper -m train.py mode=lite sweep=n -- mode=x 'a b' -m"
 
 
@@ -189,11 +193,9 @@ def test_models_of_one_name_are_told_apart_by_their_suites(given: str | None) ->
         ([None], "net"),
         (["second", "first"], "b/net,a/net"),
     ):
-        narrowed = narrow(
-            command, [ReportedModel("net", suite) for suite in suites], {"mode": "lite"}
-        )
+        narrowed = narrow_to(command, *(ReportedModel("net", suite) for suite in suites))
         assert narrowed.split()[-2:] == [f"model={options}", "mode=lite"]
-    kept = narrow(command, [ReportedModel("net", "third")], {"mode": "lite"})
+    kept = narrow_to(command, ReportedModel("net", "third"))
     assert shlex.split(kept) == [*command.split(), "mode=lite"]
 
 

@@ -78,11 +78,12 @@ class _Need(NamedTuple):
         """Describe what these models lack in these precisions, with the command for it and how long
         that takes; `answers` are those of the command that ran them.
         """
+        options = find_options(self.command, models)
         process_s = 0.0
         for answer in answers:
-            # the command for a script runs all that the earlier one ran
-            is_of_these = ReportedModel.of(answer.entry) in models or OWN_PRECISION in precisions
-            if is_of_these and show_axis(answer.entry, "precision") in precisions:
+            # a command that names no models runs those of the earlier one
+            will_run = not options or ReportedModel.of(answer.entry) in models
+            if will_run and show_axis(answer.entry, "precision") in precisions:
                 process_s += self._find_process_s(answer)
         why = self.why
         if not math.isnan(process_s):
@@ -106,7 +107,7 @@ class _Need(NamedTuple):
             changes |= {"sweep": self.sweep}
         else:
             changes |= {"measure.processes": str(self.processes), "sweep": f"{self.sweep}-again"}
-        return replace(again, command=narrow(self.command, models, changes))
+        return replace(again, command=narrow(self.command, options, changes))
 
     def _find_process_s(self, answer: Answer) -> float:
         """Find the wall seconds of a process of the mode to run, or of the mode that the answer
@@ -197,18 +198,15 @@ def _split(command: str) -> tuple[list[str], list[str]] | None:
     return None
 
 
-def narrow(command: str, models: Sequence[ReportedModel], changes: Mapping[str, str]) -> str:
-    """Narrow the command of a sweep to some models, and change overrides."""
+def narrow(command: str, options: Sequence[str], changes: Mapping[str, str]) -> str:
+    """Narrow the command of a sweep to options of the group `model`, if there are any, and change
+    overrides.
+    """
     parts = _split(command)
     assert parts is not None
     program, words = parts
     arguments, of_script = split_at_dashes(words)
-    given = ""
-    for word in arguments:
-        key, _, value = word.partition("=")
-        if key.lstrip("+") == "model":
-            given = value
-    if options := _find_options(given, models):
+    if options:
         changes = {"model": ",".join(options), **changes}
     left_out = ("-m", "--multirun", *changes, *OWN_KEYS)
     kept = []
@@ -219,10 +217,18 @@ def narrow(command: str, models: Sequence[ReportedModel], changes: Mapping[str, 
     return shlex.join([*program, "-m", *kept, *changed, *of_script])
 
 
-def _find_options(given: str, models: Sequence[ReportedModel]) -> list[str]:
-    """Find the options of the group `model` for models; none where the command has one, or one is
-    unknown.
+def find_options(command: str, models: Sequence[ReportedModel]) -> list[str]:
+    """Find the options of the group `model` for models of a command; none where it has one or is
+    not known, or where one of the options is not.
     """
+    parts = _split(command)
+    if parts is None:
+        return []
+    given = ""
+    for word in split_at_dashes(parts[1])[0]:
+        key, _, value = word.partition("=")
+        if key.lstrip("+") == "model":
+            given = value
     if "(" in given:
         given = ""
     if given and "," not in given:
