@@ -95,7 +95,7 @@ class _Need(NamedTuple):
         if OWN_PRECISION not in precisions:
             changes |= {"precision": ",".join(precisions)}
         if "feature=" in self.command or "experiment=ablation" in self.command:
-            changes["feature"] = "null"
+            changes |= {"feature": "null"}
         # The modes of a ladder are rungs, with the one-liners of those before.
         if "experiment=ladder" in self.command:
             changes |= {"rung": self.mode}
