@@ -23,7 +23,7 @@ from sweeper.report.answers.speedups import show_memory_change
 from sweeper.report.build import print_verdict, suggest_next
 from sweeper.report.text.report import Report
 from sweeper.report.text.terminal import MAX_LINES
-from sweeper.report.text.verdict import Failure, Verdict
+from sweeper.report.text.verdict import FirstFailure, Verdict
 
 WIDTH, LINES_OF_VERDICT, LINES = 100, 12, 40
 LINES_OF_MLFLOW = 2  # that a sweep prints last
@@ -293,7 +293,7 @@ def test_models_are_counted_once_and_kept_apart_by_suite(tmp_path: Path) -> None
 
 def test_the_trial_of_the_log_is_named_where_its_message_has_no_room(tmp_path: Path) -> None:
     sentences = tuple(f"Sentence {number}." for number in range(MAX_LINES - 2))
-    first = Failure("b amp", "x" * 90, "a.log")
+    first = FirstFailure("b amp", "x" * 90, "a.log")
     verdict = Verdict(sentences, (), "2 of 3 trials failed: 2 oom", first)
     lines = printed(replace(report_on(tmp_path, [make_record()]), verdict=verdict))
     place = lines.index("2 of 3 trials failed: 2 oom; first b amp")

@@ -39,7 +39,7 @@ NOT_RUN = ("unavailable", "interrupted")  # statuses of which a log says least
 WORKLOADS = {"train": "training"}
 
 
-class Failure(NamedTuple):
+class FirstFailure(NamedTuple):
     """A trial that is not ok."""
 
     name: str
@@ -55,7 +55,7 @@ class Verdict:
     again: tuple[Again, ...] = ()
     # counts the trials that are not ok by status, and those without a record; "": there are none
     failed: str = ""
-    first_failed: Failure | None = None
+    first_failed: FirstFailure | None = None
 
     @property
     def lines(self) -> list[str]:
@@ -235,7 +235,7 @@ def _count_failures(findings: Findings) -> str:
     return f"{len(findings.failed)} of {trials} failed: {named}"
 
 
-def _find_first_failure(findings: Findings) -> Failure | None:
+def _find_first_failure(findings: Findings) -> FirstFailure | None:
     """Find the trial that is not ok of which its log says most."""
     if not findings.failed:
         return None
@@ -244,4 +244,4 @@ def _find_first_failure(findings: Findings) -> Failure | None:
         key=lambda one: (not one.record.judges_the_compiler, one.record.status in NOT_RUN),
     )
     message = shorten(show(first.record.first_line), MAX_MESSAGE_CHARACTERS)
-    return Failure(name_trial(first, findings.axes), message, show(first.log))
+    return FirstFailure(name_trial(first, findings.axes), message, show(first.log))
