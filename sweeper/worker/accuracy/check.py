@@ -378,7 +378,7 @@ class AccuracyCheck:
         """Judge the compiled step in one case.
 
         Before it is called wrong, eager is asked again how far off it is, with its numbers moved by
-        what rounding does; where it still is, once more, for directions alone.
+        what rounding does; in reduced precision once more, for directions alone.
         """
         with self._enter("reference"):
             bounds, reasons = self._take_reference(case)
@@ -387,7 +387,10 @@ class AccuracyCheck:
             return _name_case(CaseVerdict(Accuracy(None, None, reason)), case)
         with self._enter("checking"):
             verdict = self._judge_step(case, bounds)
-            for look in (self._look_closer, self._look_at_directions):
+            looks = [self._look_closer]
+            if self._tolerance == "reduced":
+                looks.append(self._look_at_directions)
+            for look in looks:
                 if verdict.accuracy.passed is not False:
                     break
                 closer = self._try(look, case, bounds)
@@ -458,9 +461,7 @@ class AccuracyCheck:
         return rule.set_bounds(bounds.reference, more, None, self._tolerance)
 
     def _look_at_directions(self, case: Case, bounds: Bounds) -> Bounds:
-        """Widen the spans of projections by more eager steps, in reduced precision."""
-        if self._tolerance == "full":
-            return bounds
+        """Widen the spans of projections by more eager steps."""
         more = self._compare_moved(case, bounds, rule.DIRECTION_STEPS)
         wider = rule.set_bounds(bounds.reference, more, None, self._tolerance)
         return replace(bounds, projections={**bounds.projections, **wider.projections})

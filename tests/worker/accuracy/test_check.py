@@ -264,7 +264,11 @@ def test_verdict_for_which_memory_is_short_is_given_at_the_second_try(
     assert outcome.process is not None
     assert outcome.process.accuracy is not None
     assert outcome.process.accuracy.passed
-    assert len(tries) in (1 + 4, 1 + 5)  # three cases, and one or two looks after the rounds
+    assert len(tries) in (
+        1 + 4,
+        1 + 5,
+        1 + 6,
+    )  # three cases, and up to three looks after the rounds
 
 
 @pytest.mark.slow

@@ -383,7 +383,7 @@ steps(10**6)
 NOISY = """
 from random import SystemRandom
 module = DDP(Net(8, 8))
-noise = lambda gradient: torch.full_like(gradient, SystemRandom().gauss(0, 3e-6))
+noise = lambda gradient: torch.tensor([SystemRandom().gauss(0, 3e-6) for _ in gradient])
 module.module.bias.register_hook(noise)
 optimizer = torch.optim.SGD(module.parameters(), lr=0)
 steps(10**6)
