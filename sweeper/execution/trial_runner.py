@@ -208,8 +208,7 @@ class TrialRun(Draft):
         """Add the outcome of a process; the last one decides the status."""
         record, log, message = self.record, None, outcome.message
         if outcome.status == "ok" and outcome.process and not outcome.process.rounds:
-            assert self.default
-            message = f"its code is that of {self.default.trial_id}, so it was not timed"
+            message = "no effect: its code is that of the default, so it was not timed"
         if outcome.status != "ok":
             log = self.paths.log(self.num_processes).name
         if process := outcome.process:

@@ -605,7 +605,7 @@ def test_code_of_the_default_is_not_timed_again(run, trial: Trial) -> None:
     record = run("CODE = 'same'" + CODED, of=feature, processes=None)
     assert (record.status, record.message) == (
         "ok",
-        f"its code is that of {trial.id}, so it was not timed",
+        "no effect: its code is that of the default, so it was not timed",
     )
     assert [process.rounds for process in record.processes] == [()]
     assert derive(record).speedup is None
@@ -639,7 +639,7 @@ def test_the_code_of_a_default_is_that_of_its_first_process_that_has_some(
 ) -> None:
     write_default(trial, run("CODE = 'same' if a.index else ''" + CODED, processes=2))
     record = run("CODE = 'same'" + CODED, of=change(trial, "epilogue_fusion"))
-    assert (record.message or "").startswith("its code is that of")
+    assert (record.message or "").startswith("no effect: its code")
 
 
 @pytest.mark.parametrize(

@@ -396,7 +396,7 @@ def test_a_feature_with_the_code_of_the_default_says_so(trial: Trial) -> None:
     feature = change(trial, "combo_kernels")
     progress = Progress([feature], Measure(), Console(file=text, width=200))
     process = replace(make_process(), rounds=())
-    said = "its code is that of vit, so it was not timed"
+    said = "no effect: its code is that of the default, so it was not timed"
     record = replace(make_record(trial=feature), processes=(process,), message=said)
     progress.show(Started(feature))
     progress.show(Finished(record, derive(record)))

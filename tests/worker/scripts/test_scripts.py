@@ -294,7 +294,7 @@ ENDINGS = {
     "steps(3); sys.exit(3)": ("eager_error", "train.py:12: the script ended with exit code 3"),
     "import threading; t = threading.Thread(target=steps, args=[40]); t.start(); t.join()": (
         "eager_error",
-        "40 steps were in other threads; only those of the main thread are measured",
+        "40 steps were in other threads, and only those of the main thread are measured; call",
     ),
     "sys.exit('give --data')": (
         "eager_error",

@@ -162,7 +162,10 @@ class Loop:
         if not self.num_watched and self._num_elsewhere:
             steps = self._num_elsewhere
             are = "step was" if steps == 1 else "steps were"
-            return f"{steps} {are} in other threads; only those of the main thread are measured"
+            return (
+                f"{steps:,} {are} in other threads, and only those of the main thread are "
+                "measured; call the training there"
+            )
         if not self.num_watched:
             return f"no step of an optimizer of torch was seen{describe_children()}"
         steps = self._num_seen
