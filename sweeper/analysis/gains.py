@@ -80,6 +80,11 @@ class TrialGain:
         return self.gain.value > self.turn and bool(self.device and self.device.low > self.turn)
 
     @property
+    def is_unbounded(self) -> bool:
+        """Whether a disturbance without bounds met a script's loops, which no pairs even out."""
+        return self.of_loop and math.inf in self.disturbances.values()
+
+    @property
     def by_device(self) -> bool:
         """Whether the gain is that of the device's time."""
         return self.gain is self.device

@@ -130,10 +130,18 @@ def _advise_dashes(message: str, words: Sequence[str]) -> None:
 def quote_arguments(override: str) -> str:
     """Quote a script, its arguments and its launcher, in which Hydra would read `=` and `[` as its
     own: `model.args=--lr=1e-3`.
+
+    Raises ConfigError where several sets of arguments seem to be meant, which would be one.
     """
     key, _, value = override.partition("=")
     if not OF_SCRIPT.fullmatch(override) or QUOTED.fullmatch(value):
         return override
+    if key == "model.args" and ",--" in value:
+        several = ",".join(map(_quote, value.replace(",--", "\n--").splitlines()))
+        raise ConfigError(
+            f"{override}: one set of arguments needs quotes of its own, "
+            f'"model.args={_quote(value)}"; several each have theirs, "model.args={several}"'
+        )
     return f"{key}={_quote(value)}"
 
 

@@ -46,8 +46,6 @@ WHY = {  # where that is not the reason
     "parallel": "what starts a script's processes is model.launch",
     "parallel.devices": "model.launch says how many processes a script has",
     "inspect": "scripts have no inspection yet",
-    "compile.scope": "of a script, its modules are compiled whole",
-    "compile.start": "a script starts from torch's caches on disk",
 }
 LAUNCHERS = (
     "torch.distributed.run",
@@ -61,8 +59,6 @@ LEFT_TO_USER = (
     "device", "mode.", "backend.", "compile.", "parallel.compile", "worker.", "model.library",
 )  # fmt: skip
 DECIDED_KEYS = (
-    "compile.scope",
-    "compile.start",
     "inspect",
     "precision.auto",
     *(f"vary.{item.name}" for item in fields(VaryConf)),

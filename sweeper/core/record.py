@@ -312,6 +312,8 @@ class ScriptRun:
     sha256: str | None = None  # of the script's file; None for a module
     modules: tuple[str, ...] = ()  # classes of the outermost modules that the script trains
     called_at: tuple[str, ...] = ()  # `file:line` where the script calls each of these modules
+    # modules of which the script calls `forward` itself, with the line
+    entered: tuple[str, ...] = ()
     # share of the trained parameters that are in none of these modules; None: not known
     uncalled_share: Annotated[float, Between(0, 1)] | None = None
     optimizers: tuple[str, ...] = ()  # classes of the optimizers, in the order of their first steps

@@ -75,10 +75,7 @@ def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "
         raise ConfigError(left_out[0].reason)
     trials = list(possible.values())
     _check_weights(trials)
-    for trial in trials:
-        name, default_id = trial.labels.feature, trial.labels.default_id
-        if name and default_id not in possible:
-            raise ConfigError(f"feature={name} is compared with feature=null: name both")
+    _check_features(trials, left_out)
     kept = []
     for trial in trials:
         status = statuses.get(trial.id)
@@ -111,6 +108,20 @@ def _check_weights(trials: Sequence[Trial]) -> None:
         )
 
 
+def _check_features(trials: Sequence[Trial], left_out: Sequence[LeftOut]) -> None:
+    """Raise ConfigError where a feature has no default, or every feature is left out."""
+    with_feature = [trial for trial in trials if trial.labels.feature]
+    ids = {trial.id for trial in trials}
+    for trial in with_feature:
+        if trial.labels.default_id not in ids:
+            name = trial.labels.feature
+            raise ConfigError(f"feature={name} is compared with feature=null: name both")
+    if not with_feature:
+        for item in left_out:
+            if item.trial.labels.feature:
+                raise ConfigError(item.reason)
+
+
 def explain_incompatible(trial: Trial) -> str | None:
     """Say why this combination of axes makes no sense; None if it does."""
     if trial.labels.rung and (reason := explain_not_for(trial, trial.labels.rung)):
@@ -131,6 +142,10 @@ def explain_incompatible(trial: Trial) -> str | None:
         )
     asked, backend = trial.compile, f"backend={trial.backend}"
     scope = f"compile.scope={asked.scope}"
+    if trial.workload == SCRIPT and asked.scope != "model":
+        return f"{scope}: of a script, its modules are compiled whole"
+    if trial.workload == SCRIPT and asked.start != "local_cache":
+        return f"compile.start={asked.start}: a script starts from torch's caches on disk"
     if trial.backend in WITHOUT_MODE and trial.mode != "default":
         return f"{backend} takes no mode, only inductor has some: use mode=default"
     if trial.backend in WITHOUT_MODE and asked.options:

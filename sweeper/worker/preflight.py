@@ -13,14 +13,16 @@ from typing import Any
 import torch
 
 from sweeper.core import ablation
+from sweeper.core.backends import WITHOUT_MODE
 from sweeper.core.errors import nearest
-from sweeper.core.libraries import LIBRARIES
+from sweeper.core.libraries import LIBRARIES, SCRIPT
 from sweeper.core.protocol import AT, Preflight
 from sweeper.core.serialization import Json, show_value, to_json
 from sweeper.core.system.pipes import lend_streams
 from sweeper.core.trial import OPEN_SETTINGS, Trial
 
 from .compilation.ptxas import explain_second_ptxas
+from .failures import UnavailableError
 from .models import Examined, builder
 
 CONFIGS = {  # torch's modules with the settings of each part of `OPEN_SETTINGS`
@@ -65,7 +67,8 @@ def _examine(trials: list[Trial], at: Path) -> tuple[list[str], list[str]]:
         problems += found.problems
         if found.loss:
             notes.append(f"loss of {trial.model.name}: {found.loss}")
-    return problems, notes
+    # after the models, whose modules may register some
+    return [*problems, *_backend_problems(trials)], notes
 
 
 def _autotunes_templates(trial: Trial) -> bool:
@@ -74,6 +77,20 @@ def _autotunes_templates(trial: Trial) -> bool:
         return False
     options = trial.compile.options
     return trial.mode.startswith("max-autotune") or any(map(options.get, AUTOTUNE))
+
+
+def _backend_problems(trials: Iterable[Trial]) -> Iterator[str]:
+    """List backends that nobody knows. A known one that is missing here makes its trials
+    `unavailable`, and a script may register its own.
+    """
+    asked = {trial.backend: trial for trial in trials if trial.workload != SCRIPT}
+    for name in asked.keys() - {None, "inductor", *WITHOUT_MODE}:
+        from .compilation import backends  # takes as long as torch
+
+        try:
+            backends.require_all(asked[name], torch.device(asked[name].device))
+        except UnavailableError as error:
+            yield f"backend.name={name}: {error}"
 
 
 def _find_lacking(trials: Iterable[Trial]) -> dict[tuple[str, str], str]:

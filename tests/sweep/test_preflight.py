@@ -76,6 +76,18 @@ def test_a_question_about_many_trials_is_never_in_memory_as_a_whole(
     assert peak < 500_000  # bytes; the trials as JSON have 2 million
 
 
+def test_a_backend_that_nobody_knows_is_a_problem_and_one_that_is_missing_is_none(
+    tmp_path: Path,
+) -> None:
+    backends = ("inductorr", "thunder", "nvfuser", "aot_eager", None)
+    trials = [trial_of(RESNET18, backend=backend) for backend in backends]
+    (found,) = problems(tmp_path, *trials)
+    assert found.startswith("backend.name=inductorr: torch has no backend inductorr, and no")
+    assert found.endswith("registers it; nearest: inductor")
+    own = [trial_of(Model("custom", "factories:mlp"), backend="gives_graph_back")]
+    assert problems(tmp_path, *own) == [], "the factory's module registers it"
+
+
 @pytest.mark.parametrize(
     ("model", "says"),
     [

@@ -153,11 +153,10 @@ class AblationAnswer:
     def explain(self) -> str:
         """Say which features make a difference, and what to set."""
         said = [one.describe() for one in self.features if one.verdict in DIFFERING]
-        if not said:
-            said = [
-                f"none of {count(len(self.features) - 1, 'feature')} is known to make a difference"
-            ]
         unsure = sum(feature.verdict == NOT_SURE for feature in self.features)
+        if not said:
+            makes = "is known to make" if unsure else "makes"
+            said = [f"none of {count(len(self.features) - 1, 'feature')} {makes} a difference"]
         if unsure:
             said.append(f"{NOT_SURE} about {unsure}")
         return join([*said, *self._advise()])

@@ -6,7 +6,7 @@ ends of its interval; `stay eager` where it lies below with both; else `open`. T
 in a job of known length the speedup that pays for compiling. A step that is faster as measured and
 by the clock of the device is `compile` as well, unsure. Sure answers rest on several processes, a
 result that is verified, and no disturbance larger than the distance to the point. Of a user's own
-script the whole loop decides.
+script the whole loop decides, and is `open` where something disturbed it that nothing bounds.
 """
 
 import math
@@ -209,18 +209,20 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Answer:
         return replace(answer, why_not=why if candidates else _say_what_failed(entries))
     if eager_needs:  # so nothing has to be paid back
         return _take(answer, [replace(one, steps=None) for one in kept])
-    gaining = [one for one in kept if one.gain.low > one.turn]
-    gaining = gaining or [one for one in kept if one.may_gain]
+    bounded = [one for one in kept if not one.is_unbounded]
+    gaining = [one for one in bounded if one.gain.low > one.turn]
+    gaining = gaining or [one for one in bounded if one.may_gain]
     if gaining:
         return _take(answer, gaining)
-    crossing = [one for one in kept if one.gain.high >= one.turn]
+    crossing = [one for one in kept if one.is_unbounded or one.gain.high >= one.turn]
     nearest = max(crossing or kept, key=lambda one: one.gain.value)
     answer = replace(answer, best=nearest, not_tried=_list_untried(answer, kept))
     if crossing:
-        why = (
-            f"{nearest.name} {nearest.shown}x may be {ratio(nearest.gain.low)}x to "
-            f"{ratio(nearest.gain.high)}x, and pays from {ratio(nearest.turn)}x on"
-        )
+        low, high = ratio(nearest.gain.low), ratio(nearest.gain.high)
+        why = f"may be {low}x to {high}x, and pays from {ratio(nearest.turn)}x on"
+        if nearest.is_unbounded:
+            why = "may be off by any amount"
+        why = f"{nearest.name} {nearest.shown}x {why}"
         return replace(answer, why_not=why, why_unsure=nearest.why_unsure)
     # what another mode beats has one process, and cannot gain where that one does not
     device = first.trial.device

@@ -217,6 +217,7 @@ class ScriptAnswer:
         yield from self._describe_breaks()
         if loop and loop.batches > 1:
             yield f"{loop.batches:.2g} batches per step"
+        yield from _say_entered(seen)
         if seen.gone_round:
             yield f"compiled, but called past the compiler: {', '.join(seen.gone_round)}"
         yield from _describe_ranks(seen, self.entry.result)
@@ -259,6 +260,13 @@ class ScriptAnswer:
                 f"DDPOptimizer has split graphs at {sum(item.count for item in splits)} places, so "
                 "that their parts wait for no other part's gradients"
             )
+
+
+def _say_entered(seen: ScriptRun) -> Iterator[str]:
+    """Say which modules are not compiled as a whole, and what to do."""
+    if seen.entered:
+        named = join(seen.entered, " and of ")
+        yield f"it calls .forward() of {named}, so only parts of it are compiled: call the module"
 
 
 def _describe_evaluation(seen: ScriptRun, margin: float) -> Iterator[str]:
@@ -334,6 +342,7 @@ def _add_of_loop(script: ScriptAnswer, answer: Answer) -> Iterator[str]:
     """
     if script.seen.apart:
         yield "its ranks train apart, in eager too"
+    yield from _say_entered(script.seen)
     result = script.entry.result
     gain = ratio_of(result.speedup) or 1.0
     # Otherwise the loader is not what keeps the loop from gaining.

@@ -140,9 +140,8 @@ def list_again(
     for answer, (command, sweep) in zip(answers, cases, strict=True):
         need = _find_need(answer, command, sweep)
         if need:
-            lacking[need, show_axis(answer.entry, "precision")][ReportedModel.of(answer.entry)] = (
-                None
-            )
+            precision, model = show_axis(answer.entry, "precision"), ReportedModel.of(answer.entry)
+            lacking[need, precision][model] = None
     precisions: dict[tuple[_Need, tuple[ReportedModel, ...]], list[str]] = defaultdict(list)
     for (need, precision), models in lacking.items():
         precisions[need, tuple(models)].append(precision)
@@ -154,8 +153,10 @@ def _find_need(answer: Answer, command: str, sweep: str) -> _Need | None:
     """Find what would settle an answer: a mode that was not tried, or more processes."""
     if answer.not_tried:
         (mode,) = answer.not_tried
+        # where another backend was tried in mode default
+        name = "inductor" if mode in {entry.trial.mode for entry in answer.entries} else mode
         processes = max(1, *(entry.result.processes for entry in answer.entries))
-        return _Need(f"{mode} not tried", mode, "inductor", True, processes, command, sweep)
+        return _Need(f"{name} not tried", mode, "inductor", True, processes, command, sweep)
     if answer.best is None or answer.is_sure or "unverified" in answer.why_unsure:
         return None
     why = "more processes on an idle machine can make it sure"

@@ -64,11 +64,11 @@ def require(name: str, workload: str, device: str) -> None:
             return
         if name in GONE:
             raise UnavailableError(f"backend {name} is no more: {GONE[name]}")
-        advice = (
-            "install the package that registers it; "
-            f"{nearest(name, [*list_known(), *WITHOUT_DYNAMO, *NEEDS])}"
+        known = [*list_known(), *WITHOUT_DYNAMO, *NEEDS]
+        raise UnavailableError(
+            f"torch has no backend {name}, and no installed package registers it; "
+            f"{nearest(name, known)}"
         )
-        raise UnavailableError(f"backend {name} is not installed: {advice}")
     needs = NEEDS[name]
     if needs.device not in (None, device):
         raise UnavailableError(f"backend {name} needs device={needs.device}, this is {device}")

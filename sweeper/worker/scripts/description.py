@@ -31,6 +31,9 @@ def note_seen(subject: ScriptSubject, log: ProcessLog) -> None:
     log.add_to_script(
         modules=tuple(map(name_class, loop.modules.modules)),
         called_at=tuple(loop.modules.modules.values()),
+        entered=tuple(
+            map(name_call, map(name_class, loop.modules.entered), loop.modules.entered.values())
+        ),
         uncalled_share=find_uncalled_share(loop),
         optimizers=tuple(type(optimizer).__name__ for optimizer in loop.optimizers),
         autocast=" and ".join(sorted(loop.modules.autocasts)).replace("torch.", "") or "off",

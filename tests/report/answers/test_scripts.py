@@ -223,7 +223,8 @@ def test_collectives_that_nothing_overlaps_are_told_by_arm(read: Read) -> None:
 def test_what_the_compiler_does_not_see_whole_is_named(read: Read) -> None:
     record = make_trained(None, 0.08)
     script = record.processes[0].script or ScriptRun()
-    script = replace(script, gone_round=("Net",), uncalled_share=0.94)
+    entered = ("Net (train.py:4)", "Head (train.py:5)")
+    script = replace(script, gone_round=("Net",), uncalled_share=0.94, entered=entered)
     split = "DDPOptimizer intentional graph-break (See Note [DDPOptimizer])."
     breaks = (
         GraphBreak(split, "distributed.py:0", 2),
@@ -237,12 +238,18 @@ def test_what_the_compiler_does_not_see_whole_is_named(read: Read) -> None:
             diagnostics=Diagnostics(1, breaks),
         )
     )
-    assert answer.findings[-5:] == (
+    forward = (
+        "it calls .forward() of Net (train.py:4) and of Head (train.py:5), so only parts of it are "
+        "compiled: call the module"
+    )
+    assert forward in conclude_on(answer)
+    assert answer.findings[-6:] == (
         "graph breaks in DistributedDataParallel itself, which the script cannot mend: what is "
         "compiled inside the wrapper has none of them",
         "graph breaks at train.py:3",
         "DDPOptimizer has split graphs at 2 places, so that their parts wait for no other part's "
         "gradients",
+        forward,
         "compiled, but called past the compiler: Net",
         "94 % of the trained parameters are in no module that the script was seen to call, so what "
         "computes with them is eager in both arms; if it calls module.forward(...), call "
@@ -373,6 +380,21 @@ def test_one_process_of_a_loop_on_a_cpu_leaves_the_answer_open(
     said = conclude_on(read(make_trained(None, compiled_s)))
     assert said.startswith("script train.py: open: default loop ")
     assert said.endswith("; not sure: one process")
+
+
+@pytest.mark.parametrize("compiled_s", [0.02, 1.0])
+def test_loops_beside_neighbours_on_a_cpu_decide_nothing(read: Read, compiled_s: float) -> None:
+    """Loops run one after the other, and each may have met the neighbours alone."""
+    loops = (compiled_s * wobble for wobble in WOBBLE)
+    said = conclude_on(read(make_trained(None, *loops, flags=("host_busy",))))
+    assert said.startswith("script train.py: open: default loop ")
+    assert "x may be off by any amount; not sure: disturbed: neighbours on the host" in said
+
+
+def test_neighbours_of_a_loop_on_a_gpu_count_as_those_of_a_step(read: Read) -> None:
+    loops = (0.05 * wobble for wobble in WOBBLE)
+    said = conclude_on(read(make_trained(None, *loops, device="cuda", flags=("host_busy",))))
+    assert said.startswith("script train.py: compile default: loop 2.00x ")
 
 
 def test_one_line_recommends_one_mode_of_a_script(tmp_path: Path) -> None:

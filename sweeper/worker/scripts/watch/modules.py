@@ -27,6 +27,8 @@ class ModuleWatch:
     def __init__(self, patches: Patches) -> None:
         # with the line of the script that calls them first
         self.modules: dict[torch.nn.Module, str] = {}
+        # modules of which `forward` was called and not the module, likewise
+        self.entered: dict[torch.nn.Module, str] = {}
         self.has_dropout = False  # whether a module in training mode has it
         self.autocasts: set[str] = set()  # number formats of autocast that modules were called in
         self._depth = 0
@@ -59,8 +61,11 @@ class ModuleWatch:
         self._depth += 1
         if self._depth > 1:
             self._inner.add(module)
-        elif is_called_to_train(module):
-            self.modules.setdefault(module, find_script_line())
+        elif is_called_to_train(module) and module not in self.modules:
+            self.modules[module] = find_script_line()
+            if found := _find_entered(sys._getframe(1)):
+                around, caller = found
+                self.entered.setdefault(around, find_script_line(caller))
         if torch.is_grad_enabled():
             self.has_dropout |= module.training and has_dropout(module)
             for device in ("cuda", "cpu"):
@@ -113,6 +118,18 @@ def is_called_to_train(module: torch.nn.Module) -> bool:
         and torch.is_grad_enabled()
         and any(item.requires_grad for item in module.parameters())
     )
+
+
+def _find_entered(inner: FrameType) -> tuple[torch.nn.Module, FrameType | None] | None:
+    """Find the module whose `forward` runs in a frame, the outermost one, and what called it."""
+    found = None
+    for frame, _ in walk_stack(inner):
+        code = frame.f_code
+        if code.co_name == "forward" and code.co_argcount:
+            first = frame.f_locals.get(code.co_varnames[0])
+            if isinstance(first, torch.nn.Module):
+                found = first, frame.f_back
+    return found
 
 
 def find_script_line(inner: FrameType | None = None) -> str:

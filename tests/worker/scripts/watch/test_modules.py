@@ -10,7 +10,8 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from sweeper.worker.scripts.watch.modules import find_parts
+from sweeper.worker.scripts.watch.modules import ModuleWatch, find_parts
+from sweeper.worker.scripts.watch.patches import Patches
 from sweeper.worker.source_lines import name_class
 
 
@@ -43,3 +44,28 @@ def test_of_sharded_modules_each_outermost_block_is_compiled_by_itself() -> None
 def test_other_modules_are_compiled_whole() -> None:
     module = nn.Sequential(nn.Linear(2, 2))
     assert find_parts(module, "inside") == [module]
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(2, 2))
+
+    def forward(self, values: torch.Tensor) -> torch.Tensor:
+        return self.body.forward(values)
+
+
+def test_a_module_whose_forward_is_called_is_named_and_its_parts_are_what_is_compiled() -> None:
+    net, other = Net(), Net()
+    with Patches() as patches:
+        watch = ModuleWatch(patches)
+        watch.begin()
+        net.forward(torch.ones(2))
+        other(torch.ones(2))
+        watch.stop()
+    assert list(watch.modules) == [net.body[0], other]
+    (found,) = watch.entered.items()
+    line = net.forward.__code__.co_firstlineno
+    assert found[0] is net
+    assert found[1].startswith("tests/worker/scripts/watch/test_modules.py:")
+    assert int(found[1].rpartition(":")[2]) > line + 1, "the call, not what runs inside"
