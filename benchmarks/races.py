@@ -23,7 +23,7 @@ from threading import Event
 import numpy as np
 from coverage import APART, SEED, records
 
-sys.path.append(str(Path(__file__).parents[1] / "tests/support"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests/support"))
 from archives import names, unpack
 
 from sweeper.analysis.derive import derive
@@ -35,7 +35,8 @@ from sweeper.core.system.gpus import Device
 from sweeper.core.trial import MODES
 from sweeper.execution.placement import DeviceSlot
 from sweeper.execution.turns import Turns
-from sweeper.loading.entries import Entry, load
+from sweeper.loading.entries import Entry, load_from
+from sweeper.loading.sources import SweepFolder
 from sweeper.report.answers.candidates import find_candidate
 from sweeper.report.answers.decision import NO_LIMITS, Answer, choose, choose_all
 
@@ -113,7 +114,7 @@ def simulate(
 
 def list_grids(folder: Path) -> Iterator[Answer]:
     """The answers of a stored sweep that choose between several modes of one process each."""
-    loaded = load([folder])
+    loaded = load_from([SweepFolder(folder)])
     for answer in choose_all(loaded.entries):
         ok = [entry for entry in answer.entries if entry.is_ok]
         if len(ok) > 1 and all(entry.result.processes == 1 for entry in ok):

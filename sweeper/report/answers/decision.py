@@ -268,9 +268,9 @@ def _find_comparable(
 
 
 def _take(answer: Answer, gaining: Sequence[Candidate]) -> Answer:
-    """Take the mode with which a job of known length ends first. Otherwise take, of the modes that
-    none is told to be better than, the one that compiles fastest, else the mildest; but none that
-    waits for the host where a faster one does not.
+    """Take, of the modes that none is told to be better than, one that is sure if there is one: in a
+    job of known length the one with which it ends first. Otherwise the one that compiles fastest,
+    else the mildest; but none that waits for the host where a faster one does not.
     """
 
     def rank(one: Candidate) -> float:
@@ -285,10 +285,11 @@ def _take(answer: Answer, gaining: Sequence[Candidate]) -> Answer:
     for place, one in enumerate(ranked):
         if not any(differ(one, better, device) for better in ranked[:place]):
             equals.append(one)
-    best = equals[0]
+    sure = [one for one in equals if not one.why_unsure] or equals
+    best = sure[0]
     if best.steps is None:
-        calm = max((one.gain.value for one in equals if not one.waits_for_host), default=0.0)
-        kept = [one for one in equals if one.gain.value >= calm or not one.waits_for_host]
+        calm = max((one.gain.value for one in sure if not one.waits_for_host), default=0.0)
+        kept = [one for one in sure if one.gain.value >= calm or not one.waits_for_host]
         longest_s = min(map(compile_s, kept)) * (1 + ALIKE)
         quick = [one for one in kept if compile_s(one) <= longest_s]
         best = min(quick, key=lambda one: (rank_mode(one.entry.trial.mode), one.name))

@@ -150,6 +150,16 @@ def test_of_modes_that_cannot_be_told_apart_a_faster_one_that_waits_for_nothing_
     assert (answer.recommended, answer.tied) == ("default", ("reduce-overhead",))
 
 
+def test_of_modes_that_cannot_be_told_apart_a_sure_one_is_taken(tmp_path: Path) -> None:
+    disturbed = make_record(speedups=[1.46, 1.47, 1.45], flags=("shared_gpu",))
+    graphs = make_record(speedups=[1.50, 1.51, 1.49], mode="reduce-overhead")
+    answer = only(tmp_path, disturbed, graphs)
+    assert (answer.recommended, answer.tied) == ("reduce-overhead", ("default",))
+    assert answer.is_sure
+    alone = only(tmp_path / "alone", disturbed)
+    assert (alone.recommended, alone.is_sure) == ("default", False)
+
+
 def test_a_step_that_is_faster_as_measured_and_by_the_device_is_taken_unsure(
     tmp_path: Path,
 ) -> None:
