@@ -268,9 +268,9 @@ def _find_comparable(
 
 
 def _take(answer: Answer, gaining: Sequence[Candidate]) -> Answer:
-    """Take, of the modes that none is told to be better than, one that is sure if there is one: in a
-    job of known length the one with which it ends first. Otherwise the one that compiles fastest,
-    else the mildest; but none that waits for the host where a faster one does not.
+    """Take, of the modes that none is told to be better than, a sure one if there is one. In a job
+    of known length that is the one with which it ends first, else the one that compiles fastest, or
+    the mildest; but none that waits for the host where a faster one does not.
     """
 
     def rank(one: Candidate) -> float:
