@@ -21,9 +21,9 @@ def test_a_benchmark_finds_what_it_takes(path: Path) -> None:
         if isinstance(node, ast.ImportFrom) and str(node.module).startswith("sweeper"):
             package = import_module(str(node.module))
             for name in node.names:
-                found = getattr(package, name.name, None) or import_module(
-                    f"{node.module}.{name.name}"
-                )
+                if not hasattr(package, name.name):
+                    import_module(f"{node.module}.{name.name}")
+                found = getattr(package, name.name)
                 if isinstance(found, ModuleType):
                     modules[name.asname or name.name] = found
     for node in ast.walk(tree):

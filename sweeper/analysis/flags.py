@@ -66,15 +66,12 @@ def find_flags(record: Record, result: Result, measure: Measure) -> tuple[str, .
 
 def find_disturbances(record: Record) -> dict[str, float]:
     """Find the flags of a record that say what disturbed it, and the share by which each may have
-    moved its speedup; infinite where nothing bounds it.
+    moved its speedup.
     """
     found = {}
     for name in record.flags:
         if moves := MOVES.get(name):
             found[name] = max(map(moves, record.processes), default=math.inf)
-    # Loops are not measured in pairs, and threads that lose a core keep the others waiting.
-    if "host_busy" in found and record.trial.device == "cpu" and record.trial.workload == SCRIPT:
-        found["host_busy"] = math.inf
     return found
 
 

@@ -81,8 +81,15 @@ class TrialGain:
 
     @property
     def is_unbounded(self) -> bool:
-        """Whether a disturbance without bounds met a script's loops, which no pairs even out."""
-        return self.of_loop and math.inf in self.disturbances.values()
+        """Whether neighbours on a CPU may have slowed down a script's loops by any share. Loops are
+        not measured in pairs, and threads that lose a core keep the others waiting.
+        """
+        return self.of_loop and self.disturbances.get("host_busy") == math.inf
+
+    @property
+    def may_reach(self) -> bool:
+        """Whether its speedup may lie above the point at which the answer turns."""
+        return self.turn < math.inf and (self.is_unbounded or self.gain.high >= self.turn)
 
     @property
     def by_device(self) -> bool:
@@ -193,7 +200,9 @@ def beats(one: TrialGain, other: TrialGain, device: str) -> bool:
     """Whether no answer takes a mode, since another is told to be faster: over a job of known
     length with its compilation, and verified.
     """
-    if not UNVERIFYING.isdisjoint(one.flags) or one.gain.value <= other.gain.value:
+    if not UNVERIFYING.isdisjoint(one.flags) or one.is_unbounded:
+        return False
+    if one.gain.value <= other.gain.value:
         return False
     if other.steps is not None:
         own_s, other_s = one.total_s(other.steps), other.total_s(other.steps)
@@ -224,6 +233,8 @@ def find_gain(
     of_device = _bound(result.device_speedup, device, False)
     if loop and eager_s:
         gain = _bound(loop, device, True)
+        if device == "cpu" and "host_busy" in disturbances:
+            disturbances = {**disturbances, "host_busy": math.inf}
     else:
         eager_s = result.step_s.eager
         scatters = result.host_bound_arms is not None or "unsteady" in flags

@@ -136,11 +136,10 @@ def quote_arguments(override: str) -> str:
     key, _, value = override.partition("=")
     if not OF_SCRIPT.fullmatch(override) or QUOTED.fullmatch(value):
         return override
-    if key == "model.args" and ",--" in value:
-        several = ",".join(map(_quote, value.replace(",--", "\n--").splitlines()))
+    if key.lstrip("+") == "model.args" and ",--" in value:
         raise ConfigError(
-            f"{override}: one set of arguments needs quotes of its own, "
-            f'"model.args={_quote(value)}"; several each have theirs, "model.args={several}"'
+            f"{override}: each set of arguments needs quotes of its own, e.g. "
+            "\"model.args='--lr 1','--lr 2'\""
         )
     return f"{key}={_quote(value)}"
 

@@ -40,7 +40,6 @@ from .scripts import ONLY_OF_SCRIPT, read_script
 
 # axes that a rung chooses
 CHOSEN_BY_RUNG = ("mode", "backend", "model.memory_format", *BUNDLED_AXES)
-MANY = 8  # more allowed values than this are not all named
 POSITIVE = (
     "model.image_size",
     "model.sequence_length",
@@ -83,9 +82,7 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> GridPo
     for key, allowed in CHOICES.items():
         value = attrgetter(key)(config)
         if value is not None and value not in allowed:
-            many = len(allowed) > MANY
-            shown = nearest(value, allowed) if many else f"allowed are {', '.join(allowed)}"
-            raise ConfigError(f"{key}={value}: {shown}")
+            raise ConfigError(f"{key}={value}: allowed are {', '.join(allowed)}")
     for key in POSITIVE:
         _check_positive(key, attrgetter(key)(config))
     for path in CHOSEN_BY_RUNG:

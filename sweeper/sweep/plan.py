@@ -143,9 +143,12 @@ def explain_incompatible(trial: Trial) -> str | None:
     asked, backend = trial.compile, f"backend={trial.backend}"
     scope = f"compile.scope={asked.scope}"
     if trial.workload == SCRIPT and asked.scope != "model":
-        return f"{scope}: of a script, its modules are compiled whole"
+        return f"{scope}: a script's modules are compiled whole; leave compile.scope out"
     if trial.workload == SCRIPT and asked.start != "local_cache":
-        return f"compile.start={asked.start}: a script starts from torch's caches on disk"
+        return (
+            f"compile.start={asked.start}: a script starts from torch's caches on disk; leave "
+            "compile.start out"
+        )
     if trial.backend in WITHOUT_MODE and trial.mode != "default":
         return f"{backend} takes no mode, only inductor has some: use mode=default"
     if trial.backend in WITHOUT_MODE and asked.options:

@@ -1,8 +1,8 @@
 """Preflight: one short process says, before the first trial, what only torch and the model
 libraries know.
 
-Whether a library has a model, a factory imports and returns what it should, a compile option
-exists, torch sees the device.
+Whether a library has a model, a factory imports and returns what it should, a compile option or a
+backend exists, torch sees the device.
 """
 
 import json

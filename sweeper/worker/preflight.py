@@ -80,15 +80,17 @@ def _autotunes_templates(trial: Trial) -> bool:
 
 
 def _backend_problems(trials: Iterable[Trial]) -> Iterator[str]:
-    """List backends that nobody knows. A known one that is missing here makes its trials
+    """List backends that are not known. A known one that is missing here makes its trials
     `unavailable`, and a script may register its own.
     """
     asked = {trial.backend: trial for trial in trials if trial.workload != SCRIPT}
-    for name in asked.keys() - {None, "inductor", *WITHOUT_MODE}:
+    for name, trial in asked.items():
+        if name is None or name == "inductor" or name in WITHOUT_MODE:
+            continue
         from .compilation import backends  # takes as long as torch
 
         try:
-            backends.require_all(asked[name], torch.device(asked[name].device))
+            backends.require(name, trial.workload, trial.device)
         except UnavailableError as error:
             yield f"backend.name={name}: {error}"
 

@@ -120,12 +120,12 @@ def test_a_name_that_cannot_be_shown_is_to_be_changed(plan: Plan, script: Path, 
         ("batch_size=4", "batch_size=4: with model=script the script decides this"),
         (
             "compile.scope=step",
-            "compile.scope=step: of a script, its modules are compiled whole",
+            "compile.scope=step: a script's modules are compiled whole; leave compile.scope out",
         ),
         ("compile.start=mega_cache", "a script starts from torch's caches on disk"),
         (
             "model.args=--lr 1,--lr 2",
-            """several each have theirs, "model.args='--lr 1','--lr 2'"\n""",
+            "each set of arguments needs quotes of its own, e.g. \"model.args='--lr 1','--lr 2'\"",
         ),
         ("inspect=true", "inspect=true: scripts have no inspection yet; leave it out"),
         (

@@ -17,6 +17,14 @@ def narrow_to(command: str, *models: ReportedModel) -> str:
     return narrow(command, find_options(command, models), {"mode": "lite"})
 
 
+def test_a_backend_that_was_not_tried_is_named_and_not_its_mode(tmp_path: Path) -> None:
+    other = make_record(trial=make_trial(backend="aot_eager"), speedups=[1.0])
+    command = "python -m sweeper -m model=resnet50 precision=amp backend=aot_eager"
+    (again,) = report_on(tmp_path, [other], command).verdict.again
+    assert again.why == "inductor not tried"
+    assert "mode=default backend=inductor" in again.command
+
+
 def test_what_is_worth_another_run_has_its_command(tmp_path: Path) -> None:
     command = (
         "python -m sweeper -m model=resnet50,vgg16,alexnet precision=amp,fp32 measure=quick "

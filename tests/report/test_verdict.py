@@ -150,8 +150,12 @@ def test_a_single_trial_has_a_sentence_of_its_own(tmp_path: Path) -> None:
     assert failed.verdict.failed == "1 of 1 trial failed: 1 oom"
     first = failed.verdict.first_failed
     assert first is not None
-    assert (first.name, first.message) == ("resnet50 amp default", "out of memory")
+    assert (first.name, first.message) == ("resnet50 amp default", ""), "the answer has said it"
     assert first.log.endswith("worker-0.log")
+    eager = make_record(trial=make_trial(mode="eager"), status="oom", message="out of memory")
+    unanswered = report_on(tmp_path / "eager", [eager]).verdict.first_failed
+    assert unanswered is not None
+    assert unanswered.message == "out of memory"
 
 
 @pytest.mark.parametrize(

@@ -293,6 +293,10 @@ def returns_a_list(batch_size, device):
     return [make_mlp(), make_inputs(batch_size, device)]
 
 
+def lists_tensors(batch_size, device):
+    return make_mlp(), [make_inputs(batch_size, device)[0] for _ in range(3)]
+
+
 def returns_no_tensor(batch_size, device):
     return make_mlp(), ("x",)
 

@@ -104,6 +104,10 @@ def test_a_backend_that_nobody_knows_is_a_problem_and_one_that_is_missing_is_non
         (Model("custom", "no_such_module:build"), ["cannot import no_such_module"]),
         (Model("custom", "factories"), ["package.module:function"]),
         (Model("custom", "factories:returns_a_list"), ["must return", "a list"]),
+        (
+            Model("custom", "factories:lists_tensors"),
+            ["one batch of 3 arguments", "too many positional", "[(x1,), (x2,), (x3,)]"],
+        ),
         (Model("custom", "factories:returns_no_tensor"), ["must return", "a tuple of str"]),
         (
             Model("custom", "factories:fails_to_build"),

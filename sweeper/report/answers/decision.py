@@ -6,7 +6,7 @@ ends of its interval; `stay eager` where it lies below with both; else `open`. T
 in a job of known length the speedup that pays for compiling. A step that is faster as measured and
 by the clock of the device is `compile` as well, unsure. Sure answers rest on several processes, a
 result that is verified, and no disturbance larger than the distance to the point. Of a user's own
-script the whole loop decides, and is `open` where something disturbed it that nothing bounds.
+script the whole loop decides, and the answer is `open` where nothing bounds what disturbed it.
 """
 
 import math
@@ -209,21 +209,18 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Answer:
         return replace(answer, why_not=why if candidates else _say_what_failed(entries))
     if eager_needs:  # so nothing has to be paid back
         return _take(answer, [replace(one, steps=None) for one in kept])
+    unbounded = [one for one in kept if one.is_unbounded]
     bounded = [one for one in kept if not one.is_unbounded]
     gaining = [one for one in bounded if one.gain.low > one.turn]
     gaining = gaining or [one for one in bounded if one.may_gain]
     if gaining:
-        return _take(answer, gaining)
-    crossing = [one for one in kept if one.is_unbounded or one.gain.high >= one.turn]
+        disturbed = tuple(f"{one.name}: {', '.join(one.why_unsure)}" for one in unbounded)
+        return _take(replace(answer, ruled_out=answer.ruled_out + disturbed), gaining)
+    crossing = [one for one in kept if one.may_reach]
     nearest = max(crossing or kept, key=lambda one: one.gain.value)
     answer = replace(answer, best=nearest, not_tried=_list_untried(answer, kept))
     if crossing:
-        low, high = ratio(nearest.gain.low), ratio(nearest.gain.high)
-        why = f"may be {low}x to {high}x, and pays from {ratio(nearest.turn)}x on"
-        if nearest.is_unbounded:
-            why = "may be off by any amount"
-        why = f"{nearest.name} {nearest.shown}x {why}"
-        return replace(answer, why_not=why, why_unsure=nearest.why_unsure)
+        return replace(answer, why_not=_say_range(nearest), why_unsure=nearest.why_unsure)
     # what another mode beats has one process, and cannot gain where that one does not
     device = first.trial.device
     left = [one for one in kept if not any(beats(other, one, device) for other in kept)]
@@ -268,9 +265,9 @@ def _find_comparable(
 
 
 def _take(answer: Answer, gaining: Sequence[Candidate]) -> Answer:
-    """Take, of the modes that none is told to be better than, a sure one if there is one. In a job
-    of known length that is the one with which it ends first, else the one that compiles fastest, or
-    the mildest; but none that waits for the host where a faster one does not.
+    """Take the mode with which a job of known length ends first. Otherwise take, of the modes that
+    none is told to be better than, a sure one if there is one, of these the one that compiles
+    fastest, else the mildest; but none that waits for the host where a faster one does not.
     """
 
     def rank(one: Candidate) -> float:
@@ -285,9 +282,9 @@ def _take(answer: Answer, gaining: Sequence[Candidate]) -> Answer:
     for place, one in enumerate(ranked):
         if not any(differ(one, better, device) for better in ranked[:place]):
             equals.append(one)
-    sure = [one for one in equals if not one.why_unsure] or equals
-    best = sure[0]
+    best = equals[0]
     if best.steps is None:
+        sure = [one for one in equals if not one.why_unsure] or equals
         calm = max((one.gain.value for one in sure if not one.waits_for_host), default=0.0)
         kept = [one for one in sure if one.gain.value >= calm or not one.waits_for_host]
         longest_s = min(map(compile_s, kept)) * (1 + ALIKE)
@@ -300,6 +297,15 @@ def _take(answer: Answer, gaining: Sequence[Candidate]) -> Answer:
         why_unsure=best.why_unsure,
         tied=tuple(one.name for one in equals if one is not best),
     )
+
+
+def _say_range(nearest: Candidate) -> str:
+    """Say between which ends its speedup lies, which leave the answer open."""
+    shown = f"{nearest.name} {nearest.shown}x"
+    if nearest.is_unbounded:
+        return f"{shown} may be off by any amount"
+    low, high = ratio(nearest.gain.low), ratio(nearest.gain.high)
+    return f"{shown} may be {low}x to {high}x, and pays from {ratio(nearest.turn)}x on"
 
 
 def _say_why_to_stay(nearest: Candidate) -> str:

@@ -115,7 +115,7 @@ class ScriptAnswer:
         low_s, value_s, high_s = (
             eager_s * (1 - 1 / end) - compile_s for end in (gain.low, gain.value, gain.high)
         )
-        if gain.by_margin:
+        if gain.by_margin or self.loop.is_unbounded:
             return Saving(value_s)
         return Saving(value_s, low_s, high_s, gain.high < 1 + MIN_GAIN)
 
@@ -217,17 +217,18 @@ class ScriptAnswer:
         yield from self._describe_breaks()
         if loop and loop.batches > 1:
             yield f"{loop.batches:.2g} batches per step"
-        yield from _say_entered(seen)
+        yield from self.say_entered()
         if seen.gone_round:
             yield f"compiled, but called past the compiler: {', '.join(seen.gone_round)}"
         yield from _describe_ranks(seen, self.entry.result)
         if len(seen.optimizers) > 1:
             yield f"{len(seen.optimizers)} optimizers take turns, and a step is one turn of all"
         if seen.uncalled_share and seen.uncalled_share > MAX_UNCALLED:
+            advice = "; if it calls module.forward(...), call module(...) instead"
             yield (
                 f"{percent(seen.uncalled_share)} of the trained parameters are in no module that "
-                "the script was seen to call, so what computes with them is eager in both arms; if "
-                "it calls module.forward(...), call module(...) instead"
+                "the script was seen to call, so what computes with them is eager in both arms"
+                f"{'' if seen.entered else advice}"
             )
         if seen.late:
             yield (
@@ -241,6 +242,13 @@ class ScriptAnswer:
         silenced = [describe_call(call) for call in seen.compile_calls if not call.is_arm]
         if silenced:
             yield f"compiled by libraries, and eager in the eager arm too: {' and '.join(silenced)}"
+
+    def say_entered(self) -> Iterator[str]:
+        """Say which modules are not compiled as a whole, and what to do."""
+        compiles = any(call.is_arm for call in self.seen.compile_calls)
+        if self.seen.entered and not compiles and self.entry.trial.mode != "eager":
+            named = join(self.seen.entered, " and of ")
+            yield f"the script calls forward of {named}, so parts are compiled: call the module"
 
     def _describe_breaks(self) -> Iterator[str]:
         diagnostics = self.entry.record.diagnostics
@@ -260,13 +268,6 @@ class ScriptAnswer:
                 f"DDPOptimizer has split graphs at {sum(item.count for item in splits)} places, so "
                 "that their parts wait for no other part's gradients"
             )
-
-
-def _say_entered(seen: ScriptRun) -> Iterator[str]:
-    """Say which modules are not compiled as a whole, and what to do."""
-    if seen.entered:
-        named = join(seen.entered, " and of ")
-        yield f"it calls .forward() of {named}, so only parts of it are compiled: call the module"
 
 
 def _describe_evaluation(seen: ScriptRun, margin: float) -> Iterator[str]:
@@ -342,7 +343,7 @@ def _add_of_loop(script: ScriptAnswer, answer: Answer) -> Iterator[str]:
     """
     if script.seen.apart:
         yield "its ranks train apart, in eager too"
-    yield from _say_entered(script.seen)
+    yield from script.say_entered()
     result = script.entry.result
     gain = ratio_of(result.speedup) or 1.0
     # Otherwise the loader is not what keeps the loop from gaining.

@@ -153,8 +153,8 @@ def _find_need(answer: Answer, command: str, sweep: str) -> _Need | None:
     """Find what would settle an answer: a mode that was not tried, or more processes."""
     if answer.not_tried:
         (mode,) = answer.not_tried
-        # where another backend was tried in mode default
-        name = "inductor" if mode in {entry.trial.mode for entry in answer.entries} else mode
+        tried = any(entry.trial.backend == "inductor" for entry in answer.entries)
+        name = mode if tried else "inductor"
         processes = max(1, *(entry.result.processes for entry in answer.entries))
         return _Need(f"{name} not tried", mode, "inductor", True, processes, command, sweep)
     if answer.best is None or answer.is_sure or "unverified" in answer.why_unsure:

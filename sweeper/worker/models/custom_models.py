@@ -13,6 +13,7 @@ output.
 """
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -133,6 +134,8 @@ def take_apart(returned: Any, name: str) -> tuple[torch.nn.Module, list[Batch], 
         if (batch := make_batch(item)) is None:
             raise ValueError(f"{demand}; its inputs are {_describe(item)}")
         batches.append(batch)
+    if isinstance(inputs, list) and given is not inputs:
+        _require_arguments(module, batches[0], name)
     _require_equal_shapes(batches, name)
     if not rest or rest[0] is None:
         return module, batches, OwnLossOrMean()
@@ -140,6 +143,26 @@ def take_apart(returned: Any, name: str) -> tuple[torch.nn.Module, list[Batch], 
     if not callable(loss_fn):
         raise ValueError(f"{demand}; its loss_fn is {_describe(loss_fn)}")
     return module, batches, lambda output, _batch: loss_fn(output)
+
+
+def _require_arguments(module: torch.nn.Module, batch: Batch, name: str) -> None:
+    """Raise ValueError where a list that was meant as several batches is one that `forward` cannot
+    take.
+    """
+    if type(module).__call__ is not torch.nn.Module.__call__:
+        return
+    try:
+        takes = inspect.signature(module.forward)
+    except ValueError:  # a program in TorchScript has none
+        return
+    try:
+        takes.bind(*batch.args)
+    except TypeError as error:
+        raise ValueError(
+            f"model.factory={name}: its inputs are a list with a tensor in it, which is one batch "
+            f"of {len(batch.args)} arguments, and forward does not take them ({error}); several "
+            "batches are a list of tuples or dicts, e.g. [(x1,), (x2,), (x3,)]"
+        ) from error
 
 
 def _require_equal_shapes(batches: list[Batch], name: str) -> None:

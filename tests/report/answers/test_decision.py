@@ -158,6 +158,10 @@ def test_of_modes_that_cannot_be_told_apart_a_sure_one_is_taken(tmp_path: Path) 
     assert answer.is_sure
     alone = only(tmp_path / "alone", disturbed)
     assert (alone.recommended, alone.is_sure) == ("default", False)
+    contended = with_costs(make_record(speedups=[1.28, 1.281], flags=("compile_contended",)), 30)
+    tuned = with_costs(make_record(speedups=[1.28, 1.281], mode="max-autotune"), 600)
+    of_job = only(tmp_path / "job", contended, tuned, limits=Limits(steps=1_000_000))
+    assert of_job.recommended == "default", "the job ends sooner with it, however long it took"
 
 
 def test_a_step_that_is_faster_as_measured_and_by_the_device_is_taken_unsure(

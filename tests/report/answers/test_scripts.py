@@ -239,7 +239,7 @@ def test_what_the_compiler_does_not_see_whole_is_named(read: Read) -> None:
         )
     )
     forward = (
-        "it calls .forward() of Net (train.py:4) and of Head (train.py:5), so only parts of it are "
+        "the script calls forward of Net (train.py:4) and of Head (train.py:5), so parts are "
         "compiled: call the module"
     )
     assert forward in conclude_on(answer)
@@ -252,8 +252,7 @@ def test_what_the_compiler_does_not_see_whole_is_named(read: Read) -> None:
         forward,
         "compiled, but called past the compiler: Net",
         "94 % of the trained parameters are in no module that the script was seen to call, so what "
-        "computes with them is eager in both arms; if it calls module.forward(...), call "
-        "module(...) instead",
+        "computes with them is eager in both arms",
     )
 
 
@@ -389,6 +388,20 @@ def test_loops_beside_neighbours_on_a_cpu_decide_nothing(read: Read, compiled_s:
     said = conclude_on(read(make_trained(None, *loops, flags=("host_busy",))))
     assert said.startswith("script train.py: open: default loop ")
     assert "x may be off by any amount; not sure: disturbed: neighbours on the host" in said
+
+
+def test_loops_beside_neighbours_say_what_else_is_known(read: Read, tmp_path: Path) -> None:
+    """How long the compiler took, what was measured, and which mode they ruled out."""
+    loops = [0.05 * wobble for wobble in WOBBLE]
+    short = conclude_on(read(make_trained(20, *loops, flags=("host_busy",))))
+    assert short.startswith("script train.py: stay eager: default pays back after 800 steps")
+    long = conclude_on(read(make_trained(10_000, *loops, flags=("host_busy",))))
+    assert re.search(r"over 10,000 steps compiling saves [\w ]+, as measured", long), long
+    disturbed = make_trained(None, *loops, flags=("host_busy",))
+    calm = make_trained(None, *(0.08 * wobble for wobble in WOBBLE), mode="reduce-overhead")
+    answer = choose(tmp_path, disturbed, calm)
+    assert answer.recommended == "reduce-overhead"
+    assert answer.ruled_out == ("default: disturbed: neighbours on the host",)
 
 
 def test_neighbours_of_a_loop_on_a_gpu_count_as_those_of_a_step(read: Read) -> None:

@@ -151,7 +151,7 @@ def test_a_script_that_ends_while_it_is_watched_says_how_many_steps_are_needed(
 ) -> None:
     (tmp_path / "train.py").write_text(BEGIN + "steps(11)")
     outcome, _ = run_worker(make_trial("train.py"), tmp_path)
-    said = "the script ended by itself: 11 steps were seen, and more than 32 are needed"
+    said = "the script ended by itself: 11 steps were seen, and up to 32 are watched before"
     assert outcome.message == said
 
 

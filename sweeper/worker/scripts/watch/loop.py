@@ -169,8 +169,10 @@ class Loop:
         if not self.num_watched:
             return f"no step of an optimizer of torch was seen{describe_children()}"
         steps = self._num_seen
-        more = "more" if steps >= LATE_WATCHED else f"more than {LATE_WATCHED}"
-        return f"{steps} {'step was' if steps == 1 else 'steps were'} seen, and {more} are needed"
+        seen = f"{steps} {'step was' if steps == 1 else 'steps were'} seen"
+        if self._last is None:
+            return f"{seen}, and up to {LATE_WATCHED} are watched before the first one is timed"
+        return f"{seen}, and more are needed"
 
     def finish(self, error: BaseException | None = None) -> None:
         """The script has ended by itself, or with an error: its phases hear it, and what it has is

@@ -52,6 +52,9 @@ class ModuleWatch:
             for module, line in self.modules.items()
             if module not in parts or module not in self._inner
         }
+        self.entered = {
+            module: line for module, line in self.entered.items() if module not in self.modules
+        }
 
     def has_seen(self, module: torch.nn.Module) -> bool:
         """Whether a module was called while modules were noted, by the script or by another one."""
@@ -64,8 +67,8 @@ class ModuleWatch:
         elif is_called_to_train(module) and module not in self.modules:
             self.modules[module] = find_script_line()
             if found := _find_entered(sys._getframe(1)):
-                around, caller = found
-                self.entered.setdefault(around, find_script_line(caller))
+                around, frame = found
+                self.entered.setdefault(around, find_script_line(frame.f_back))
         if torch.is_grad_enabled():
             self.has_dropout |= module.training and has_dropout(module)
             for device in ("cuda", "cpu"):
@@ -120,15 +123,15 @@ def is_called_to_train(module: torch.nn.Module) -> bool:
     )
 
 
-def _find_entered(inner: FrameType) -> tuple[torch.nn.Module, FrameType | None] | None:
-    """Find the module whose `forward` runs in a frame, the outermost one, and what called it."""
+def _find_entered(inner: FrameType) -> tuple[torch.nn.Module, FrameType] | None:
+    """Find the module whose `forward` runs in a frame, the outermost one, and this frame."""
     found = None
     for frame, _ in walk_stack(inner):
         code = frame.f_code
         if code.co_name == "forward" and code.co_argcount:
             first = frame.f_locals.get(code.co_varnames[0])
             if isinstance(first, torch.nn.Module):
-                found = first, frame.f_back
+                found = first, frame
     return found
 
 
