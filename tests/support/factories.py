@@ -249,6 +249,22 @@ def only_compiled_raises(batch_size, device):
     return CompilerHater().to(device), make_inputs(batch_size, device)
 
 
+def raises_while_compiling(batch_size, device):
+    """No part of it is compiled."""
+
+    class Refuses(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            if torch.compiler.is_compiling():
+                raise ValueError("not while compiling")
+            return self.layer(x)
+
+    return Refuses().to(device), make_inputs(batch_size, device)
+
+
 def never_captured(batch_size, device):
     class Disabled(nn.Module):
         def __init__(self):

@@ -352,6 +352,12 @@ def test_options_and_mode_go_together() -> None:
         ("gives_nan", "eager_error", "eager", "NaN"),
         ("only_compiled_raises", "compile_error", "compiling", "reshape"),
         ("never_captured", "not_compiled", "compiling", "no graph"),
+        (
+            "raises_while_compiling",
+            "not_compiled",
+            "compiling",
+            "ValueError('not while compiling')",
+        ),
         ("multiplies_by_a_sparse_tensor", "not_compiled", "compiling", "sparse Tensor ("),
     ],
 )

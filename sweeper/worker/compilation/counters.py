@@ -2,6 +2,7 @@
 were skipped.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -18,6 +19,7 @@ from torch._dynamo.utils import (
 from sweeper.core.backends import CONTROLS
 from sweeper.core.record import NO_REASON, Diagnostics, GraphBreak
 from sweeper.core.serialization import Json
+from sweeper.worker.source_lines import name_call
 
 from .artifacts import REASON_LENGTH, bypass_log, code_fingerprint, count_kernels
 from .backends import fallback_log, find_compiler
@@ -112,10 +114,8 @@ class CompileCounters:
             why = NO_GRAPH.get(
                 self.scope, "no graph of the model reached the backend: everything ran eager"
             )
-            for item in _graph_breaks():
-                if item.where:
-                    return f"{item.reason} ({item.where}), so {why}"
-            return why
+            first = min(_graph_breaks(), key=lambda item: item.where is None, default=None)
+            return f"{name_call(first.reason, first.where or '')}, so {why}" if first else why
         backend = self._backend
         if backend and backend.called and backend.called <= backend.ran_as_given:
             return "the backend runs every graph as it was given, and compiles none"
@@ -188,4 +188,8 @@ def _graph_breaks() -> Iterator[GraphBreak]:
 
 
 def _first_line(text: str) -> str:
-    return text.strip().splitlines()[0][:REASON_LENGTH]
+    """The first line of a reason, with the model's own exception where one is the reason."""
+    first = text.strip().splitlines()[0]
+    if raised := re.search("context: raised exception (.+)", text):
+        first = f"{first}: {raised[1]}"
+    return first[:REASON_LENGTH]

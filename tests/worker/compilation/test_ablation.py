@@ -87,4 +87,5 @@ def test_a_slow_fusion_is_named_and_code_that_is_the_same_is_not_timed(
     (answer,) = make_report([SweepFolder(write_sweep(tmp_path, records))]).findings.ablations
     verdicts = [(one.feature.title, one.verdict) for one in answer.features if one.feature]
     assert verdicts == [("epilogue fusion", "hurts"), ("random numbers of its own", "no effect")]
-    assert answer.explain().endswith("set torch.compile(model, options={'epilogue_fusion': False})")
+    # whether it is faster than eager without the fusion, and so worth setting, is up to the machine
+    assert answer.explain().startswith("epilogue fusion hurts (")

@@ -151,7 +151,10 @@ def test_a_script_that_ends_while_it_is_watched_says_how_many_steps_are_needed(
 ) -> None:
     (tmp_path / "train.py").write_text(BEGIN + "steps(11)")
     outcome, _ = run_worker(make_trial("train.py"), tmp_path)
-    said = "the script ended by itself: 11 steps were seen, and up to 32 are watched before"
+    said = (
+        "the script ended by itself: 11 steps were seen, and up to 32 are watched before the first "
+        "one is timed"
+    )
     assert outcome.message == said
 
 
