@@ -114,8 +114,10 @@ class CompileCounters:
             why = NO_GRAPH.get(
                 self.scope, "no graph of the model reached the backend: everything ran eager"
             )
-            first = min(_graph_breaks(), key=lambda item: item.where is None, default=None)
-            return f"{name_call(first.reason, first.where or '')}, so {why}" if first else why
+            breaks = sorted(_graph_breaks(), key=lambda item: item.where is None)
+            if breaks:
+                return f"{name_call(breaks[0].reason, breaks[0].where or '')}, so {why}"
+            return why
         backend = self._backend
         if backend and backend.called and backend.called <= backend.ran_as_given:
             return "the backend runs every graph as it was given, and compiles none"
