@@ -248,7 +248,10 @@ class ScriptAnswer:
         compiles = any(call.is_arm for call in self.seen.compile_calls)
         if self.seen.entered and not compiles and self.entry.trial.mode != "eager":
             named = join(self.seen.entered, " and of ")
-            yield f"the script calls forward of {named}, so parts are compiled: call the module"
+            yield (
+                f"the script calls forward of {named}, so only the modules inside are compiled: "
+                "call the module instead"
+            )
 
     def _describe_breaks(self) -> Iterator[str]:
         diagnostics = self.entry.record.diagnostics
