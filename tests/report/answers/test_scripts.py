@@ -239,8 +239,8 @@ def test_what_the_compiler_does_not_see_whole_is_named(read: Read) -> None:
         )
     )
     forward = (
-        "the script calls forward of Net (train.py:4) and of Head (train.py:5), so only the modules "
-        "inside are compiled: call the module instead"
+        "the script calls forward of Net (train.py:4) and of Head (train.py:5), so only the "
+        "modules inside are compiled: call the module instead"
     )
     assert forward in conclude_on(answer)
     assert answer.findings[-6:] == (
