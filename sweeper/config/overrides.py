@@ -81,8 +81,10 @@ def normalise(arguments: Sequence[str]) -> list[str]:
             name = match[1].strip("'\"")
         else:
             others.append(allow_new_keys(quote_arguments(override)))
+    keys = [override.partition("=")[0].lstrip("+") for override in overrides]
+    if keys.count("model.args") > 1:
+        raise ConfigError("model.args is given twice: give the arguments of the script once")
     if file or of_script:
-        keys = [override.partition("=")[0] for override in overrides]
         if "model.path" not in keys:
             raise ConfigError(
                 "--: name a script before it, e.g. sweeper train.py -- --batch-size 64"

@@ -35,3 +35,16 @@ def read_attempts(path: Path) -> tuple[Attempt, ...]:
     artifacts = tuple(process.artifact for process in last if process.artifact)
     attempt = Attempt(record.status, record.phase, record.message, worst, artifacts)
     return (*record.attempts, attempt)
+
+
+def may_replace(record: Record, path: Path) -> bool:
+    """Whether a record replaces the one at `path`. That of an interrupted trial only replaces one
+    of an earlier interruption, with no more processes.
+    """
+    if record.status != "interrupted" or not path.exists():
+        return True
+    try:
+        earlier = Record.read(path)
+    except RecordError:
+        return False
+    return earlier.status == "interrupted" and len(earlier.processes) <= len(record.processes)

@@ -25,7 +25,7 @@ from sweeper.core.system import shortages
 from sweeper.core.system.leftovers import remove_leftovers, remove_temporary
 from sweeper.core.trial import Trial
 
-from .attempts import read_attempts
+from .attempts import may_replace, read_attempts
 from .device_claim import claim_devices
 from .draft import Draft
 from .placement import DeviceSlot, Placement, join_slots, make_slots
@@ -99,8 +99,7 @@ def _run_and_write(
         remove_leftovers(run.paths.folder.glob(".*"))
         yield from run_trial(run)
     with _contain(run):
-        # an interrupted trial replaces no earlier record
-        if run.record.status != "interrupted" or not run.paths.record.exists():
+        if may_replace(run.record, run.paths.record):
             _write_record(run)
     if run.lacking:
         raise NoSpaceError(run.lacking)

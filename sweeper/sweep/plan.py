@@ -76,6 +76,7 @@ def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "
     trials = list(possible.values())
     _check_weights(trials)
     _check_features(trials, left_out)
+    _check_starts(trials, left_out)
     kept = []
     for trial in trials:
         status = statuses.get(trial.id)
@@ -122,6 +123,16 @@ def _check_features(trials: Sequence[Trial], left_out: Sequence[LeftOut]) -> Non
                 raise ConfigError(item.reason)
 
 
+def _check_starts(trials: Sequence[Trial], left_out: Sequence[LeftOut]) -> None:
+    """Raise ConfigError where every start is left out but the usual one, beside which there is
+    nothing to compare.
+    """
+    if all(trial.compile.start == "local_cache" for trial in trials):
+        for item in left_out:
+            if item.trial.compile.start != "local_cache":
+                raise ConfigError(item.reason)
+
+
 def explain_incompatible(trial: Trial) -> str | None:
     """Say why this combination of axes makes no sense; None if it does."""
     if trial.labels.rung and (reason := explain_not_for(trial, trial.labels.rung)):
@@ -142,13 +153,13 @@ def explain_incompatible(trial: Trial) -> str | None:
         )
     asked, backend = trial.compile, f"backend={trial.backend}"
     scope = f"compile.scope={asked.scope}"
-    if trial.workload == SCRIPT and asked.scope != "model":
-        return f"{scope}: a script's modules are compiled whole; leave compile.scope out"
     if trial.workload == SCRIPT and asked.start != "local_cache":
         return (
-            f"compile.start={asked.start}: a script starts from torch's caches on disk; leave "
-            "compile.start out"
+            f"compile.start={asked.start} is for models: a script starts from torch's caches on "
+            "disk, and its report has compile_cold_s and compile_warm_s; leave it out"
         )
+    if trial.workload == SCRIPT and asked.scope != "model":
+        return f"{scope}: a script's modules are compiled whole; leave compile.scope out"
     if trial.backend in WITHOUT_MODE and trial.mode != "default":
         return f"{backend} takes no mode, only inductor has some: use mode=default"
     if trial.backend in WITHOUT_MODE and asked.options:

@@ -123,6 +123,7 @@ def test_a_name_that_cannot_be_shown_is_to_be_changed(plan: Plan, script: Path, 
             "compile.scope=step: a script's modules are compiled whole; leave compile.scope out",
         ),
         ("compile.start=mega_cache", "a script starts from torch's caches on disk"),
+        ("experiment=start", "compile.start=mega_cache is for models"),
         (
             "model.args=--lr 1,--lr 2",
             "each set of arguments needs quotes of its own, e.g. \"model.args='--lr 1','--lr 2'\"",

@@ -7,7 +7,7 @@ import pytest
 from records import make_process, make_record
 
 from sweeper.core.record import Accuracy, Attempt, Record
-from sweeper.execution.attempts import read_attempts
+from sweeper.execution.attempts import may_replace, read_attempts
 
 EARLIER = Attempt("crashed", "eager", "gone")
 
@@ -54,3 +54,28 @@ def test_an_attempt_names_the_code_of_the_last_process_and_the_worst_tensor(tmp_
     assert attempts_of(tmp_path, record) == (
         Attempt("accuracy_mismatch", "compiling", worst="output", artifacts=("b-None",)),
     )
+
+
+@pytest.mark.parametrize(
+    ("earlier", "status", "processes", "replaces"),
+    [
+        (None, "interrupted", 0, True),
+        (("interrupted", 0), "interrupted", 0, True),
+        (("interrupted", 2), "interrupted", 2, True),
+        (("interrupted", 2), "interrupted", 1, False),
+        (("interrupted", 2), "oom", 0, True),
+        (("ok", 1), "interrupted", 2, False),
+        (("ok", 2), "ok", 1, True),
+    ],
+)
+def test_an_interrupted_trial_replaces_what_knows_no_more(
+    tmp_path: Path, earlier: tuple[str, int] | None, status: str, processes: int, replaces: bool
+) -> None:
+    def make(status: str, processes: int) -> Record:
+        made = tuple(make_process(2.0, index=index) for index in range(processes))
+        return replace(make_record(status=status), processes=made)
+
+    path = tmp_path / "record.json"
+    if earlier:
+        path.write_text(make(*earlier).dumps())
+    assert may_replace(make(status, processes), path) is replaces

@@ -12,7 +12,7 @@ from sweeper.core.ablation import FEATURES, Feature, change
 from sweeper.core.record import CHANGEABLE, NOT_JUDGED
 from sweeper.core.trial import Trial
 from sweeper.loading.entries import Entry
-from sweeper.report.columns.formats import count, estimated, join
+from sweeper.report.columns.formats import count, estimated, join, shorten_names
 
 from .candidates import find_candidate
 from .trials import NAMING_AXES, find_varying, list_compile_arguments, show_axes
@@ -40,6 +40,10 @@ class FeatureAnswer:
     def feature(self) -> Feature | None:
         """What its trial leaves out or adds; None: nothing, it is the default."""
         return FEATURES.get(self.entry.trial.labels.feature or "")
+
+    @property
+    def title(self) -> str:
+        return self.feature.title if self.feature else ""
 
     @property
     def usual(self) -> str:
@@ -118,8 +122,7 @@ class FeatureAnswer:
 
     def describe(self) -> str:
         """E.g. `mix-order reduction hurts (0.95 [0.94, 0.96])`."""
-        assert self.feature
-        return f"{self.feature.title} {self.verdict} ({self.failure or estimated(self.speedup)})"
+        return f"{self.title} {self.verdict} ({self.failure or estimated(self.speedup)})"
 
 
 def find_status(entry: Entry) -> str:
@@ -153,12 +156,12 @@ class AblationAnswer:
     def explain(self) -> str:
         """Say which features make a difference, and what to set."""
         said = [one.describe() for one in self.features if one.verdict in DIFFERING]
-        unsure = sum(feature.verdict == NOT_SURE for feature in self.features)
+        unsure = [one.title for one in self.features if one.verdict == NOT_SURE]
         if not said:
             makes = "is known to make" if unsure else "makes"
             said = [f"none of {count(len(self.features) - 1, 'feature')} {makes} a difference"]
         if unsure:
-            said.append(f"{NOT_SURE} about {unsure}")
+            said.append(f"{NOT_SURE} about {shorten_names(unsure)}")
         return join([*said, *self._advise()])
 
     def _advise(self) -> Iterator[str]:

@@ -161,8 +161,10 @@ class ScriptAnswer:
             asked = " and ".join(map(describe_call, calls))
             yield f"{who} already, which is the compiled arm whatever the mode: {asked}"
             return
-        trial, gain = self.entry.trial, ratio_of(self.entry.result.loop_speedup) or 0.0
-        if trial.mode == "eager" or gain <= 1 + MIN_GAIN or not self.seen.called_at:
+        trial, loop = self.entry.trial, self.loop
+        if trial.mode == "eager" or loop is None or loop.is_unbounded or not self.seen.called_at:
+            return
+        if loop.gain.value <= 1 + MIN_GAIN:
             return
         # `compile` of a class of torch's own compiles nothing: Dynamo skips its frames.
         own: list[str] = []
@@ -197,7 +199,7 @@ class ScriptAnswer:
         measured = self.entry.result.loop_speedup
         if "unexplained" in self.entry.flags and predicted is not None and measured:
             yield (
-                f"the loop gains {ratio(measured.ratio)}x, and its step and loader "
+                f"the loop's speedup is {ratio(measured.ratio)}x, and its step and loader "
                 f"explain {ratio(predicted)}x: other work of the script may hold the cores"
             )
         if any(run and run.left_out for run in (seen.loop_eager, loop)):

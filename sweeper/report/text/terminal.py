@@ -52,7 +52,8 @@ UNSURE = " ?"
 
 def print_verdict(report: Report, console: Console) -> None:
     """Print the best modes, and a verdict of at most `MAX_LINES` lines, in which only the first
-    sentence may take the room of the last one, of what failed and of what to type next.
+    sentence may take the room of the last one, of what failed and of what to type next. Another
+    line counts what had no room.
     """
     _print_best(report.findings.answers, console)
     console.print()
@@ -62,7 +63,7 @@ def print_verdict(report: Report, console: Console) -> None:
         sizes = {text: _count_lines(text, console) for text in texts}
         parts.append(sizes)
         least.append(min(sizes.values()))
-    left = MAX_LINES
+    left, dropped = MAX_LINES, 0
     for place, sizes in enumerate(parts):
         needed = sum(least[place + 1 :])
         reserved = sum(least[max(place + 1, last) :])
@@ -72,6 +73,10 @@ def print_verdict(report: Report, console: Console) -> None:
         if chosen:
             left -= sizes[chosen]
             print_plain(chosen, console)
+        else:
+            dropped += 1
+    if dropped:
+        print_plain(f"{dropped} more in report.md", console)
 
 
 def _count_lines(text: str, console: Console) -> int:

@@ -199,14 +199,14 @@ def test_one_that_is_better_needs_no_other_run(tmp_path: Path) -> None:
 def test_a_default_that_the_machine_ended_blames_no_feature(tmp_path: Path, status: str) -> None:
     answer = find(tmp_path, make(None, status=status), make("lowerings"), make("combo_kernels"))
     assert set(read_verdicts(answer).values()) == {"not sure"}
-    assert answer.explain().endswith("known to make a difference; not sure about 2; nothing to set")
+    assert answer.explain().endswith("not sure about combo kernels, lowerings; nothing to set")
 
 
 def test_a_default_that_is_wrong_is_mended_by_leaving_out_what_breaks_it(tmp_path: Path) -> None:
     default = make(None, status="accuracy_mismatch")
     answer = find(tmp_path, default, make("mix_order_reduction"), make("lowerings", status="oom"))
     assert answer.explain() == (
-        "mix-order reduction breaks (accuracy_mismatch with it); not sure about 1; set "
+        "mix-order reduction breaks (accuracy_mismatch with it); not sure about lowerings; set "
         "torch.compile(model, options={'triton.mix_order_reduction': False})"
     )
 

@@ -171,7 +171,10 @@ class Loop:
         steps = self._num_seen
         seen = f"{steps} {'step was' if steps == 1 else 'steps were'} seen"
         if self._last is None:
-            return f"{seen}, and up to {LATE_WATCHED} are watched before the first one is timed"
+            return (
+                f"{seen}, and up to {LATE_WATCHED} are watched before the first one is timed; give "
+                "it more epochs or steps by its arguments"
+            )
         return f"{seen}, and more are needed"
 
     def finish(self, error: BaseException | None = None) -> None:
