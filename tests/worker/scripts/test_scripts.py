@@ -139,7 +139,7 @@ def test_a_script_that_is_too_short_says_how_long_it_is_and_has_to_be(tmp_path: 
     (tmp_path / "train.py").write_text(BEGIN + EPOCHS)
     outcome, printed = run_worker(make_trial("train.py"), tmp_path)
     said = (
-        r"the script ended by itself: 48 steps were seen, and more are needed: about [\d,]+; give it"
+        r"the script ended by itself: 48 steps were seen, and more are needed: about [\d,]+; give"
     )
     assert re.match(said, outcome.message or ""), f"{outcome.message}\n{printed}"
     script = read_script(outcome)
