@@ -124,10 +124,8 @@ def _check_features(trials: Sequence[Trial], left_out: Sequence[LeftOut]) -> Non
 
 
 def _check_starts(trials: Sequence[Trial], left_out: Sequence[LeftOut]) -> None:
-    """Raise ConfigError where every start is left out but the usual one, beside which there is
-    nothing to compare.
-    """
-    if all(trial.compile.start == "local_cache" for trial in trials):
+    """Raise ConfigError where starts of scripts alone are asked for, of which there is one."""
+    if all(trial.workload == SCRIPT for trial in trials):
         for item in left_out:
             if item.trial.compile.start != "local_cache":
                 raise ConfigError(item.reason)
