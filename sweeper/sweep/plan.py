@@ -75,8 +75,7 @@ def make_plan(grid: Sequence[Trial], statuses: Mapping[str, str], retry: str = "
         raise ConfigError(left_out[0].reason)
     trials = list(possible.values())
     _check_weights(trials)
-    _check_features(trials, left_out)
-    _check_starts(trials, left_out)
+    _check_compared(trials, left_out)
     kept = []
     for trial in trials:
         status = statuses.get(trial.id)
@@ -109,26 +108,22 @@ def _check_weights(trials: Sequence[Trial]) -> None:
         )
 
 
-def _check_features(trials: Sequence[Trial], left_out: Sequence[LeftOut]) -> None:
-    """Raise ConfigError where a feature has no default, or every feature is left out."""
-    with_feature = [trial for trial in trials if trial.labels.feature]
+def _check_compared(trials: Sequence[Trial], left_out: Sequence[LeftOut]) -> None:
+    """Raise ConfigError where nothing is left of what was to be compared: a feature has no default,
+    every feature is left out, or starts are asked for of scripts alone, which have one.
+    """
     ids = {trial.id for trial in trials}
+    with_feature = [trial for trial in trials if trial.labels.feature]
     for trial in with_feature:
         if trial.labels.default_id not in ids:
             name = trial.labels.feature
             raise ConfigError(f"feature={name} is compared with feature=null: name both")
-    if not with_feature:
-        for item in left_out:
-            if item.trial.labels.feature:
-                raise ConfigError(item.reason)
-
-
-def _check_starts(trials: Sequence[Trial], left_out: Sequence[LeftOut]) -> None:
-    """Raise ConfigError where starts of scripts alone are asked for, of which there is one."""
-    if all(trial.workload == SCRIPT for trial in trials):
-        for item in left_out:
-            if item.trial.compile.start != "local_cache":
-                raise ConfigError(item.reason)
+    only_scripts = all(trial.workload == SCRIPT for trial in trials)
+    for item in left_out:
+        lost_feature = not with_feature and item.trial.labels.feature
+        lost_start = only_scripts and item.trial.compile.start != "local_cache"
+        if lost_feature or lost_start:
+            raise ConfigError(item.reason)
 
 
 def explain_incompatible(trial: Trial) -> str | None:
