@@ -47,6 +47,7 @@ POSITIVE = (
     "model.total_steps",
     "decode.position",
 )
+MAX_LISTED = 12  # values of a key; of more the nearest are named
 
 Choices = Mapping[str, str | None]  # the option of each group, see `hydra.runtime.choices`
 OwnValues = Mapping[str, Mapping[str, Any]]  # what the file of each group's option says
@@ -82,7 +83,10 @@ def read(cfg: DictConfig, choices: Choices, own: OwnValues, gpu: bool) -> GridPo
     for key, allowed in CHOICES.items():
         value = attrgetter(key)(config)
         if value is not None and value not in allowed:
-            raise ConfigError(f"{key}={value}: allowed are {', '.join(allowed)}")
+            known = f"allowed are {', '.join(allowed)}"
+            if len(allowed) > MAX_LISTED:
+                known = nearest(value, allowed)
+            raise ConfigError(f"{key}={value}: {known}")
     for key in POSITIVE:
         _check_positive(key, attrgetter(key)(config))
     for path in CHOSEN_BY_RUNG:

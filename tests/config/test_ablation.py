@@ -67,7 +67,7 @@ def test_settings_that_all_trials_have_stay_beside_those_of_a_feature() -> None:
             "feature=epilogue_fusion sets compile.options.",
         ),
         (["compile.memory_budget=0.3"], "feature=memory_budget sets compile.memory_budget: leave"),
-        (["feature=epilog_fusion"], "allowed are pattern_matcher, epilogue_fusion"),
+        (["feature=epilog_fusion"], "feature=epilog_fusion: nearest: epilogue_fusion"),
         (["feature=dynamic", "mode=eager"], "feature=dynamic is for what torch.compile makes"),
         (["feature=null,dynamic", "backend=aot_eager"], "feature=dynamic is for backend=inductor"),
         (["feature=dynamic,lowerings"], "feature=dynamic is compared with feature=null: name both"),
