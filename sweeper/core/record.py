@@ -53,6 +53,15 @@ PHASES = (
     # with the device alone
     "warming", "measuring", "memory", "profiling", "energy",
 )  # fmt: skip
+# what a worker does in a phase, where its name alone does not say it
+DOING = {
+    "building": "building the model",
+    "eager": "running the eager step",
+    "reference": "computing the reference",
+    "warming": "warming up",
+    "memory": "measuring memory",
+    "energy": "measuring energy",
+}
 ARMS = ("eager", "compiled")
 
 MAX_VOID_ROUNDS = 3  # measuring stops after this many
@@ -667,6 +676,11 @@ class Record:
             raise
         except ValueError as error:
             raise RecordError(explain_unreadable(error)) from error
+
+
+def describe_phase(phase: str | None) -> str:
+    """Say what is done in a phase, behind `while`, e.g. `warming up`; "" without a phase."""
+    return DOING.get(phase, phase) if phase else ""
 
 
 class RecordError(ValueError):

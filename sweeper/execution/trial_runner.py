@@ -34,7 +34,7 @@ from sweeper.core.protocol import (
     ProcessSlot,
     ProtocolError,
 )
-from sweeper.core.record import Inspection, Process, Record, RecordError
+from sweeper.core.record import Inspection, Process, Record, RecordError, describe_phase
 from sweeper.core.system.orphans import WholeGroup
 from sweeper.core.system.process_group import describe_exit
 
@@ -303,7 +303,7 @@ def _inspect(run: TrialRun) -> Inspection:
     if (paths.inspection / "summary.md").exists():
         folder = paths.inspection.name
     if outcome.status != "ok":
-        missing = f"{outcome.status} while {outcome.phase}: {outcome.message}"
+        missing = f"{outcome.status} while {describe_phase(outcome.phase)}: {outcome.message}"
     if outcome.process:
         seen = outcome.process.code_fingerprint
     return Inspection(folder, missing, seen)
@@ -391,7 +391,7 @@ def _listen(
     if run.stop.is_set():
         return _interrupted(channel.phase)
     if exceeded is not None:
-        message = f"still {channel.phase} after {exceeded}"
+        message = f"still {describe_phase(channel.phase)} after {exceeded}"
         return Outcome("timeout", channel.phase, "; ".join(filter(None, (message, channel.note))))
     code = process.wait()  # it has ended
     without_result = " without a result" if code >= 0 else ""

@@ -20,7 +20,7 @@ from sweeper.analysis.result import Result
 from sweeper.analysis.stats import ratio_of
 from sweeper.core.grouping import group_by
 from sweeper.core.paths import SweepPaths
-from sweeper.core.record import Record
+from sweeper.core.record import Record, describe_phase
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Trial, name_variants
 from sweeper.execution.scheduler import Event, Finished, Started
@@ -99,7 +99,8 @@ class Progress:
         the first line of why.
         """
         if record.status != "ok":
-            return f"[red]{record.status}[/red] while {record.phase}: {escape(record.first_line)}"
+            phase = describe_phase(record.phase)
+            return f"[red]{record.status}[/red] while {phase}: {escape(record.first_line)}"
         one = read_gain(record, result)
         if one is None:
             return f"[green]ok[/green]{prefix(': ', escape(record.first_line))}"

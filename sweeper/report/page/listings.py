@@ -23,6 +23,7 @@ from sweeper.core.record import (
     GraphBreak,
     Inspection,
     ScriptRun,
+    describe_phase,
 )
 from sweeper.loading.entries import Blocks, Entry
 from sweeper.loading.environment import read_attention
@@ -122,7 +123,7 @@ def _describe_record(entry: Entry) -> list[tuple[str, str]]:
     return [
         ("message", (record.message or "")[:MAX_MESSAGE_CHARACTERS]),
         ("status", _explain_status(record.status)),
-        ("ended while", record.phase or ""),
+        ("ended while", describe_phase(record.phase)),
         ("flags", ", ".join(entry.flags)),
         ("accuracy", _describe_accuracy(entry.worst)),
         ("attention kernels", _describe_attention(entry)),
@@ -198,7 +199,7 @@ def _describe_shapes(script: ScriptRun | None) -> str:
 
 def _describe_attempt(attempt: Attempt) -> str:
     """Describe an attempt, e.g. `crashed while compiling: killed by SIGKILL`."""
-    phase = prefix(" while ", attempt.phase or "")
+    phase = prefix(" while ", describe_phase(attempt.phase))
     first_line = next(iter((attempt.message or "").splitlines()), "")
     return join((f"{attempt.status}{phase}", first_line), ": ")
 

@@ -250,6 +250,22 @@ def test_with_nothing_right_the_answer_says_what_failed(tmp_path: Path, status: 
     assert str(answer) == f"open: default: {status} while compiling: at line 3"
 
 
+@pytest.mark.parametrize(
+    ("phase", "said"),
+    [
+        ("eager", "while running the eager step"),
+        ("reference", "while computing the reference"),
+        ("measuring", "while measuring"),
+    ],
+)
+def test_the_phase_in_which_a_trial_ended_is_said_in_words(
+    tmp_path: Path, phase: str, said: str
+) -> None:
+    record = replace(make_record(status="interrupted"), phase=phase, message="by the user")
+    answer = only(tmp_path, record)
+    assert str(answer) == f"open: default: interrupted {said}: by the user"
+
+
 def test_a_backend_without_modes_has_its_own_name_and_a_control_no_say(tmp_path: Path) -> None:
     graphs = make_record(trial=make_trial(backend="cudagraphs"), speedups=[1.5])
     control = make_record(trial=make_trial(backend="eager"), speedups=[9.0])
