@@ -31,7 +31,7 @@ class Failure(Exception):  # noqa: N818  # the base class; its subclasses say wh
 
 
 class UnavailableError(Failure):
-    """This machine cannot run the backend or mode that the trial asks for."""
+    """The backend, mode or scope that the trial asks for is not there, here or in its model."""
 
     status = "unavailable"
 

@@ -254,7 +254,7 @@ def test_blocks_are_compiled_and_the_rest_is_not() -> None:
     # the first block's input needs no gradient; the two others share one
     assert outcome.diagnostics.graphs == 2
     without, _ = run(custom("dict_and_loss", compile=Compile(scope="blocks")))
-    assert without.status == "not_compiled"
+    assert without.status == "unavailable"
     assert "no repeated blocks; use compile.scope=model" in str(without.message)
 
 

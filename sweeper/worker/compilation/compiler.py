@@ -30,7 +30,7 @@ from torch.optim import Optimizer
 from sweeper.core.backends import CALL_CONVOLUTIONS, GRAPHED, HOLD_WEIGHTS, WITHOUT_DYNAMO
 from sweeper.core.serialization import Json
 from sweeper.core.trial import Trial
-from sweeper.worker.failures import NotCompiledError
+from sweeper.worker.failures import NotCompiledError, UnavailableError
 
 from .counters import CompileCounters
 from .flat_module import FlatModule, Structure
@@ -173,7 +173,7 @@ def list_blocks(module: torch.nn.Module) -> set[str]:
 
 
 def compile_blocks(module: torch.nn.Module, compile_: Callable[[Function], Function]) -> Function:
-    """Compile the blocks of `module`, for calls through what this gives. Raises NotCompiledError
+    """Compile the blocks of `module`, for calls through what this gives. Raises UnavailableError
     when it has none.
 
     Called directly the module stays as it is, without the way through the compiler's wrapper, so
@@ -181,7 +181,7 @@ def compile_blocks(module: torch.nn.Module, compile_: Callable[[Function], Funct
     """
     pairs = [(block, compile_(block._call_impl)) for block in find_repeated(module)]
     if not pairs:
-        raise NotCompiledError("the model has no repeated blocks; use compile.scope=model")
+        raise UnavailableError("the model has no repeated blocks; use compile.scope=model")
 
     def call(*arguments: Any, **options: Any) -> Any:
         try:
