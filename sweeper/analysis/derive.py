@@ -81,15 +81,17 @@ def _list_starts(record: Record) -> Iterator[Start]:
                 cold,
                 median_of(process.time_to_first_step_s for process in processes),
                 median_of(map(_read_steady_s, processes)),
-                median_of(map(_read_step_ms, processes)),
+                median_of(_in_ms(process.steps_s) for process in processes),
+                median_of(_in_ms(process.device_step_s) for process in processes),
                 first.autograd_cache,
                 first.compile_cache,
                 bypasses,
             )
 
 
-def _read_step_ms(process: Process) -> float | None:
-    step_s = process.steps_s.compiled
+def _in_ms(found: PerArm | None) -> float | None:
+    """Read the milliseconds of a compiled step."""
+    step_s = of_arm(found, "compiled")
     return None if step_s is None else step_s * 1e3
 
 

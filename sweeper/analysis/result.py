@@ -22,6 +22,7 @@ class Start:
     first_step_s: float | None  # from the start of a process to the end of its first compiled step
     steady_s: float | None  # to the end of its first compiled steps, which end when they are steady
     step_ms: float | None  # of the compiled step, later
+    device_step_ms: float | None  # of the device's own time for it
     # `hits`, `misses` and `bypassed`
     autograd_cache: Mapping[str, int]
     compile_cache: Mapping[str, int]

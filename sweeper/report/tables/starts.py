@@ -9,6 +9,7 @@ status |
 | `first_step_s` | seconds from the start of a process to the end of its first compiled step |
 | `steady_s` | seconds to the end of its first compiled steps, which end when they are steady |
 | `step_ms` | wall time of the compiled step in this state |
+| `device_step_ms` | the device's own time for it; empty where it is not known, as on a CPU |
 | `autograd_cache compile_cache` | hits, misses and bypasses of the caches of AOTAutograd and \
 Inductor |
 | `bypasses` | torch's reasons, joined by ` \\| ` |
@@ -47,6 +48,7 @@ class StartsTable(TableSpec[StartRow]):
         Column("first_step_s", lambda row: row.start.first_step_s, float, title="first step s"),
         Column("steady_s", lambda row: row.start.steady_s, float, title="steady s"),
         Column("step_ms", lambda row: row.start.step_ms, float, title="step ms"),
+        Column("device_step_ms", lambda row: row.start.device_step_ms, float, title="device ms"),
         _counts("autograd_cache", "AOTAutograd"),
         _counts("compile_cache", "Inductor"),
         Column("bypasses", lambda row: join(row.start.bypasses, " | "), title="bypasses"),

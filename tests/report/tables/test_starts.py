@@ -8,7 +8,7 @@ from pathlib import Path
 from records import make_record, write_sweep
 from reports import load
 
-from sweeper.core.record import Process, Record
+from sweeper.core.record import PerArm, Process, Record
 from sweeper.core.trial import Compile
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.starts import conclude, list_starts
@@ -25,7 +25,8 @@ def start_record(start: str, **changes: object) -> Record:
         autograd_cache={"hits": 0, "misses": 0, "bypassed": 1},
         cache_bypasses={"Bypassing autograd cache due to: autocast": 1},
     )
-    warm = replace(warm, time_to_first_step_s=9.0, first_steps_s=(4.0,))
+    device_s = PerArm(0.02, 0.006)
+    warm = replace(warm, time_to_first_step_s=9.0, first_steps_s=(4.0,), device_step_s=device_s)
     return replace(record, processes=(cold, warm), **changes)
 
 
@@ -42,11 +43,12 @@ def test_each_trial_has_its_seconds_and_its_step_in_each_state(tmp_path: Path) -
     found = {(row["variant"], row["starts_from"]): row for row in rows(folder)}
     cold = found["compile.start=mega_cache", "nothing cached"]
     assert (cold["first_step_s"], cold["steady_s"]) == ("30.0", "31.5")
-    assert float(cold["step_ms"]) == 10.0
+    assert (float(cold["step_ms"]), cold["device_step_ms"]) == (10.0, "")
     assert cold["autograd_cache"] == "0/0/1"
     assert cold["bypasses"] == "Bypassing autograd cache due to: autocast"
     warm = found["compile.start=mega_cache", "mega_cache"]
     assert (warm["first_step_s"], warm["steady_s"], float(warm["step_ms"])) == ("9.0", "9.0", 8.0)
+    assert float(warm["device_step_ms"]) == 6.0
     assert found["", "local_cache"]["first_step_s"] == "9.0"
     failed = found["compile.start=aot_compile", "nothing cached"]
     assert (failed["status"], failed["message"]) == ("unavailable", "no graph")
