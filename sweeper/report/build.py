@@ -45,7 +45,8 @@ def make_report(sources: Sequence[Source], limits: Limits = NO_LIMITS, cores: in
         *find_mixtures(findings.entries),
     ]
     notes += filter(None, (manifest.problem for manifest in manifests))
-    if findings.entries and not findings.groups:
+    models = {entry.trial.labels.model for entry in findings.entries}
+    if len(models) > 1 and not findings.groups:
         notes.append(
             "no geometric means: they are taken over compiled trials whose precision has a weight "
             "(amp, fp32)"

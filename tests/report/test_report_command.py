@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from checkout import HEAVY, run_python
 from records import make_record, write_sweep
+from reports import report_on
 
 MODULES_AFTERWARDS = """
 import contextlib, sys
@@ -137,3 +138,11 @@ def test_the_last_lines_say_what_to_type_next(tmp_path: Path) -> None:
     assert report(tmp_path, "night", "other").stdout.splitlines()[-1].startswith("tables: ")
     write_sweep(tmp_path / "elsewhere", [make_record(), *failed])
     assert report(tmp_path, "elsewhere/night").stdout.splitlines()[-1].startswith("tables: ")
+
+
+def test_a_report_of_one_model_does_not_miss_means_over_models(tmp_path: Path) -> None:
+    one, other = (make_record(name, "bf16") for name in ("resnet50", "vgg16"))
+    notes = report_on(tmp_path / "one", [one]).notes
+    assert not [note for note in notes if "geometric means" in note]
+    (note,) = report_on(tmp_path / "both", [one, other]).notes
+    assert note.startswith("no geometric means: ")
