@@ -10,6 +10,7 @@ import pytest
 from records import make_record, make_trial
 from reports import report_on
 
+from sweeper.core.ablation import change
 from sweeper.report.text.next_steps import ReportedModel, find_options, narrow
 
 
@@ -255,3 +256,16 @@ def test_the_command_for_the_default_of_an_ablation_leaves_the_features_out(tmp_
     command = "python -m sweeper experiment=ablation model=resnet50"
     (again,) = report_on(tmp_path, [make_record(speedups=[7.0])], command).verdict.again
     assert " feature=null " in again.command
+
+
+def test_the_command_has_the_features_of_an_ablation_that_are_not_sure(tmp_path: Path) -> None:
+    """On a CPU one process says of a small difference nothing, of a large one enough."""
+    plain = make_trial(device="cpu")
+    records = [make_record(trial=plain, speedups=[1.0])]
+    for feature, speedup in (("lowerings", 0.2), ("dynamic", 1.02), ("decompositions", 0.98)):
+        records.append(make_record(trial=change(plain, feature), speedups=[speedup]))
+    records = [replace(record, wall_s=60.0) for record in records]
+    command = "python -m sweeper experiment=ablation model=resnet50 sweep=night"
+    (again,) = report_on(tmp_path, records, command).verdict.again
+    assert " feature=null,decompositions,dynamic " in again.command
+    assert again.why.endswith(" (about 15 min 00 s)"), "five processes of 60 s, of three trials"

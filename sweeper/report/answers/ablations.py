@@ -37,9 +37,14 @@ class FeatureAnswer:
     default: Entry
 
     @property
+    def name(self) -> str:
+        """The value of `feature=`; "" of the default."""
+        return self.entry.trial.labels.feature or ""
+
+    @property
     def feature(self) -> Feature | None:
         """What its trial leaves out or adds; None: nothing, it is the default."""
-        return FEATURES.get(self.entry.trial.labels.feature or "")
+        return FEATURES.get(self.name)
 
     @property
     def title(self) -> str:
@@ -153,10 +158,13 @@ class AblationAnswer:
     def default(self) -> Entry:
         return self.features[0].entry
 
+    def list_unsure(self) -> list[FeatureAnswer]:
+        return [one for one in self.features if one.verdict == NOT_SURE]
+
     def explain(self) -> str:
         """Say which features make a difference, and what to set."""
         said = [one.describe() for one in self.features if one.verdict in DIFFERING]
-        unsure = [one.title for one in self.features if one.verdict == NOT_SURE]
+        unsure = [one.title for one in self.list_unsure()]
         if not said:
             makes = "is known to make" if unsure else "makes"
             said = [f"none of {count(len(self.features) - 1, 'feature')} {makes} a difference"]
@@ -175,7 +183,7 @@ class AblationAnswer:
             return
         default, together = self.default, self.default.trial
         for one in better:
-            together = change(together, str(one.entry.trial.labels.feature))
+            together = change(together, one.name)
         found = self.trials.get((default.sweep, default.origin, together.id))
         if found and judge(found) != "ok":
             yield f"set one of them alone (together: {judge(found)})"

@@ -17,7 +17,9 @@ from sweeper.core.system.command_line import split_at_dashes
 from sweeper.core.trial import OWN_PRECISION
 from sweeper.loading.entries import Entry
 from sweeper.loading.invocations import Manifest
+from sweeper.report.answers.ablations import FeatureAnswer
 from sweeper.report.answers.decision import OPEN, Answer
+from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.trials import name_sweep, show_axes, show_axis
 from sweeper.report.columns.cell import show
 from sweeper.report.columns.formats import duration, shorten_names
@@ -71,6 +73,7 @@ class _Need(NamedTuple):
     processes: int  # of each trial
     command: str
     sweep: str
+    features: tuple[str, ...]  # to run, where the command is of an ablation
 
     def describe(
         self, models: Sequence[ReportedModel], precisions: Sequence[str], answers: Sequence[Answer]
@@ -85,6 +88,7 @@ class _Need(NamedTuple):
             will_run = not options or ReportedModel.of(answer.entry) in models
             if will_run and show_axis(answer.entry, "precision") in precisions:
                 process_s += self._find_process_s(answer)
+        process_s *= max(len(self.features), 1)  # each of which takes about as long
         why = self.why
         if not math.isnan(process_s):
             why += f" (about {duration(process_s * self.processes)})"
@@ -94,8 +98,8 @@ class _Need(NamedTuple):
         changes: dict[str, str] = {}
         if OWN_PRECISION not in precisions:
             changes |= {"precision": ",".join(precisions)}
-        if "feature=" in self.command or "experiment=ablation" in self.command:
-            changes |= {"feature": "null"}
+        if self.features:
+            changes |= {"feature": ",".join(self.features)}
         # The modes of a ladder are rungs, with the one-liners of those before.
         if "experiment=ladder" in self.command:
             changes |= {"rung": self.mode}
@@ -120,15 +124,14 @@ class _Need(NamedTuple):
         return (entry.record.wall_s or math.nan) / max(entry.result.processes, 1)
 
 
-def list_again(
-    answers: Sequence[Answer], entries: Sequence[Entry], manifests: Sequence[Manifest]
-) -> Iterator[Again]:
+def list_again(findings: Findings, manifests: Sequence[Manifest]) -> Iterator[Again]:
     """List what is worth another run, with one command for several precisions where the same models
     lack the same.
     """
-    planned = list_planned(manifests)
+    answers, planned = findings.answers, list_planned(manifests)
+    unsure = {ablation.default: ablation.list_unsure() for ablation in findings.ablations}
     commands = {}  # by case, the last one that planned a trial of it, and the name of its sweep
-    for entry in entries:
+    for entry in findings.entries:
         sweep = show(name_sweep(entry))
         command = planned.get((sweep, entry.record.trial_id))
         if command:
@@ -138,7 +141,7 @@ def list_again(
     # Models in order, by what they lack and their precision.
     lacking: dict[tuple[_Need, str], dict[ReportedModel, None]] = defaultdict(dict)
     for answer, (command, sweep) in zip(answers, cases, strict=True):
-        need = _find_need(answer, command, sweep)
+        need = _find_need(answer, command, sweep, unsure)
         if need:
             precision, model = show_axis(answer.entry, "precision"), ReportedModel.of(answer.entry)
             lacking[need, precision][model] = None
@@ -149,14 +152,23 @@ def list_again(
         yield need.describe(names, found, by_command[need.command, need.sweep])
 
 
-def _find_need(answer: Answer, command: str, sweep: str) -> _Need | None:
-    """Find what would settle an answer: a mode that was not tried, or more processes."""
+def _find_need(
+    answer: Answer, command: str, sweep: str, unsure: Mapping[Entry, Sequence[FeatureAnswer]]
+) -> _Need | None:
+    """Find what would settle an answer: a mode that was not tried, or more processes, also of the
+    `unsure` features that its trial is compared with.
+    """
+    features: tuple[str, ...] = ()
+    if "feature=" in command or "experiment=ablation" in command:
+        features = ("null",)
     if answer.not_tried:
         (mode,) = answer.not_tried
         tried = any(entry.trial.backend == "inductor" for entry in answer.entries)
         name = mode if tried else "inductor"
         processes = max(1, *(entry.result.processes for entry in answer.entries))
-        return _Need(f"{name} not tried", mode, "inductor", True, processes, command, sweep)
+        return _Need(
+            f"{name} not tried", mode, "inductor", True, processes, command, sweep, features
+        )
     if answer.best is None or answer.is_sure or "unverified" in answer.why_unsure:
         return None
     why = "more processes on an idle machine can make it sure"
@@ -165,7 +177,9 @@ def _find_need(answer: Answer, command: str, sweep: str) -> _Need | None:
     entry = answer.best.entry
     mode, backend = entry.trial.mode, entry.trial.backend or "inductor"
     processes = max(MIN_PROCESSES_IF_HOST_BOUND, 2 * entry.result.processes)
-    return _Need(why, mode, backend, False, processes, command, sweep)
+    if features:
+        features += tuple(one.name for one in unsure.get(entry, ()))
+    return _Need(why, mode, backend, False, processes, command, sweep, features)
 
 
 def list_planned(manifests: Sequence[Manifest]) -> dict[TrialKey, str]:

@@ -93,7 +93,7 @@ def make_verdict(findings: Findings, manifests: Sequence[Manifest]) -> Verdict:
     if missing:
         lost = f"{missing} planned {'has' if missing == 1 else 'have'} no record"
     failed = _count_failures(findings)
-    again = tuple(list_again(answers, entries, manifests))
+    again = tuple(list_again(findings, manifests))
     sentences = tuple(map(sentence, filter(None, said)))
     return Verdict(sentences, again, join((lost, failed)), _find_first_failure(findings))
 
