@@ -92,6 +92,17 @@ def test_a_figure_is_explained_by_its_column_and_its_metric(
             ],
         ),
         (["UNRESOLVED"], ["unresolved (flag)"]),
+        (["ceiling"], ["ceiling (word)"]),
+        (["host", "share"], ["host share (word)"]),
+        (["variant", "rung"], ["variant (word)", "rung (word)"]),
+        (["left out"], ["left out (word)"]),
+        (
+            ["default, unsure"],
+            [
+                "default, lite, reduce-overhead, max-autotune, max-autotune-no-cudagraphs (word)",
+                "not sure, unsure, ? (word)",
+            ],
+        ),
         (["tied"], ["cannot be told apart, tied (word)"]),
     ],
 )
