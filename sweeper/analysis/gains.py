@@ -35,6 +35,7 @@ class Gain:
     # `low` and `high` with room for what so few processes do not show; answers are sure beyond it
     room: Interval
     by_margin: bool = False  # one process: the ends are those of `MARGINS`
+    by_range: bool = False  # few processes, no interval: the ends are those of the processes
     waits: bool = False  # for a host, and too few processes show for how long
 
     @property
@@ -268,6 +269,6 @@ def _bound(
     margin, (low, high) = single_process_margin(device, scatters), ends
     if low and high:
         more = 1 + margin / max(processes - 1, 1)
-        return Gain(value, low, high, Interval(low / more, high * more), waits=waits)
+        return Gain(value, low, high, Interval(low / more, high * more), by_range=True, waits=waits)
     low, high = value / (1 + margin), value * (1 + margin)
     return Gain(value, low, high, Interval(low, high), by_margin=True, waits=waits)

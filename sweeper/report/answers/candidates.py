@@ -35,12 +35,14 @@ class Candidate(TrialGain):
 
     @property
     def bounds(self) -> str:
-        """Both ends, e.g. `[1.25, 1.31]`, or `(1.25 to 1.31)` by the margin of one process."""
+        """Both ends, e.g. `[1.25, 1.31]`, or `(1.25 to 1.31)` where they are no interval: by the
+        margin of one process, or the range of a few.
+        """
         return show_bounds(self.gain)
 
 
 def show_bounds(gain: Gain) -> str:
-    if gain.by_margin:
+    if gain.by_margin or gain.by_range:
         return f"({ratio(gain.low)} to {ratio(gain.high)})"
     return interval(gain.low, gain.high)
 

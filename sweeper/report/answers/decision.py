@@ -140,8 +140,8 @@ class Answer:
 
 
 def show_gain(one: Candidate) -> str:
-    """E.g. `1.28x [1.25, 1.31], 1.29x by the device`, or `1.28x (1.25 to 1.31)` with the margin of
-    one process; of a script its loop before its step.
+    """E.g. `1.28x [1.25, 1.31], 1.29x by the device`, or `1.28x (1.25 to 1.31)` where there is no
+    interval; of a script its loop before its step.
     """
     shown = f"{one.shown}x {one.bounds}"
     step = f"step {ratio(ratio_of(one.result.speedup))}x" if one.of_loop else ""

@@ -159,7 +159,7 @@ class RecommendationsTable(TableSpec[Answer]):
             f"the answer is compile from {ratio(1 + MIN_GAIN)}x on, or where a job of `--steps N` "
             "pays for it; it is sure where the whole interval over several processes gives it, the "
             "result is verified, and no disturbance is larger than the distance to that point; "
-            "parentheses hold the margin of one process, and brackets the interval, or the range "
-            "of processes where there is none"
+            "brackets hold the interval, and parentheses the range of processes where there is "
+            "none, or the margin of one process"
         )
         return lines

@@ -499,6 +499,7 @@ def test_a_host_bound_trial_of_few_processes_shows_its_range(tmp_path: Path) -> 
     )
     assert "| vgg16 | amp | default | 2.00 \\[2.00, 2.00\\] |  |  | 20.0 |" in text
     assert "(low to high) is the range of the processes of a host-bound trial" in text
+    assert text.count("2.00 (1.89 to 2.12)") == 2, "in both tables of speedups"
     assert "| speedup | device | host-bound |" in text
     assert "device is eager / compiled device step time" in text
     assert "single process" not in text
