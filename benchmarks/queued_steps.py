@@ -179,11 +179,7 @@ def measure(model: str, trial: Trial, wanted: int | None, repeats: int) -> Itera
         gaps_s = quantiles(queued_s, n=4, method="inclusive") if len(queued_s) > 1 else []
         by_median_s = None
         if gaps_s:
-            passes_s = (
-                item.busy_s + sum(min(gap.length_s, gaps_s[1]) for gap in item.gaps)
-                for item in of_arm
-            )
-            by_median_s = median(passes_s) / device_time.STEPS
+            by_median_s = device_time.bound_gaps(of_arm, gaps_s[1])
         yield Row(
             model, arm.name, launches, steps, events_s, own.step_s, busy.busy_s, own.gap_s,
             own.source, gaps_s,
