@@ -55,6 +55,9 @@ class TrialGain:
     device: Gain | None
     eager_s: float
     of_loop: bool  # whether it is a script's loop that was timed
+    # whether neighbours on a CPU may have slowed down a script's loops by any share: loops are not
+    # measured in pairs, and threads that lose a core keep the others waiting
+    is_unbounded: bool
     steps: int | None  # of the job; None: its length is not known, or does not matter
 
     def total_s(self, steps: int) -> float | None:
@@ -79,13 +82,6 @@ class TrialGain:
     def may_gain(self) -> bool:
         """Whether it is faster as measured and by the device, though not between all ends."""
         return self.gain.value > self.turn and bool(self.device and self.device.low > self.turn)
-
-    @property
-    def is_unbounded(self) -> bool:
-        """Whether neighbours on a CPU may have slowed down a script's loops by any share. Loops are
-        not measured in pairs, and threads that lose a core keep the others waiting.
-        """
-        return self.of_loop and self.disturbances.get("host_busy") == math.inf
 
     @property
     def may_reach(self) -> bool:
@@ -128,7 +124,7 @@ class TrialGain:
         moving = dict.fromkeys(
             FLAGS[flag].cause
             for flag, share in self.disturbances.items()
-            if math.log1p(share) > reach
+            if math.log1p(share) > reach or (self.is_unbounded and flag == "host_busy")
         )
         if moving:
             reasons.append(f"disturbed: {', '.join(moving)}")
@@ -232,18 +228,20 @@ def find_gain(
     """
     loop, eager_s = result.loop_speedup, result.loop_step_s.eager
     of_device = _bound(result.device_speedup, device, False)
-    if loop and eager_s:
+    of_loop = bool(loop and eager_s)
+    if of_loop:
         gain = _bound(loop, device, True)
-        if device == "cpu" and "host_busy" in disturbances:
-            disturbances = {**disturbances, "host_busy": math.inf}
     else:
         eager_s = result.step_s.eager
         scatters = result.host_bound_arms is not None or "unsteady" in flags
         ends = result.speedup_min, result.speedup_max
-        gain, loop = _bound(result.speedup, device, scatters, ends, result.processes), None
+        gain = _bound(result.speedup, device, scatters, ends, result.processes)
     if gain is None or eager_s is None:
         return None
-    return TrialGain(result, flags, disturbances, gain, of_device, eager_s, loop is not None, steps)
+    is_unbounded = of_loop and device == "cpu" and "host_busy" in disturbances
+    return TrialGain(
+        result, flags, disturbances, gain, of_device, eager_s, of_loop, is_unbounded, steps
+    )
 
 
 def _bound(
