@@ -8,6 +8,7 @@ import inspect
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
 import pytest
@@ -120,6 +121,17 @@ def test_a_benchmark_that_fails_lets_go_of_the_device(driver: Driver) -> None:
 
     compiled(benchmarks)
     assert driver.heard[-1] == DEVICE
+
+
+def test_a_benchmark_that_cannot_ask_for_the_device_keeps_no_lock() -> None:
+    def ask(_wants: str) -> LeaseGrant:
+        raise BrokenPipeError("the driver has gone")
+
+    lease = Lease(ask)
+    with pytest.raises(BrokenPipeError, match="has gone"), LeaseBreaks(lease)._benchmark():
+        pass
+    with ThreadPoolExecutor() as other:
+        assert other.submit(lease.lock.acquire, blocking=False).result()
 
 
 def test_a_benchmark_in_a_step_changes_nothing(driver: Driver) -> None:

@@ -148,11 +148,12 @@ class LeaseBreaks:
 
     @_not_compiled
     def _start_benchmark(self) -> bool:
-        """Take the device if it is not held; return whether it was."""
-        self._lease.lock.acquire()
-        was_ours = self._lease.holds != NOTHING
-        if not was_ours:
-            self._lease.take()
+        """Take the device if it is not held; return whether it was. The lock is kept as well."""
+        with self._lease.lock:  # let go of again where the driver cannot be asked
+            was_ours = self._lease.holds != NOTHING
+            if not was_ours:
+                self._lease.take()
+            self._lease.lock.acquire()
         return was_ours
 
     @_not_compiled
