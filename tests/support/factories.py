@@ -27,6 +27,21 @@ def make_mlp():
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.GELU(), nn.Linear(WIDTH, 4))
 
 
+class _Layer(nn.Module):
+    """The smallest model; factories give it a forward of their own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(WIDTH, 4)
+
+    def forward(self, x):
+        return self.layer(x)
+
+
+def mean_square(output):
+    return output.square().mean()
+
+
 def mlp(batch_size, device):
     return make_mlp().to(device), make_inputs(batch_size, device)
 
@@ -77,11 +92,7 @@ def output_is_dropped(batch_size, device):
 
 
 def dict_and_loss(batch_size, device):
-    class Named(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, 4)
-
+    class Named(_Layer):
         def forward(self, x, scale):
             return {"logits": self.layer(x) * scale}
 
@@ -158,11 +169,7 @@ def out_of_memory(batch_size, device):
 
 
 def gives_nan(batch_size, device):
-    class Nan(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, 4)
-
+    class Nan(_Layer):
         def forward(self, x):
             return self.layer(x) * float("nan")
 
@@ -172,15 +179,7 @@ def gives_nan(batch_size, device):
 def skipped_by_dynamo(batch_size, device):
     """Its own forward is given up, the inherited one is compiled."""
 
-    class Inherited(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, 4)
-
-        def forward(self, x):
-            return self.layer(x)
-
-    class Skipped(Inherited):
+    class Skipped(_Layer):
         def forward(self, x):
             if torch.compiler.is_compiling():
                 raise ValueError("not while compiling")
@@ -236,11 +235,7 @@ def backward_in_a_thread(batch_size, device):
 
 
 def only_compiled_raises(batch_size, device):
-    class CompilerHater(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, 4)
-
+    class CompilerHater(_Layer):
         def forward(self, x):
             if torch.compiler.is_compiling():
                 x = x.reshape(-1, WIDTH + 1)
@@ -252,11 +247,7 @@ def only_compiled_raises(batch_size, device):
 def raises_while_compiling(batch_size, device):
     """No part of it is compiled."""
 
-    class Refuses(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, 4)
-
+    class Refuses(_Layer):
         def forward(self, x):
             if torch.compiler.is_compiling():
                 raise ValueError("not while compiling")
@@ -266,11 +257,7 @@ def raises_while_compiling(batch_size, device):
 
 
 def never_captured(batch_size, device):
-    class Disabled(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, 4)
-
+    class Disabled(_Layer):
         @torch.compiler.disable
         def forward(self, x):
             return self.layer(x)
@@ -279,10 +266,9 @@ def never_captured(batch_size, device):
 
 
 def multiplies_by_a_sparse_tensor(batch_size, device):
-    class Sparse(nn.Module):
+    class Sparse(_Layer):
         def __init__(self):
             super().__init__()
-            self.layer = nn.Linear(WIDTH, 4)
             self.graph = torch.eye(batch_size, device=device).to_sparse()
 
         def forward(self, x):
@@ -292,10 +278,9 @@ def multiplies_by_a_sparse_tensor(batch_size, device):
 
 
 def recompiles_each_time(batch_size, device):
-    class Counting(nn.Module):
+    class Counting(_Layer):
         def __init__(self):
             super().__init__()
-            self.layer = nn.Linear(WIDTH, 4)
             self.calls = 0
 
         def forward(self, x):
@@ -352,10 +337,9 @@ def turns_nan(batch_size, device):
 
     outside = torch.zeros((), device=device)
 
-    class TurnsNan(nn.Module):
+    class TurnsNan(_Layer):
         def __init__(self):
             super().__init__()
-            self.layer = nn.Linear(WIDTH, 4)
             self.register_buffer("poison", torch.zeros(()))
 
         # no state of the module, which a check could put back
@@ -403,11 +387,7 @@ def compiles_itself(batch_size, device):
 
 
 def masks_with_infinity(batch_size, device):
-    class Masked(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, 4)
-
+    class Masked(_Layer):
         def forward(self, x):
             return self.layer(x).masked_fill(
                 torch.eye(4, device=x.device, dtype=torch.bool)[0], float("-inf")
@@ -431,11 +411,7 @@ def killed_while_built(batch_size, device):
 
 
 def random_each_time(batch_size, device):
-    class Random(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, 4)
-
+    class Random(_Layer):
         def forward(self, x):
             return self.layer(x * torch.rand_like(x))
 
@@ -449,11 +425,7 @@ class Answer:
 
 
 def _answering(answer):
-    class Answers(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, 4)
-
+    class Answers(_Layer):
         def forward(self, x):
             return answer(self.layer(x))
 
@@ -488,19 +460,11 @@ def noisy_cnn(batch_size, device):
             nn.ReLU(),
         ]
     module = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 10))
-    return (
-        module.to(device),
-        (torch.randn(batch_size, 3, 24, 24, device=device),),
-        lambda out: out.square().mean(),
-    )
+    return module.to(device), (torch.randn(batch_size, 3, 24, 24, device=device),), mean_square
 
 
 def refuses_fp64(batch_size, device):
-    class OnlyFp32(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, 4)
-
+    class OnlyFp32(_Layer):
         def forward(self, x):
             if x.dtype == torch.float64:
                 raise TypeError("no float64 here")
@@ -518,17 +482,13 @@ def wide_mlp(batch_size, device):
         nn.Linear(1024, 8),
     ]
     inputs = (torch.randn(batch_size, 1024, device=device),)
-    return nn.Sequential(*layers).to(device), inputs, lambda output: output.square().mean()
+    return nn.Sequential(*layers).to(device), inputs, mean_square
 
 
 def changes_its_input(batch_size, device):
     """An input that is written to, which the replay of a CUDA graph would not do."""
 
-    class Changes(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, 4)
-
+    class Changes(_Layer):
         def forward(self, x):
             return self.layer(x.clamp_(-1, 1))
 
@@ -558,11 +518,7 @@ def complex_layer(batch_size, device):
         def forward(self, x):
             return torch.view_as_real(x.to(torch.complex64) @ self.weight)
 
-    return (
-        Complex().to(device),
-        make_inputs(batch_size, device),
-        lambda output: output.square().mean(),
-    )
+    return Complex().to(device), make_inputs(batch_size, device), mean_square
 
 
 def other_path_in_fp64(batch_size, device):
@@ -570,27 +526,15 @@ def other_path_in_fp64(batch_size, device):
     give.
     """
 
-    class Other(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, 4)
-
+    class Other(_Layer):
         def forward(self, x):
             return self.layer(x).cos() if x.dtype == torch.float64 else self.layer(x).sin()
 
-    return (
-        Other().to(device),
-        make_inputs(batch_size, device),
-        lambda output: output.square().mean(),
-    )
+    return Other().to(device), make_inputs(batch_size, device), mean_square
 
 
 def has_a_table_of_formats(batch_size, device):
-    class Table(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(WIDTH, 4)
-
+    class Table(_Layer):
         def forward(self, x):
             return self.layer(x) * {torch.float32: 1.0}[x.dtype]
 
@@ -601,20 +545,15 @@ def sparse_gradients(batch_size, device):
     module = nn.Sequential(
         nn.Embedding(50, WIDTH, sparse=True), nn.Flatten(), nn.Linear(3 * WIDTH, 4)
     )
-    return (
-        module.to(device),
-        (torch.randint(50, (batch_size, 3), device=device),),
-        lambda out: out.square().mean(),
-    )
+    return module.to(device), (torch.randint(50, (batch_size, 3), device=device),), mean_square
 
 
 def puts_another_buffer_in_place(batch_size, device):
     """A running mean that is a new tensor after each step, and an activation that is kept."""
 
-    class Rebinds(nn.Module):
+    class Rebinds(_Layer):
         def __init__(self):
             super().__init__()
-            self.layer = nn.Linear(WIDTH, 4)
             self.register_buffer("average", torch.zeros(4))
 
         def forward(self, x):
@@ -622,11 +561,7 @@ def puts_another_buffer_in_place(batch_size, device):
             self.average = 0.9 * self.average + 0.1 * self.seen.detach().mean(0)
             return self.seen + self.average
 
-    return (
-        Rebinds().to(device),
-        make_inputs(batch_size, device),
-        lambda output: output.square().mean(),
-    )
+    return Rebinds().to(device), make_inputs(batch_size, device), mean_square
 
 
 def autoencoder(batch_size, device):
@@ -646,20 +581,15 @@ def autoencoder(batch_size, device):
 
 
 def one_gradient_is_infinite(batch_size, device):
-    class Overflows(nn.Module):
+    class Overflows(_Layer):
         def __init__(self):
             super().__init__()
-            self.layer = nn.Linear(WIDTH, 4)
             self.scale = nn.Parameter(torch.zeros(()))
 
         def forward(self, x):
             return self.layer(x) + self.scale * 1e38 * 1e3  # a slope that fp64 can hold
 
-    return (
-        Overflows().to(device),
-        make_inputs(batch_size, device),
-        lambda output: output.square().mean(),
-    )
+    return Overflows().to(device), make_inputs(batch_size, device), mean_square
 
 
 def allows_tf32(batch_size, device):
@@ -709,12 +639,8 @@ def meets_another_node(batch_size, device):
     return _Special(act).to(device), make_inputs(batch_size, device)
 
 
-class _Branching(nn.Module):
+class _Branching(_Layer):
     """Takes one way while its largest input is 1, the other below."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(WIDTH, 4)
 
     def forward(self, x):
         y = self.layer(x)
@@ -755,10 +681,9 @@ def half_in_bfloat16(batch_size, device):
 
 
 def with_whole_numbers(batch_size, device):
-    class Counted(nn.Module):
+    class Counted(_Layer):
         def __init__(self):
             super().__init__()
-            self.layer = nn.Linear(WIDTH, 4)
             self.steps = nn.Parameter(torch.ones(3, dtype=torch.int64), requires_grad=False)
 
         def forward(self, x):
