@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from sweeper.core import ablation
-from sweeper.core.backends import WITHOUT_MODE
+from sweeper.core.backends import AUTOTUNE, WITHOUT_MODE
 from sweeper.core.errors import nearest
 from sweeper.core.libraries import LIBRARIES, SCRIPT
 from sweeper.core.protocol import AT, Preflight
@@ -30,7 +30,6 @@ CONFIGS = {  # torch's modules with the settings of each part of `OPEN_SETTINGS`
     "dynamo": "torch._dynamo.config",
     "functorch": "torch._functorch.config",
 }
-AUTOTUNE = ("max_autotune", "max_autotune_gemm")
 ALL_SETTINGS = "python -c 'import {0}; print(*{0}.get_config_copy(), sep=\"\\n\")'"
 
 

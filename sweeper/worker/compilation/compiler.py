@@ -27,7 +27,13 @@ import torch._functorch.config
 from torch._dynamo.callback import CallbackArgs, callback_handler
 from torch.optim import Optimizer
 
-from sweeper.core.backends import CALL_CONVOLUTIONS, GRAPHED, HOLD_WEIGHTS, WITHOUT_DYNAMO
+from sweeper.core.backends import (
+    AUTOTUNE,
+    CALL_CONVOLUTIONS,
+    GRAPHED,
+    HOLD_WEIGHTS,
+    WITHOUT_DYNAMO,
+)
 from sweeper.core.serialization import Json
 from sweeper.core.trial import Trial
 from sweeper.worker.failures import NotCompiledError, UnavailableError
@@ -281,8 +287,7 @@ def calls_convolutions(trial: Trial, device: torch.device) -> bool:
         return True
     if trial.backend not in CALL_CONVOLUTIONS or uses_cuda_graphs(trial, device):
         return False
-    options = _list_options(trial)
-    return not (options.get("max_autotune") or options.get("max_autotune_gemm"))
+    return not any(map(_list_options(trial).get, AUTOTUNE))
 
 
 def _list_options(trial: Trial) -> dict[str, Any]:
