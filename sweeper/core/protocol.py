@@ -98,7 +98,7 @@ class LeaseGrant:
     # wall seconds for which it was stopped since it last gave the device back, waits left out
     stopped_s: float = 0.0
     neighbours: tuple[int, ...] = ()  # process groups of other workers with memory on the device
-    found: Known = Known()
+    known: Known = Known()
 
     def dumps(self) -> str:
         """One line of JSON."""

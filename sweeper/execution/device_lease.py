@@ -28,7 +28,7 @@ class Tenant:
     group: int  # the number of its process group, which is that of the worker itself
     send: Callable[[LeaseGrant], bool]  # must not block; False: the worker does not read
     index: int = 0  # of the process in its trial
-    found: Known = field(default_factory=Known)  # to be told with each grant
+    known: Known = field(default_factory=Known)  # to be told with each grant
     wants: str = NOTHING
     has_used_device: bool = False
     is_deaf: bool = False  # a grant could not be sent; whoever reads its channel ends it
@@ -126,7 +126,7 @@ class DeviceLease:
             tenant.waits_since = None
         tenant.has_used_device = True
         neighbours = tuple(other.group for other in others if other.has_used_device)
-        grant = LeaseGrant(tenant.stopped_s, neighbours, tenant.found)
+        grant = LeaseGrant(tenant.stopped_s, neighbours, tenant.known)
         tenant.stops = []
         if not tenant.send(grant):
             tenant.is_deaf = True

@@ -294,11 +294,11 @@ def _inspect(run: TrialRun) -> Inspection:
     """
     paths, record = run.paths, run.record
     timed = (process.code_fingerprint for process in record.processes)
-    found = Known(timed=next(filter(None, timed), None))
+    known = Known(timed=next(filter(None, timed), None))
     slot = ProcessSlot(run.settings.measure.process_limit, cores=run.slot.cores)
     call = WorkerCall(slot, paths.cache("inspect"), paths.log("inspect"), paths.inspection)
     with run.reserve(run.slot.peak_memory.look_up(run.trial, record.batch_size)):
-        outcome = run_worker(run, call, found)
+        outcome = run_worker(run, call, known)
     folder = missing = seen = None
     if (paths.inspection / "summary.md").exists():
         folder = paths.inspection.name
@@ -337,7 +337,7 @@ def _start(
     )
 
 
-def run_worker(run: TrialRun, call: WorkerCall, found: Known) -> Outcome:
+def run_worker(run: TrialRun, call: WorkerCall, known: Known) -> Outcome:
     """Run one worker within its limits; it may have been started ahead."""
     if run.stop.is_set():
         return _interrupted()
@@ -354,7 +354,7 @@ def run_worker(run: TrialRun, call: WorkerCall, found: Known) -> Outcome:
         except OSError as error:  # what earlier processes have measured is kept
             run.lacking = processes.describe_failed_start(error)
             return Outcome("crashed", "starting", run.lacking)
-        channel.tenant.found = found
+        channel.tenant.known = known
         outcome = _listen(run, call, process, channel)
         life_s = time.monotonic() - channel.started_s
     if call.inspection:  # its answer is about no timed process

@@ -27,7 +27,7 @@ class Lease:
         self.away_s = 0.0  # waited for the device, or stopped
         # process groups of other workers that are on the device
         self.neighbours: frozenset[int] = frozenset()
-        self.found = Known()
+        self.known = Known()
         self.before_leaving: Callable[[], None] = lambda: None
         self.after_returning: Callable[[], None] = lambda: None
 
@@ -46,7 +46,7 @@ class Lease:
             begin = perf_counter()
             grant = self._ask(wants)
             self.away_s += perf_counter() - begin + grant.stopped_s
-            self.neighbours, self.found = frozenset(grant.neighbours), grant.found
+            self.neighbours, self.known = frozenset(grant.neighbours), grant.known
             if held == NOTHING:
                 self.after_returning()
 

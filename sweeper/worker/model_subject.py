@@ -102,7 +102,7 @@ class ModelSubject(Judged, Subject):
         self._require_finite(self.eager, EagerError)
         # which one an output decides shows in the first step
         log.settings["loss"] = name_loss(self._loss) if self._trains else None
-        if not log.found.is_repeated:
+        if not log.known.is_repeated:
             self._measure_memory(self.eager, log)
 
     def compile(self, log: ProcessLog) -> None:
@@ -155,7 +155,7 @@ class ModelSubject(Judged, Subject):
     def check_before_rounds(self, log: ProcessLog) -> None:
         """Judge the compiled step, unless an earlier process has judged the same code."""
         freeze_objects()
-        if log.found.checked is None or log.found.checked != log.process.artifact:
+        if log.known.checked is None or log.known.checked != log.process.artifact:
             self._require_right(log)
         self._checked = self.counters.programs
         compiler.end_compile_workers()
@@ -186,14 +186,14 @@ class ModelSubject(Judged, Subject):
         memory.
         """
         was_left_out = log.process.accuracy is None
-        is_other = was_left_out and log.found.checked != log.process.artifact
+        is_other = was_left_out and log.known.checked != log.process.artifact
         if is_other or self.counters.programs != self._checked:
             self._require_right(log)
         accuracy = self.check.judge_later(log.enter)
         if accuracy.passed is False:
             log.add(accuracy=accuracy)
             require_right(accuracy)
-        if log.found.is_repeated:
+        if log.known.is_repeated:
             return
         with log.enter("memory"):
             # what only the eager arm keeps is not the compiled arm's memory

@@ -41,9 +41,9 @@ class ProcessLog:
     check_failed_allocations: int = 0
 
     @property
-    def found(self) -> Known:
-        """What earlier processes have found; known from the first time on the device."""
-        return self.lease.found
+    def known(self) -> Known:
+        """What earlier processes have found; nothing before the first time on the device."""
+        return self.lease.known
 
     @contextmanager
     def enter(self, phase: str) -> Iterator[None]:

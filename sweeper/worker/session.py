@@ -77,7 +77,7 @@ def measure(subject: Subject, log: ProcessLog) -> Steps[None]:
         yield from subject.run_eager(log)
     with log.enter("compiling"):
         yield from _run_first_steps(subject, log)
-    if log.found.timed and log.found.timed == log.process.code_fingerprint:
+    if log.known.timed and log.known.timed == log.process.code_fingerprint:
         return
     subject.check_before_rounds(log)
     with log.enter("warming"):

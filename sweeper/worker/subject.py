@@ -68,7 +68,7 @@ class Subject(ABC):
         compiled_s, compiled_flat = yield from self.bench.warm_up(
             self.compiled, self.measure.warmup_s
         )
-        steps = log.found.steps_per_block
+        steps = log.known.steps_per_block
         if not steps:
             faster = self.compiled if compiled_s < eager_s else self.eager
             least_s = min(eager_s, compiled_s)

@@ -69,9 +69,9 @@ def test_job_and_grant_are_read_back(trial: Trial) -> None:
     job = Job(trial, Measure(rounds=3, clock="step"))
     assert f'"trial_id": "{trial.id}"' in job.dumps()
     assert Job.loads(job.dumps()) == job
-    found = Known(checked="abc", steps_per_block=8)
-    assert found.is_repeated
-    grant = LeaseGrant(1.5, (7, 8), found)
+    known = Known(checked="abc", steps_per_block=8)
+    assert known.is_repeated
+    grant = LeaseGrant(1.5, (7, 8), known)
     assert grant.dumps().endswith("}\n")
     assert LeaseGrant.loads(grant.dumps()) == grant
 

@@ -168,10 +168,10 @@ def test_out_of_memory_beside_others_is_tried_again_alone(
 
 
 CODE = """
-found = ask().found
-print(found.checked, found.steps_per_block, flush=True)
+known = ask().known
+print(known.checked, known.steps_per_block, flush=True)
 code = "abc" if a.index < 3 else "other"
-checked = Accuracy("float64", True, worst="loss") if found.checked != f"{code}-None" else None
+checked = Accuracy("float64", True, worst="loss") if known.checked != f"{code}-None" else None
 say(Outcome("ok", process=replace(process(), code_fingerprint=code, accuracy=checked)))
 """
 
@@ -189,7 +189,7 @@ def test_verdict_and_block_length_are_handed_on_with_the_code(run, trial: Trial)
 GPU_SLOT = DeviceSlot(Device("cuda", Gpu("0", "GPU-0", "A GPU")))
 AHEAD = """
 open(f"started-{a.index}", "w").write(str(os.getpid()))
-found = ask().found
+known = ask().known
 def wait(name):
     while not os.path.exists(name): time.sleep(0.01)
 """
@@ -204,7 +204,7 @@ def test_on_a_gpu_the_next_worker_starts_while_one_compiles_and_waits_to_be_hear
         + """
 if a.index == 0:
     say(Phase("compiling")); wait("started-1"); time.sleep(0.2)
-assert found.steps_per_block == (None, 2, 2)[a.index]
+assert known.steps_per_block == (None, 2, 2)[a.index]
 say(Phase("compiling")); say(Outcome("ok", process=process()))
 """
     )
@@ -240,7 +240,7 @@ def test_each_draw_is_checked(run) -> None:
 
 INSPECTS = """
 if a.inspect:
-    print(ask().found.timed, os.environ["TORCHINDUCTOR_CACHE_DIR"], flush=True)
+    print(ask().known.timed, os.environ["TORCHINDUCTOR_CACHE_DIR"], flush=True)
     os.makedirs(a.inspect); open(a.inspect + "/summary.md", "w").write(open("order").read())
     say(Outcome("ok", process=replace(process(), code_fingerprint="abc"))); sys.exit()
 open("order", "a").write(f"process {a.index}\\n")
@@ -541,7 +541,7 @@ def test_trial_that_has_enough_memory_beside_others_runs_once(run, in_empty_fold
 
 def test_each_process_is_told_the_block_length_of_the_first(run, trial: Trial) -> None:
     body = (
-        "print(ask().found.steps_per_block); say(Outcome('ok', process=replace(process(), "
+        "print(ask().known.steps_per_block); say(Outcome('ok', process=replace(process(), "
         "steps_per_block=5 + a.index)))"
     )
     run(body, processes=3)
@@ -589,7 +589,7 @@ def test_eager_trials_are_not_inspected(run, trial: Trial) -> None:
 
 CODED = """
 made = replace(process(), accuracy=Accuracy("float64", True), code_fingerprint=CODE)
-if ask().found.timed == CODE:
+if ask().known.timed == CODE:
     made = replace(made, rounds=())
 say(Outcome("ok", process=made))
 """

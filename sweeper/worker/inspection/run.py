@@ -51,7 +51,7 @@ def inspect(folder: Path, job: Job, log: ProcessLog) -> None:
                 log.environment["versions"],
                 subject.counters.report({}),
                 log.process.code_fingerprint,
-                log.found.timed,
+                log.known.timed,
                 [f"{item.compile_id} since {item.recompile_reason}" for item in metrics],
                 None if failure else subject.counters.explain_not_compiled(),
                 failure,

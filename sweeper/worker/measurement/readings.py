@@ -64,7 +64,7 @@ def profile(bench: Bench, arms: Arms, log: ProcessLog) -> Steps[None]:
     time counts comes last.
     """
     step_s = {arm: log.process.step_s(arm) or 0.0 for arm in ARMS}
-    if log.found.is_repeated:
+    if log.known.is_repeated:
         yield from measure_device_time(bench, arms, log)
         return
     host_s = yield from try_steps(host_time.time_arms(bench, arms, step_s))

@@ -29,7 +29,7 @@ def measure(trial: Trial, timed: str | None = None) -> Outcome:
 
     torch._dynamo.reset()
     PyCodeCache.cache_clear()  # a worker has one trial, and what it generated is this trial's code
-    lease = Lease(lambda _wants: LeaseGrant(found=Known(timed=timed)))
+    lease = Lease(lambda _wants: LeaseGrant(known=Known(timed=timed)))
     slot = process_log.ProcessSlot()
     return process_log.run(Job(trial, MEASURE), slot, lambda _: None, lease, measure_model)
 
