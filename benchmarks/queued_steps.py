@@ -179,7 +179,7 @@ def measure(model: str, trial: Trial, wanted: int | None, repeats: int) -> Itera
         gaps_s = quantiles(queued_s, n=4, method="inclusive") if len(queued_s) > 1 else []
         by_median_s = None
         if gaps_s:
-            by_median_s = device_time.bound_gaps(of_arm, gaps_s[1])
+            by_median_s = device_time.median_pass_s(of_arm, gaps_s[1]) / device_time.STEPS
         yield Row(
             model, arm.name, launches, steps, events_s, own.step_s, busy.busy_s, own.gap_s,
             own.source, gaps_s,

@@ -153,7 +153,7 @@ def step_time(
     queued_s = [gap.length_s for item in passes for gap in item.gaps if gap.queued]
     known = len(queued_s) >= MIN_QUEUED_GAPS
     gap_s = own_gap_s(queued_s) if known else calibrate()
-    device_s = bound_gaps(passes, gap_s, num_sizes)
+    device_s = median_pass_s(passes, gap_s) / _count_steps(num_sizes)
     if device_s > BEYOND_WALL * step_s:
         raise UnknownError(
             f"the device needs {device_s * 1e3:.3f} ms for a step of {step_s * 1e3:.3f} ms"
@@ -161,12 +161,11 @@ def step_time(
     return StepTime(device_s, gap_s, "steps" if known else "calibration")
 
 
-def bound_gaps(passes: Sequence[Pass], gap_s: float, num_sizes: int = 1) -> float:
-    """Return the seconds per step in which each gap counts up to `gap_s`: the median over
-    passes.
-    """
-    passes_s = [item.busy_s + sum(min(gap.length_s, gap_s) for gap in item.gaps) for item in passes]
-    return median(passes_s) / _count_steps(num_sizes)
+def median_pass_s(passes: Sequence[Pass], gap_s: float) -> float:
+    """Return the median of busy time and gaps over passes; a gap counts up to `gap_s`."""
+    return median(
+        item.busy_s + sum(min(gap.length_s, gap_s) for gap in item.gaps) for item in passes
+    )
 
 
 def own_gap_s(queued_s: Sequence[float]) -> float:
