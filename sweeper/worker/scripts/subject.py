@@ -294,7 +294,10 @@ class ScriptSubject(Subject):
             advice = "give it more epochs or steps by its arguments"
             if self.ranks.size > 1:
                 advice = f"see that no rank ends before the others, or {advice}"
-            raise EagerError(f"{over}: about {least:,}; {advice}") from over
+            # the estimate is too small where the first steps were slow, or the warm-up was long
+            is_too_small = least <= self.loop.num_seen
+            needed = " before the first round" if is_too_small else f": about {least:,}"
+            raise EagerError(f"{over}{needed}; {advice}") from over
         if not log.process.blocks_s("eager"):
             steps = 2 * log.process.steps_per_block
             message = f"{over}; it ended before its first round of {steps} steps was complete"

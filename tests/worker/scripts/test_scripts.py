@@ -103,9 +103,10 @@ def test_single_steps_are_timed_and_energy_that_nobody_counts_is_missing(tmp_pat
 @pytest.mark.slow
 def test_rounds_in_which_a_script_ends_are_kept(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BEGIN + "steps(8000)")
-    outcome, printed = run_worker(
-        make_trial("train.py"), tmp_path, replace(MEASURE, rounds=10**6, rounds_s=None, energy=True)
-    )
+    # a short warm-up and short blocks leave most steps to the rounds, also on a fast machine
+    brief = replace(MEASURE, warmup_s=0.001, block_s=0.001)
+    measure = replace(brief, rounds=10**6, rounds_s=None, energy=True)
+    outcome, printed = run_worker(make_trial("train.py"), tmp_path, measure)
     assert outcome.status == "ok", printed
     process = outcome.process
     assert process is not None
@@ -144,6 +145,18 @@ def test_a_script_that_is_too_short_says_how_long_it_is_and_has_to_be(tmp_path: 
     assert re.match(said, outcome.message or ""), f"{outcome.message}\n{printed}"
     script = read_script(outcome)
     assert (script.length, script.optimizers, script.autocast) == (48, ("SGD",), "off")
+
+
+def test_a_script_with_slow_first_steps_is_told_of_no_number_below_its_own(tmp_path: Path) -> None:
+    """At the pace of its first steps, fewer steps would do than it has."""
+    slow = "import time\nfor index in range(300): steps(1); time.sleep(0.05 * (index < 40))"
+    (tmp_path / "train.py").write_text(BEGIN + slow)
+    outcome, printed = run_worker(make_trial("train.py"), tmp_path, replace(MEASURE, block_s=1))
+    said = (
+        "the script ended by itself: 300 steps were seen, and more are needed before the first "
+        "round; give it more epochs or steps by its arguments"
+    )
+    assert outcome.message == said, printed
 
 
 def test_a_script_that_ends_while_it_is_watched_says_how_many_steps_are_needed(

@@ -104,9 +104,9 @@ class Loop:
         def note_skip(
             scaler: torch.amp.GradScaler, optimizer: Optimizer, *rest: Any, **options: Any
         ) -> Any:
-            before = self._num_seen
+            before = self.num_seen
             returned = step(scaler, optimizer, *rest, **options)
-            if self._num_seen == before and optimizer is self._last:
+            if self.num_seen == before and optimizer is self._last:
                 self.num_skipped += 1
             return returned
 
@@ -155,7 +155,8 @@ class Loop:
         )
 
     @property
-    def _num_seen(self) -> int:
+    def num_seen(self) -> int:
+        """Optimizer steps, watched or of the loop."""
         return self.num_watched + self.num_steps
 
     def _count_steps(self) -> str:
@@ -168,7 +169,7 @@ class Loop:
             )
         if not self.num_watched:
             return f"no step of an optimizer of torch was seen{describe_children()}"
-        steps = self._num_seen
+        steps = self.num_seen
         seen = f"{steps} {'step was' if steps == 1 else 'steps were'} seen"
         if self._last is None:
             return (
