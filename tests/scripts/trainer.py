@@ -49,12 +49,14 @@ config = BertConfig(
     intermediate_size=128,
     num_labels=2,
 )
-# each text has both labels equally often, so gradients never become small
-data = [{**tokenizer(text), "labels": index // len(words) % 2} for index, text in enumerate(texts)]
+# The gradients of two labels would cancel in some batches, and dropout would be all that is left.
+# With one label and a tiny rate, gradients stay as large as at the start.
+data = [{**tokenizer(text), "labels": 1} for text in texts]
 arguments = TrainingArguments(
     output_dir=tempfile.mkdtemp(),
     per_device_train_batch_size=8,
     num_train_epochs=50,
+    learning_rate=1e-7,
     report_to=[],
     use_cpu=not torch.cuda.is_available(),
     disable_tqdm=True,
