@@ -98,7 +98,11 @@ class ModelSubject(Judged, Subject):
         self.check = AccuracyCheck(self)
 
     def run_eager(self, log: ProcessLog) -> Steps[None]:
-        yield from self.bench.run(self.eager, self.bench.round_up(EAGER_STEPS))
+        self.bench.keeps_result = self._trains
+        yield from self.bench.run(self.eager, 1)
+        self.bench.keeps_result = False
+        self.bench.first_loss = self.bench.take_size()
+        yield from self.bench.run(self.eager, self.bench.round_up(EAGER_STEPS) - 1)
         self._require_finite(self.eager, EagerError)
         # which one an output decides shows in the first step
         log.settings["loss"] = name_loss(self._loss) if self._trains else None

@@ -5,6 +5,7 @@ where it will do.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -15,8 +16,11 @@ from worker_runs import MEASURE, custom, private_cache, run
 
 from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import find_flags
-from sweeper.core.record import Record
+from sweeper.core.protocol import Job
+from sweeper.core.record import Process, Record
 from sweeper.core.trial import Compile, Model, Precision
+from sweeper.worker.lease import Lease
+from sweeper.worker.process_log import ProcessLog
 
 if TYPE_CHECKING:
     from sweeper.worker.monitoring.round_monitor import RoundMonitor
@@ -528,6 +532,23 @@ def test_failure_after_the_rounds_keeps_what_was_measured(
     assert outcome.process.first_steps_s
     assert outcome.process.compile_s is not None
     assert outcome.process.phases_s["measuring"] > 0
+
+
+def test_the_first_loss_is_of_the_model_as_built() -> None:
+    import torch
+
+    from sweeper.worker.measurement.bench import complete
+    from sweeper.worker.model_subject import ModelSubject
+    from sweeper.worker.monitoring.round_monitor import RoundMonitor
+
+    for workload in ("train", "inference"):
+        device, job = torch.device("cpu"), Job(custom("mlp", workload=workload), MEASURE)
+        subject = ModelSubject(job, device, RoundMonitor(device), time.perf_counter)
+        built, batch = subject.built, subject.built.batches[0]
+        loss = built.loss(built.module(*batch.args, **batch.kwargs), batch).item()
+        complete(subject.run_eager(ProcessLog(lambda _: None, Process(0, 0, cold=True), Lease())))
+        expected = pytest.approx(loss, rel=1e-7) if workload == "train" else None
+        assert subject.bench.first_loss == expected
 
 
 @pytest.mark.parametrize("autocast", [None, pytest.param("float16", marks=pytest.mark.slow)])

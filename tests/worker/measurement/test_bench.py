@@ -280,6 +280,33 @@ def test_a_loss_that_jumps_near_its_minimum_is_alike() -> None:
     complete(measure_rounds(bench, arms, 2, Measure(rounds=4), monitor, lambda _: None))
 
 
+@pytest.mark.parametrize(
+    ("first_loss", "eager", "compiled", "right"),
+    [
+        pytest.param(0.3, 2.0e-9, 1.1e-8, True, id="noise near the minimum"),
+        pytest.param(-0.3, -2.0e-9, 1.1e-8, True, id="a negative loss"),
+        pytest.param(0.3, 2.0e-9, 0.0, True, id="zeros near the minimum"),
+        pytest.param(None, 2.0e-9, 1.1e-8, False, id="outputs of inference"),
+        pytest.param(2.0e-9, 2.0e-9, 1.1e-8, False, id="a loss that was always small"),
+        pytest.param(0.3, 2.0e-9, 0.3, False, id="the first loss again"),
+        pytest.param(0.3, 2.0e-9, float("nan"), False, id="NaN near the minimum"),
+        pytest.param(0.3, 3.0e-3, 0.0, False, id="zeros before the minimum"),
+    ],
+)
+def test_noise_is_a_small_share_of_the_first_loss(
+    first_loss: float | None, eager: float, compiled: float, right: bool
+) -> None:
+    bench, monitor = ModelBench((Batch(),), torch.device("cpu")), RoundMonitor(torch.device("cpu"))
+    bench.first_loss = first_loss
+    arms = (
+        Arm("eager", lambda _: torch.tensor(eager), True),
+        Arm("compiled", lambda _: torch.tensor(compiled), True),
+    )
+    steps = measure_rounds(bench, arms, 1, Measure(rounds=2), monitor, lambda _: None)
+    with nullcontext() if right else pytest.raises(MismatchError, match="while they were timed"):
+        complete(steps)
+
+
 def iter_blocks(losses: list[float]) -> Iterator[torch.Tensor]:
     """The losses of the steps of blocks of two, with those before each."""
     for loss in losses:
