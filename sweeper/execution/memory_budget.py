@@ -1,8 +1,10 @@
 """Memory budget: how many trials the memory of a device holds side by side.
 
-The first trial of a model and batch size shows how much memory the others need; a trial with
-unknown needs reserves nothing. If memory runs out on a shared device, the trial runs again alone on
-it: only then it is out of memory."""
+Trials hold their parameters and what belongs to them side by side. One at a time has the device,
+and needs most for its check: a step in fp64, and copies to compare. The first trial of a model and
+batch size shows how much that is; a trial with unknown needs reserves nothing. If memory runs out
+on a shared device, the trial runs again alone on it: only then it is out of memory.
+"""
 
 import math
 import sys
@@ -10,37 +12,59 @@ import threading
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial
 
-WHOLE_DEVICE = math.inf  # bytes: no other process has memory of the device
+# of a trial's peak, for its check. That of a language model of 750 million parameters and a
+# vocabulary of 128,000 needs more than three times the peak of its steps in AMP.
+CHECK = 3.25
+# bytes of a parameter, at most; in training with its gradient and two numbers of Adam
+PARAMETER_BYTES = 4
+TRAINED_BYTES = 16
 
 
-class PeakMemory:
-    """Bytes of device memory that eager steps needed at most, by model and batch size; for all
-    devices of a sweep.
-    """
+class Need(NamedTuple):
+    """Bytes of device memory that a trial needs."""
+
+    held_bytes: float  # while it compiles or waits for the device
+    peak_bytes: float  # in an eager step
+
+
+WHOLE_DEVICE = Need(math.inf, math.inf)  # no other process has memory of the device
+NOTHING = Need(0.0, 0.0)
+
+
+class KnownNeeds:
+    """What trials need by model and batch size; for all devices of a sweep."""
 
     def __init__(self) -> None:
-        self._peaks: dict[Hashable, float] = {}
+        self._needs: dict[Hashable, Need] = {}
 
     def learn(self, record: Record) -> None:
-        key = record.trial.model.key, record.trial.workload, record.batch_size
+        trial, peak_bytes = record.trial, 0.0
         for process in record.processes:
             if (peaks := process.allocator_peak_bytes) and peaks.eager:
-                self._peaks[key] = max(peaks.eager, self._peaks.get(key, 0.0))
+                peak_bytes = max(peaks.eager, peak_bytes)
+        if not peak_bytes or not record.diagnostics:
+            return
+        each_bytes = TRAINED_BYTES if trial.workload == "train" else PARAMETER_BYTES
+        held_bytes = each_bytes * sum(record.diagnostics.parameters.values())
+        key = trial.model.key, trial.workload, record.batch_size
+        known = self._needs.get(key, NOTHING)
+        self._needs[key] = Need(held_bytes, max(peak_bytes, known.peak_bytes))
 
-    def look_up(self, trial: Trial, batch_size: int) -> float | None:
-        """Bytes, of whatever precision was measured; None when none was."""
-        return self._peaks.get((trial.model.key, trial.workload, batch_size))
+    def look_up(self, trial: Trial, batch_size: int) -> Need | None:
+        """The need in whatever precision was measured; None when none was."""
+        return self._needs.get((trial.model.key, trial.workload, batch_size))
 
 
 @dataclass(eq=False)
 class Reservation:
     """Memory that is reserved for an attempt of a trial."""
 
-    needed_bytes: float
+    need: Need
     shared: bool = False  # another attempt had memory of the device at the same time
 
 
@@ -58,11 +82,11 @@ class MemoryBudget:
         self._granted: list[Reservation] = []
 
     @contextmanager
-    def reserve(self, needed_bytes: float | None, stop: threading.Event) -> Iterator[Reservation]:
+    def reserve(self, need: Need | None, stop: threading.Event) -> Iterator[Reservation]:
         """Reserve memory as long as the body runs; wait in the order of requests, at most until
         `stop` is set.
         """
-        own = Reservation(needed_bytes or 0.0)
+        own = Reservation(need or NOTHING)
         with self._changed:
             self._waiting.append(own)
             while not stop.is_set() and not (self._waiting[0] is own and self._fits(own)):
@@ -80,5 +104,8 @@ class MemoryBudget:
                 self._changed.notify_all()
 
     def _fits(self, own: Reservation) -> bool:
-        granted_bytes = sum(reservation.needed_bytes for reservation in self._granted)
-        return not self._granted or own.needed_bytes + granted_bytes <= self._total_bytes
+        if not self._granted:
+            return True
+        needs = [reservation.need for reservation in (own, *self._granted)]
+        held_bytes = sum(need.held_bytes for need in needs)
+        return held_bytes + CHECK * max(need.peak_bytes for need in needs) <= self._total_bytes

@@ -14,7 +14,7 @@ from sweeper.core.system.gpus import Device, cores_near, resolve, total_memory_b
 from sweeper.core.system.host import free_memory_bytes, physical_cores, read
 
 from .device_lease import DeviceLease
-from .memory_budget import MemoryBudget, PeakMemory
+from .memory_budget import KnownNeeds, MemoryBudget
 from .reaper import Reaper
 
 MAX_CONCURRENCY = 8  # more trials would wait for the device most of the time
@@ -38,7 +38,7 @@ class DeviceSlot(DeviceShare):
 
     lease: DeviceLease = field(default_factory=DeviceLease, compare=False)
     memory: MemoryBudget = field(default_factory=MemoryBudget, compare=False)
-    peak_memory: PeakMemory = field(default_factory=PeakMemory, compare=False)
+    known_needs: KnownNeeds = field(default_factory=KnownNeeds, compare=False)
 
     @property
     def num_devices(self) -> int:
@@ -150,14 +150,14 @@ def make_slots(
     """Make a slot for each claimed device; all slots learn from each other how much memory a trial
     needs.
     """
-    peak_memory, slots = PeakMemory(), []
+    known_needs, slots = KnownNeeds(), []
     for share in placement.shares:
         if share.device in claimed:
             gpu = share.device.gpu
             memory = MemoryBudget(total_memory_bytes(gpu) if gpu else None)
             slots.append(
                 DeviceSlot(
-                    **vars(share), lease=DeviceLease(reaper), memory=memory, peak_memory=peak_memory
+                    **vars(share), lease=DeviceLease(reaper), memory=memory, known_needs=known_needs
                 )
             )
     return slots

@@ -42,7 +42,7 @@ from . import processes
 from .attempts import read_attempts
 from .claims import find_impossible
 from .draft import Draft
-from .memory_budget import WHOLE_DEVICE, Reservation
+from .memory_budget import WHOLE_DEVICE, Need, Reservation
 from .placement import DeviceSlot
 from .scheduler import OnPhase, PhaseBegan, Steps
 from .worker_channel import WorkerChannel, start_worker
@@ -84,10 +84,10 @@ class TrialRun(Draft):
                 self.paths.clear_caches()
 
     @contextmanager
-    def reserve(self, needed_bytes: float | None) -> Iterator[Reservation]:
+    def reserve(self, need: Need | None) -> Iterator[Reservation]:
         """Reserve memory of the device as long as the body runs."""
         waiting_since_s = time.monotonic()
-        with self.slot.memory.reserve(needed_bytes, self.stop) as reservation:
+        with self.slot.memory.reserve(need, self.stop) as reservation:
             self.idle_s += time.monotonic() - waiting_since_s
             yield reservation
 
@@ -247,39 +247,39 @@ def run_trial(run: TrialRun) -> Steps[None]:
     A record of the trial from an earlier run of the sweep becomes an attempt of the new record.
     """
     begin_s = time.monotonic()
-    trial, settings, peak_memory = run.trial, run.settings, run.slot.peak_memory
+    trial, settings, known_needs = run.trial, run.settings, run.slot.known_needs
     run.add(attempts=read_attempts(run.paths.record))
     run.read_default()
-    smaller, needed_bytes = None, peak_memory.look_up(trial, trial.batch_size)
+    smaller, need = None, known_needs.look_up(trial, trial.batch_size)
     with processes.expose_package(trial.python) as run.variables, run.keep_caches():
         while True:
             run.begin_attempt(smaller)
-            was_shared = yield from _run_processes(run, needed_bytes)
+            was_shared = yield from _run_processes(run, need)
             record = run.record
             failed = any(process.failed_allocations for process in record.processes)
             is_short = failed or record.status == "oom"
             if is_short and was_shared and not run.stop.is_set():
-                needed_bytes = WHOLE_DEVICE
+                need = WHOLE_DEVICE
             elif record.status == "oom" and settings.measure.back_off and record.batch_size > 1:
                 smaller = record.batch_size // 2
-                needed_bytes = peak_memory.look_up(trial, smaller)
+                need = known_needs.look_up(trial, smaller)
             else:
                 break
-        peak_memory.learn(record)
+        known_needs.learn(record)
         run.finish(wall_s=time.monotonic() - begin_s - run.idle_s)
         reached = record.status in ("ok", "accuracy_mismatch", "not_compiled", "compile_error")
         if settings.inspect and reached and trial.mode != "eager":
             run.add(inspection=_inspect(run))
 
 
-def _run_processes(run: TrialRun, needed_bytes: float | None) -> Steps[bool]:
+def _run_processes(run: TrialRun, need: Need | None) -> Steps[bool]:
     """Run the processes of an attempt; whether another trial had memory of the device meanwhile."""
     was_shared = False
     try:
         while run.needs_process():
             if run.num_processes and not (yield from run.wait_for_turn()):
                 break
-            with run.reserve(needed_bytes) as reservation:
+            with run.reserve(need) as reservation:
                 call = run.describe_process(run.num_processes)
                 run.take(run_worker(run, call, run.find_known(call.slot.draw)))
             was_shared |= reservation.shared
@@ -297,7 +297,7 @@ def _inspect(run: TrialRun) -> Inspection:
     known = Known(timed=next(filter(None, timed), None))
     slot = ProcessSlot(run.settings.measure.process_limit, cores=run.slot.cores)
     call = WorkerCall(slot, paths.cache("inspect"), paths.log("inspect"), paths.inspection)
-    with run.reserve(run.slot.peak_memory.look_up(run.trial, record.batch_size)):
+    with run.reserve(run.slot.known_needs.look_up(run.trial, record.batch_size)):
         outcome = run_worker(run, call, known)
     folder = missing = seen = None
     if (paths.inspection / "summary.md").exists():

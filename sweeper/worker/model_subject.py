@@ -1,6 +1,7 @@
 """A model as a subject of measurement: its steps in both arms, and what is asked of them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
@@ -193,7 +194,8 @@ class ModelSubject(Judged, Subject):
         is_other = was_left_out and log.known.checked != log.process.artifact
         if is_other or self.counters.programs != self._checked:
             self._require_right(log)
-        accuracy = self.check.judge_later(log.enter)
+        with _counting_apart(log):
+            accuracy = self.check.judge_later(log.enter)
         if accuracy.passed is False:
             log.add(accuracy=accuracy)
             require_right(accuracy)
@@ -207,11 +209,8 @@ class ModelSubject(Judged, Subject):
 
     def _require_right(self, log: ProcessLog) -> None:
         """Raise MismatchError unless the compiled step passes the check, or cannot be judged."""
-        before = memory.count_failed_allocations() or 0
-        try:
+        with _counting_apart(log):
             accuracy = self.check.judge(log.enter)
-        finally:
-            log.check_failed_allocations += (memory.count_failed_allocations() or 0) - before
         log.add(accuracy=accuracy)
         if accuracy.random_in_step and not self.trial.model.dropout:
             log.settings["random_numbers"] = "drawn in a step, although dropout is off"
@@ -273,3 +272,13 @@ class ModelSubject(Judged, Subject):
         if not self.is_finite(arm):
             place = self.check.find_infinite(arm)
             raise failure(f"the {arm.name} step gives NaN or infinity{place}{other}")
+
+
+@contextmanager
+def _counting_apart(log: ProcessLog) -> Iterator[None]:
+    """Count allocations that fail in the body as the check's: it tries again with less memory."""
+    before = memory.count_failed_allocations() or 0
+    try:
+        yield
+    finally:
+        log.check_failed_allocations += (memory.count_failed_allocations() or 0) - before

@@ -38,7 +38,7 @@ def test_claimed_devices_have_leases_of_their_own_and_learn_from_each_other(
         (DEVICES[2], (0, 1), 3),
     ]
     assert found[0].lease is not found[1].lease
-    assert found[0].peak_memory is found[1].peak_memory
+    assert found[0].known_needs is found[1].known_needs
 
 
 def test_a_training_in_several_processes_has_a_slot_of_several_gpus(

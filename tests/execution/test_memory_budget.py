@@ -8,8 +8,17 @@ from dataclasses import replace
 import pytest
 from records import make_process, make_record, make_trial
 
-from sweeper.core.record import PerArm
-from sweeper.execution.memory_budget import WHOLE_DEVICE, MemoryBudget, PeakMemory, Reservation
+from sweeper.core.record import Diagnostics, PerArm
+from sweeper.core.trial import Trial
+from sweeper.execution.memory_budget import (
+    CHECK,
+    NOTHING,
+    WHOLE_DEVICE,
+    KnownNeeds,
+    MemoryBudget,
+    Need,
+    Reservation,
+)
 
 NEVER = threading.Event()
 
@@ -17,12 +26,12 @@ NEVER = threading.Event()
 class Guest:
     """Somebody who reserves memory, in a thread of its own."""
 
-    def __init__(self, budget: MemoryBudget, needed: float | None) -> None:
+    def __init__(self, budget: MemoryBudget, need: Need | None) -> None:
         self.inside, self._leave = threading.Event(), threading.Event()
         self.reservation: Reservation | None = None
 
         def live() -> None:
-            with budget.reserve(needed, NEVER) as self.reservation:
+            with budget.reserve(need, NEVER) as self.reservation:
                 self.inside.set()
                 assert self._leave.wait(60)
 
@@ -40,8 +49,9 @@ def guests() -> Iterator[ExitStack]:
         yield stack
 
 
-def invite(guests: ExitStack, budget: MemoryBudget, needed: float | None) -> Guest:
-    guest = Guest(budget, needed)
+def invite(guests: ExitStack, budget: MemoryBudget, need: Need | float | None) -> Guest:
+    """A number is what it holds; its steps need nothing more."""
+    guest = Guest(budget, Need(need, 0.0) if isinstance(need, float | int) else need)
     guests.callback(guest.leave)
     return guest
 
@@ -93,16 +103,40 @@ def test_who_wants_everything_waits_for_all_and_nobody_passes_it(
     assert small.inside.wait(60)
 
 
-def test_peaks_are_of_a_model_and_its_batch_size() -> None:
-    peaks, trial = PeakMemory(), make_trial(batch_size=8)
-    small, large = (
-        replace(make_process(), allocator_peak_bytes=PerArm(eager, 9e9)) for eager in (1e9, 2e9)
-    )
-    peaks.learn(replace(make_record(trial=trial), processes=(small, large)))
-    assert peaks.look_up(trial, 8) == 2e9
-    assert peaks.look_up(replace(trial, mode="max-autotune"), 8) == 2e9
-    assert peaks.look_up(trial, 16) is None
-    assert peaks.look_up(replace(trial, model=replace(trial.model, image_size=64)), 8) is None
+def learn(known: KnownNeeds, trial: Trial, *peaks: PerArm | None, **changes: object) -> None:
+    """From a record of a model with a billion parameters."""
+    record = make_record(trial=trial)
+    processes = tuple(replace(make_process(), allocator_peak_bytes=one) for one in peaks)
+    diagnostics = Diagnostics(parameters={"float32": 900_000_000, "bfloat16": 100_000_000})
+    known.learn(replace(record, processes=processes, diagnostics=diagnostics, **changes))
+
+
+def test_needs_are_of_a_model_and_its_batch_size() -> None:
+    known, trial = KnownNeeds(), make_trial(batch_size=8)
+    learn(known, trial, PerArm(20e9, 90e9), PerArm(30e9, 90e9))
+    assert known.look_up(trial, 8) == Need(16e9, 30e9)
+    learn(known, trial, PerArm(25e9, 90e9))
+    assert known.look_up(replace(trial, mode="max-autotune"), 8) == Need(16e9, 30e9)
+    assert known.look_up(trial, 16) is None
+    assert known.look_up(replace(trial, model=replace(trial.model, image_size=64)), 8) is None
+
+
+def test_inference_holds_parameters_alone() -> None:
+    known, trial = KnownNeeds(), make_trial(batch_size=8, workload="inference")
+    learn(known, trial, PerArm(20e9, 90e9))
+    assert known.look_up(trial, 8) == Need(4e9, 20e9)
+
+
+def test_one_at_a_time_has_room_for_its_check(guests: ExitStack) -> None:
+    budget, need = MemoryBudget(100), Need(10, 20)
+    first, second = invite(guests, budget, need), invite(guests, budget, need)
+    assert 2 * 10 + CHECK * 20 < 90 < 3 * 10 + CHECK * 20
+    assert first.inside.wait(60)
+    assert second.inside.wait(60)
+    third = invite(guests, budget, need)
+    assert not third.inside.wait(0.3)
+    first.leave()
+    assert third.inside.wait(60)
 
 
 def test_nine_tenths_of_a_device_are_for_trials(guests: ExitStack) -> None:
@@ -117,22 +151,19 @@ def test_nine_tenths_of_a_device_are_for_trials(guests: ExitStack) -> None:
 
 
 def test_a_process_without_a_reading_teaches_nothing() -> None:
-    peaks, trial = PeakMemory(), make_trial(batch_size=8)
-    unknown = [
-        replace(make_process(), allocator_peak_bytes=one) for one in (None, PerArm(None, 5.0))
-    ]
-    peaks.learn(replace(make_record(trial=trial), processes=tuple(unknown)))
-    assert peaks.look_up(trial, 8) is None
-    known = replace(make_process(), allocator_peak_bytes=PerArm(7.0, 9.0))
-    peaks.learn(replace(make_record(trial=trial), processes=(known,), smaller_batch_size=4))
-    assert (peaks.look_up(trial, 8), peaks.look_up(trial, 4)) == (None, 7.0)
+    known, trial = KnownNeeds(), make_trial(batch_size=8)
+    learn(known, trial, None, PerArm(None, 5.0))
+    assert known.look_up(trial, 8) is None
+    learn(known, trial, PerArm(7.0, 9.0), smaller_batch_size=4)
+    assert known.look_up(trial, 8) is None
+    assert known.look_up(trial, 4) == Need(16e9, 7.0)
 
 
 def test_who_is_told_to_stop_waits_no_longer(guests: ExitStack) -> None:
     budget, stop = MemoryBudget(100), threading.Event()
     assert invite(guests, budget, WHOLE_DEVICE).inside.wait(60)
     stop.set()
-    with budget.reserve(50, stop) as reservation:
+    with budget.reserve(Need(50, 0), stop) as reservation:
         assert reservation.shared
 
 
@@ -149,7 +180,7 @@ def test_of_those_who_wait_the_first_is_let_in(guests: ExitStack) -> None:
     assert second.inside.wait(60)
     assert third.inside.wait(60)
     assert third.reservation is not None
-    assert third.reservation.needed_bytes == 10
+    assert third.reservation.need == Need(10, 0)
 
 
 def test_unknown_needs_reserve_nothing(guests: ExitStack) -> None:
@@ -157,9 +188,9 @@ def test_unknown_needs_reserve_nothing(guests: ExitStack) -> None:
     unknown = invite(guests, budget, None)
     assert unknown.inside.wait(60)
     assert unknown.reservation is not None
-    assert unknown.reservation.needed_bytes == 0
+    assert unknown.reservation.need == NOTHING
     assert invite(guests, budget, 90).inside.wait(60)
 
 
 def test_two_of_the_same_size_are_two() -> None:
-    assert Reservation(1.0) != Reservation(1.0)
+    assert Reservation(NOTHING) != Reservation(NOTHING)

@@ -215,7 +215,13 @@ def test_second_process_on_the_gpu_is_flagged_and_memory_is_missing() -> None:
 
 
 def test_check_says_the_same_wherever_its_tensors_lie(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sweeper.worker import model_subject
     from sweeper.worker.accuracy import check
+
+    class CheckOnHost(check.AccuracyCheck):
+        def __init__(self, judged: check.Judged) -> None:
+            super().__init__(judged)
+            self._place = check.HOST
 
     verdicts, places, take = [], [], check.run_reference
 
@@ -224,8 +230,8 @@ def test_check_says_the_same_wherever_its_tensors_lie(monkeypatch: pytest.Monkey
         return take(*arguments, **options)
 
     monkeypatch.setattr(check, "run_reference", reference)
-    for roomy in (0.0, 2.0):  # always on the device, never
-        monkeypatch.setattr(check, "ROOMY", roomy)
+    for kind in (check.AccuracyCheck, CheckOnHost):
+        monkeypatch.setattr(model_subject, "AccuracyCheck", kind)
         outcome, _ = run(on_gpu("wide_mlp"))
         assert outcome.status == "ok", outcome.message
         assert outcome.process is not None

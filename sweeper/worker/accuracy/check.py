@@ -11,9 +11,9 @@ in fp32 at the highest precision. Nothing that goes wrong in here decides the tr
 record then says why its accuracy is unknown. `rule` has the rule itself. A step that draws random
 numbers has no reference: `seeds` has its test.
 
-From the reference to the verdict all that is compared or restored lies on the device where that has
-room: logits of a large vocabulary are gigabytes, and seven times over the bus they took longer than
-the steps. Else it is on the host.
+From the reference to the verdict all that is compared or restored lies on the device: logits of a
+large vocabulary are gigabytes, and seven times over the bus they took longer than the steps. Where
+the device has no room, it is all done again with the copies on the host.
 
 An `AccuracyCheck` is made right after building, before any step, and judges when the step
 is compiled and the device is its own; eager steps are eager then as well, by the stance. It is
@@ -68,7 +68,6 @@ from .verdict import CaseVerdict, severity
 RELIABLE = {"full": torch.float64, "reduced": torch.float32}
 LATER = "after the rounds"
 MISSING = "missing"
-ROOMY = 0.5  # of a device's memory: with so much of it free, what is compared may stay there
 
 T = TypeVar("T")
 
@@ -198,9 +197,6 @@ class AccuracyCheck:
         self._enter = enter
         if self._place != HOST:
             torch.cuda.empty_cache()
-            free, total = torch.cuda.mem_get_info(self._place)
-            if free < ROOMY * total:
-                self._place = HOST
         try:
             self._states.find_attributes()
             self._states.place(self._place)

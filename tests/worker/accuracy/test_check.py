@@ -574,7 +574,6 @@ def test_case_for_which_the_device_is_full_begins_again_on_the_host(
 
     host, places = torch.device("cpu", 0), []
     monkeypatch.setattr(check, "HOST", host)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _device: (1, 1))
     capture, take = AccuracyCheck._capture, AccuracyCheck._run_reference
 
     def fill(place: torch.device, kind: str) -> None:
