@@ -86,3 +86,9 @@ def explain_not_for(trial: Trial) -> str | None:
     if needed not in (None, trial.device):
         return f"feature={name} is for device={needed}"
     return None
+
+
+def find_default_by_wall(trial: Trial) -> str | None:
+    """Return the id of the default with which the trial of a feature is compared by wall time."""
+    name = trial.labels.feature
+    return trial.labels.default_id if name and not FEATURES[name].in_code else None

@@ -10,12 +10,13 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 
 from sweeper.analysis.derive import derive
+from sweeper.core import ablation
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import make_way, move_aside, write_text
 from sweeper.core.paths import SweepPaths
@@ -75,17 +76,23 @@ def execute(
         slots = make_slots(placement, claimed, reaper)
         counts = sorted({trial.num_devices for trial in trials} - {1})
         slots += [join_slots(slots, count) for count in counts]
-        run_one = functools.partial(_run_and_write, settings)
+        compared = frozenset(map(ablation.find_default_by_wall, trials))
+        run_one = functools.partial(_run_and_write, settings, compared)
         yield from running.enter_context(closing(run_all(trials, slots, run_one, settings)))
 
 
 def _run_and_write(
-    settings: Settings, trial: Trial, slot: DeviceSlot, on_phase: OnPhase, stop: threading.Event
+    settings: Settings,
+    compared: Set[str | None],
+    trial: Trial,
+    slot: DeviceSlot,
+    on_phase: OnPhase,
+    stop: threading.Event,
 ) -> Steps[Finished]:
     """Run a trial and write its record to disk, where there is space for all trials in flight on
-    the device.
+    the device. `compared` has the ids of those with which others are compared by wall time.
     """
-    run = TrialRun(trial, settings, slot, on_phase, stop)
+    run = TrialRun(trial, settings, slot, on_phase, stop, trial.id in compared)
     with _contain(run):
         folder = run.paths.folder.parent
         folder.mkdir(parents=True, exist_ok=True)

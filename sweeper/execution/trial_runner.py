@@ -47,6 +47,9 @@ from .placement import DeviceSlot
 from .scheduler import OnPhase, PhaseBegan, Steps
 from .worker_channel import WorkerChannel, start_worker
 
+# Of the default's uncertainty: that of a feature that is smaller widens the ratio of both by 12 %.
+CERTAIN = 0.5
+
 
 @dataclass(frozen=True)
 class WorkerCall:
@@ -65,6 +68,7 @@ class TrialRun(Draft):
     slot: DeviceSlot
     on_phase: OnPhase
     stop: threading.Event  # ends the running worker
+    is_compared: bool = False  # others are compared with it by wall time
     variables: Mapping[str, str] = field(default_factory=dict)  # in the environment of its workers
     num_processes: int = 0  # that have ended
     idle_s: float = 0.0  # for memory; per worker: for the device, or stopped
@@ -129,22 +133,28 @@ class TrialRun(Draft):
 
     def needs_process(self) -> bool:
         """Whether a further process is wanted: from a minimum on the answer so far decides, or with
-        a target the interval. A feature that is told apart from the default needs no more.
+        a target the interval. A feature needs no more once it is told apart from the default; the
+        default needs enough for an interval of its wall time where others are compared by that.
         """
         measure, record = self.settings.measure, self.record
         if self.num_processes >= measure.process_limit or record.status != "ok":
             return False
-        if self.num_processes and (record.message or self._is_told_apart()):
+        if self.num_processes and (record.message or self._is_settled()):
             return False
         if self.num_processes < measure.process_minimum:
             return True
         if measure.target is not None:
             return not is_resolved(self.result, measure.target)
+        if self.is_compared:
+            found = find_gain_so_far(record, self.result, measure)
+            if found and found.gain.waits:
+                return True
         return self.default is not None or can_become_sure(record, self.result, measure)
 
-    def _is_told_apart(self) -> bool:
+    def _is_settled(self) -> bool:
         """Whether the trial of a feature is as fast as the default or, after the minimum of
-        processes, known not to be.
+        processes, known not to be; or so much more certain than the default that more of its own
+        processes would not tell.
         """
         default, measure, device = self.default, self.settings.measure, self.trial.device
         if default is None or not measure.goes_on_until_sure:
@@ -154,9 +164,13 @@ class TrialRun(Draft):
         if one is None or other is None:
             return False
         one, other = choose_clock(self._is_in_code, one, other)
-        return are_alike(one, other, device) or (
-            self.num_processes >= measure.process_minimum and differ(one, other, device)
-        )
+        if are_alike(one, other, device):
+            return True
+        if self.num_processes < measure.process_minimum:
+            return False
+        if differ(one, other, device):
+            return True
+        return not other.gain.waits and other.gain.share <= CERTAIN * one.gain.share
 
     def wait_for_turn(self) -> Steps[bool]:
         """Have others take their turn; whether this trial gets another process."""

@@ -30,6 +30,7 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         inspect: bool = False,
         on_phase: OnPhase = lambda _began: None,
         of: Trial = trial,
+        is_compared: bool = False,
         **measure: object,
     ) -> Record:
         script = in_empty_folder / "worker.py"
@@ -43,7 +44,7 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         )  # type: ignore[arg-type]
         slot = slot or DeviceSlot(Device("cpu"), cores)
         stop = stop or threading.Event()
-        of_trial = trial_runner.TrialRun(of, settings, slot, on_phase, stop)
+        of_trial = trial_runner.TrialRun(of, settings, slot, on_phase, stop, is_compared)
         steps = trial_runner.run_trial(of_trial)
         with suppress(StopIteration):
             next(steps)

@@ -21,6 +21,7 @@ from records import make_trial
 from sweeper.analysis.derive import derive
 from sweeper.analysis.result import Result
 from sweeper.core import record as record_module
+from sweeper.core.ablation import change
 from sweeper.core.errors import ConfigError
 from sweeper.core.files import write_text
 from sweeper.core.paths import SweepPaths
@@ -552,6 +553,24 @@ def test_record_of_an_interrupted_trial(
     assert run_here(trials[0]).record.status == "interrupted"
     assert len(before) == earlier
     assert read_record(trials[0]).status == ("ok" if earlier else "interrupted")
+
+
+def test_a_default_knows_whether_a_feature_is_compared_with_it_by_wall_time(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compared = {}
+
+    def note(run: TrialRun) -> Steps[None]:
+        compared[run.trial.id] = run.is_compared
+        run.finish(status="ok")
+        yield from ()
+
+    monkeypatch.setattr(execute_module, "run_trial", note)
+    by_wall, by_device, alone = trials
+    features = change(by_wall, "cuda_graphs"), change(by_device, "combo_kernels")
+    list(start([*trials, *features]))
+    wanted = {by_wall.id: True, by_device.id: False, alone.id: False}
+    assert compared == wanted | dict.fromkeys((one.id for one in features), False)
 
 
 @pytest.mark.parametrize("ends", [5, 2, 0], ids=["all", "interrupted early", "at once"])
