@@ -182,6 +182,17 @@ def are_alike(one: TrialGain, other: TrialGain, device: str) -> bool:
     return not host and distance + noise <= math.log1p(find_margin(device).row)
 
 
+def can_be_told(one: TrialGain, other: TrialGain, device: str) -> bool:
+    """Whether more processes of `other` may tell both apart or show that they are alike: whether
+    an end of its interval would, were it known for sure.
+    """
+    for end in (other.gain.low, other.gain.high):
+        known = replace(other, gain=Gain(end, end, end, Interval(end, end)))
+        if differ(one, known, device) or are_alike(one, known, device):
+            return True
+    return False
+
+
 def _find_distances(one: TrialGain, other: TrialGain) -> tuple[float, float]:
     """Find the logs by which two speedups and two compiled steps lie apart."""
     speedups = math.log(one.gain.value / other.gain.value)

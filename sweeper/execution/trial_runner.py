@@ -17,6 +17,7 @@ from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import is_resolved
 from sweeper.analysis.gains import (
     are_alike,
+    can_be_told,
     can_become_sure,
     choose_clock,
     differ,
@@ -46,10 +47,6 @@ from .memory_budget import WHOLE_DEVICE, Need, Reservation
 from .placement import DeviceSlot
 from .scheduler import OnPhase, PhaseBegan, Steps
 from .worker_channel import WorkerChannel, start_worker
-
-# Of the default's uncertainty: that of a feature that is smaller widens the ratio of both by 12 %.
-CERTAIN = 0.5
-
 
 @dataclass(frozen=True)
 class WorkerCall:
@@ -153,8 +150,7 @@ class TrialRun(Draft):
 
     def _is_settled(self) -> bool:
         """Whether the trial of a feature is as fast as the default or, after the minimum of
-        processes, known not to be; or so much more certain than the default that more of its own
-        processes would not tell.
+        processes, known not to be; or whether more of its own processes would not tell.
         """
         default, measure, device = self.default, self.settings.measure, self.trial.device
         if default is None or not measure.goes_on_until_sure:
@@ -168,9 +164,7 @@ class TrialRun(Draft):
             return True
         if self.num_processes < measure.process_minimum:
             return False
-        if differ(one, other, device):
-            return True
-        return not other.gain.waits and other.gain.share <= CERTAIN * one.gain.share
+        return differ(one, other, device) or not can_be_told(one, other, device)
 
     def wait_for_turn(self) -> Steps[bool]:
         """Have others take their turn; whether this trial gets another process."""
