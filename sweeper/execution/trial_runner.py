@@ -48,6 +48,7 @@ from .placement import DeviceSlot
 from .scheduler import OnPhase, PhaseBegan, Steps
 from .worker_channel import WorkerChannel, start_worker
 
+
 @dataclass(frozen=True)
 class WorkerCall:
     """What tells one worker of a trial from the others."""
