@@ -184,10 +184,11 @@ def are_alike(one: TrialGain, other: TrialGain, device: str) -> bool:
 
 def can_be_told(one: TrialGain, other: TrialGain, device: str) -> bool:
     """Whether more processes of `other` may tell both apart or show that they are alike: whether
-    an end of its interval would, were it known for sure.
+    an end of its interval would, or what lies nearest to `one`, were it known for sure.
     """
-    for end in (other.gain.low, other.gain.high):
-        known = replace(other, gain=Gain(end, end, end, Interval(end, end)))
+    low, high = other.gain.low, other.gain.high
+    for value in (low, high, min(max(one.gain.value, low), high)):
+        known = replace(other, gain=Gain(value, value, value, Interval(value, value)))
         if differ(one, known, device) or are_alike(one, known, device):
             return True
     return False

@@ -17,7 +17,7 @@ WITHOUT_DYNAMO = ("jit_trace", "jit_script", "fx", GRAPHED)
 CONTROLS = ("eager", "eager_noexcept", "eager_debug", "pre_dispatch_eager")
 # they call torch's convolutions, which read torch's switches in each call
 CALL_CONVOLUTIONS = ("inductor", "aot_eager", *CONTROLS)
-# options of Inductor, each of which has it try kernels of its own against those of libraries
+# each of these options has Inductor try its own kernels against those of libraries
 AUTOTUNE = ("max_autotune", "max_autotune_gemm")
 STAGES = {  # and what each adds to the one before: a fault of these can be bisected
     "eager": "Dynamo",

@@ -56,7 +56,7 @@ PHASES = (
 # what a worker does in a phase, where its name alone does not say it
 DOING = {
     "building": "building the model",
-    "eager": "running the eager step",
+    "eager": "running eager steps",
     "reference": "computing the reference",
     "warming": "warming up",
     "memory": "measuring memory",
@@ -433,6 +433,9 @@ class Process:
     failed_allocations: Count | None = None
     # the peak by torch's allocator, which misses memory in CUDA-graph pools
     allocator_peak_bytes: PerArm | None = None
+    # what torch's allocator held at most while another trial had the device
+    held_bytes: Amount | None = None
+    check_peak_bytes: Amount | None = None  # the peak by torch's allocator in the check
     # tokens without padding, of models that read text; the mean where sizes vary
     tokens_per_step: Amount | None = None
     latencies: Latencies | None = None  # with measure.clock=step

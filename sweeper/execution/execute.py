@@ -76,14 +76,14 @@ def execute(
         slots = make_slots(placement, claimed, reaper)
         counts = sorted({trial.num_devices for trial in trials} - {1})
         slots += [join_slots(slots, count) for count in counts]
-        compared = frozenset(map(ablation.find_default_by_wall, trials))
+        compared = frozenset(filter(None, map(ablation.find_default_by_wall, trials)))
         run_one = functools.partial(_run_and_write, settings, compared)
         yield from running.enter_context(closing(run_all(trials, slots, run_one, settings)))
 
 
 def _run_and_write(
     settings: Settings,
-    compared: Set[str | None],
+    compared: Set[str],
     trial: Trial,
     slot: DeviceSlot,
     on_phase: OnPhase,

@@ -14,25 +14,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from sweeper.core.record import Record
+from sweeper.core.record import Record, of_arm
 from sweeper.core.trial import Trial
-
-# of a trial's peak, for its check. That of a language model of 750 million parameters and a
-# vocabulary of 128,000 needs more than three times the peak of its steps in AMP.
-CHECK = 3.25
-# bytes of a parameter, at most; in training with its gradient and two numbers of Adam
-PARAMETER_BYTES = 4
-TRAINED_BYTES = 16
 
 
 class Need(NamedTuple):
     """Bytes of device memory that a trial needs."""
 
-    held_bytes: float  # while it compiles or waits for the device
-    peak_bytes: float  # in an eager step
+    held_bytes: float  # while others have the device
+    peak_bytes: float  # while it has the device: in a step, or in the check
 
 
-WHOLE_DEVICE = Need(math.inf, math.inf)  # no other process has memory of the device
+WHOLE_DEVICE = Need(0.0, math.inf)  # no other process has memory of the device
 NOTHING = Need(0.0, 0.0)
 
 
@@ -43,17 +36,17 @@ class KnownNeeds:
         self._needs: dict[Hashable, Need] = {}
 
     def learn(self, record: Record) -> None:
-        trial, peak_bytes = record.trial, 0.0
+        trial = record.trial
+        held_bytes = peak_bytes = 0.0
         for process in record.processes:
-            if (peaks := process.allocator_peak_bytes) and peaks.eager:
-                peak_bytes = max(peaks.eager, peak_bytes)
-        if not peak_bytes or not record.diagnostics:
-            return
-        each_bytes = TRAINED_BYTES if trial.workload == "train" else PARAMETER_BYTES
-        held_bytes = each_bytes * sum(record.diagnostics.parameters.values())
+            held_bytes = max(held_bytes, process.held_bytes or 0.0)
+            steps_bytes = of_arm(process.allocator_peak_bytes, "eager") or 0.0
+            peak_bytes = max(peak_bytes, steps_bytes, process.check_peak_bytes or 0.0)
         key = trial.model.key, trial.workload, record.batch_size
         known = self._needs.get(key, NOTHING)
-        self._needs[key] = Need(held_bytes, max(peak_bytes, known.peak_bytes))
+        need = Need(max(held_bytes, known.held_bytes), max(peak_bytes, known.peak_bytes))
+        if need != NOTHING:
+            self._needs[key] = need
 
     def look_up(self, trial: Trial, batch_size: int) -> Need | None:
         """The need in whatever precision was measured; None when none was."""
@@ -108,4 +101,5 @@ class MemoryBudget:
             return True
         needs = [reservation.need for reservation in (own, *self._granted)]
         held_bytes = sum(need.held_bytes for need in needs)
-        return held_bytes + CHECK * max(need.peak_bytes for need in needs) <= self._total_bytes
+        more_bytes = max(need.peak_bytes - need.held_bytes for need in needs)
+        return held_bytes + more_bytes <= self._total_bytes

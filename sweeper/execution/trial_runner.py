@@ -66,7 +66,7 @@ class TrialRun(Draft):
     slot: DeviceSlot
     on_phase: OnPhase
     stop: threading.Event  # ends the running worker
-    is_compared: bool = False  # others are compared with it by wall time
+    is_compared_by_wall: bool = False
     variables: Mapping[str, str] = field(default_factory=dict)  # in the environment of its workers
     num_processes: int = 0  # that have ended
     idle_s: float = 0.0  # for memory; per worker: for the device, or stopped
@@ -143,11 +143,16 @@ class TrialRun(Draft):
             return True
         if measure.target is not None:
             return not is_resolved(self.result, measure.target)
-        if self.is_compared:
-            found = find_gain_so_far(record, self.result, measure)
-            if found and found.gain.waits:
-                return True
-        return self.default is not None or can_become_sure(record, self.result, measure)
+        if self.default is not None or self._lacks_interval():
+            return True
+        return can_become_sure(record, self.result, measure)
+
+    def _lacks_interval(self) -> bool:
+        """Whether it waits for a host and has too few processes for an interval of its wall time,
+        by which others are compared with it.
+        """
+        found = find_gain_so_far(self.record, self.result, self.settings.measure)
+        return self.is_compared_by_wall and found is not None and found.gain.waits
 
     def _is_settled(self) -> bool:
         """Whether the trial of a feature is as fast as the default or, after the minimum of

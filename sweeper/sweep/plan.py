@@ -110,7 +110,7 @@ def _check_weights(trials: Sequence[Trial]) -> None:
 
 def _check_compared(trials: Sequence[Trial], left_out: Sequence[LeftOut]) -> None:
     """Raise ConfigError where nothing is left of what was to be compared: a feature has no default,
-    every feature is left out, or starts are asked for of scripts alone, which have one.
+    every feature is left out, or only scripts, which have one way to start, were asked for others.
     """
     ids = {trial.id for trial in trials}
     with_feature = [trial for trial in trials if trial.labels.feature]

@@ -99,8 +99,8 @@ class Progress:
         the first line of why.
         """
         if record.status != "ok":
-            phase = describe_phase(record.phase)
-            return f"[red]{record.status}[/red] while {phase}: {escape(record.first_line)}"
+            phase = prefix(" while ", describe_phase(record.phase))
+            return f"[red]{record.status}[/red]{phase}: {escape(record.first_line)}"
         one = read_gain(record, result)
         if one is None:
             return f"[green]ok[/green]{prefix(': ', escape(record.first_line))}"

@@ -31,7 +31,7 @@ class Failure(Exception):  # noqa: N818  # the base class; its subclasses say wh
 
 
 class UnavailableError(Failure):
-    """The backend, mode or scope that the trial asks for is not there, here or in its model."""
+    """This machine lacks the backend or mode, or the model what the scope compiles."""
 
     status = "unavailable"
 

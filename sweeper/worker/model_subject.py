@@ -194,7 +194,7 @@ class ModelSubject(Judged, Subject):
         is_other = was_left_out and log.known.checked != log.process.artifact
         if is_other or self.counters.programs != self._checked:
             self._require_right(log)
-        with _counting_apart(log):
+        with _watching_memory(log):
             accuracy = self.check.judge_later(log.enter)
         if accuracy.passed is False:
             log.add(accuracy=accuracy)
@@ -209,7 +209,7 @@ class ModelSubject(Judged, Subject):
 
     def _require_right(self, log: ProcessLog) -> None:
         """Raise MismatchError unless the compiled step passes the check, or cannot be judged."""
-        with _counting_apart(log):
+        with _watching_memory(log):
             accuracy = self.check.judge(log.enter)
         log.add(accuracy=accuracy)
         if accuracy.random_in_step and not self.trial.model.dropout:
@@ -275,10 +275,14 @@ class ModelSubject(Judged, Subject):
 
 
 @contextmanager
-def _counting_apart(log: ProcessLog) -> Iterator[None]:
-    """Count allocations that fail in the body as the check's: it tries again with less memory."""
+def _watching_memory(log: ProcessLog) -> Iterator[None]:
+    """Note what a check, which is the body, needs, and count the allocations that fail in it as
+    its own: it tries again with less memory.
+    """
     before = memory.count_failed_allocations() or 0
+    memory.reset_peak()
     try:
         yield
     finally:
         log.check_failed_allocations += (memory.count_failed_allocations() or 0) - before
+        log.note_peaks(check_peak_bytes=torch.cuda.max_memory_allocated())

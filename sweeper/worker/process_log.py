@@ -71,6 +71,12 @@ class ProcessLog:
         """Set fields of the process."""
         self.process = replace(self.process, **values)
 
+    def note_peaks(self, **values: float) -> None:
+        """Set fields of the process, each where its value is the largest so far."""
+        for name, value in values.items():
+            if value > (getattr(self.process, name) or 0.0):
+                self.add(**{name: float(value)})
+
     def add_to_script(self, **values: Any) -> None:
         """Set fields of what was seen of its script."""
         self.add(script=replace(self.process.script or ScriptRun(), **values))

@@ -64,7 +64,12 @@ def build(job: Job, log: ProcessLog) -> ModelSubject:
     backends.require_all(job.trial, device)
     monitor = RoundMonitor(device, lambda: lease.neighbours)
     subject = ModelSubject(job, device, monitor, lease.clock)
-    lease.before_leaving = subject.meter.leave_device
+
+    def leave_device() -> None:
+        subject.meter.leave_device()
+        log.note_peaks(held_bytes=torch.cuda.memory_reserved())
+
+    lease.before_leaving = leave_device
     lease.after_returning = subject.meter.return_to_device
     log.settings |= subject.settings()
     log.parameters |= count_parameters(subject.built.module)

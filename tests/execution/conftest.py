@@ -30,7 +30,7 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         inspect: bool = False,
         on_phase: OnPhase = lambda _began: None,
         of: Trial = trial,
-        is_compared: bool = False,
+        is_compared_by_wall: bool = False,
         **measure: object,
     ) -> Record:
         script = in_empty_folder / "worker.py"
@@ -44,7 +44,7 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         )  # type: ignore[arg-type]
         slot = slot or DeviceSlot(Device("cpu"), cores)
         stop = stop or threading.Event()
-        of_trial = trial_runner.TrialRun(of, settings, slot, on_phase, stop, is_compared)
+        of_trial = trial_runner.TrialRun(of, settings, slot, on_phase, stop, is_compared_by_wall)
         steps = trial_runner.run_trial(of_trial)
         with suppress(StopIteration):
             next(steps)

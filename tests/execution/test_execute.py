@@ -561,7 +561,7 @@ def test_a_default_knows_whether_a_feature_is_compared_with_it_by_wall_time(
     compared = {}
 
     def note(run: TrialRun) -> Steps[None]:
-        compared[run.trial.id] = run.is_compared
+        compared[run.trial.id] = run.is_compared_by_wall
         run.finish(status="ok")
         yield from ()
 

@@ -8,10 +8,9 @@ from dataclasses import replace
 import pytest
 from records import make_process, make_record, make_trial
 
-from sweeper.core.record import Diagnostics, PerArm
+from sweeper.core.record import PerArm
 from sweeper.core.trial import Trial
 from sweeper.execution.memory_budget import (
-    CHECK,
     NOTHING,
     WHOLE_DEVICE,
     KnownNeeds,
@@ -51,7 +50,7 @@ def guests() -> Iterator[ExitStack]:
 
 def invite(guests: ExitStack, budget: MemoryBudget, need: Need | float | None) -> Guest:
     """A number is what it holds; its steps need nothing more."""
-    guest = Guest(budget, Need(need, 0.0) if isinstance(need, float | int) else need)
+    guest = Guest(budget, Need(need, need) if isinstance(need, float | int) else need)
     guests.callback(guest.leave)
     return guest
 
@@ -103,38 +102,37 @@ def test_who_wants_everything_waits_for_all_and_nobody_passes_it(
     assert small.inside.wait(60)
 
 
-def learn(known: KnownNeeds, trial: Trial, *peaks: PerArm | None, **changes: object) -> None:
-    """From a record of a model with a billion parameters."""
-    record = make_record(trial=trial)
-    processes = tuple(replace(make_process(), allocator_peak_bytes=one) for one in peaks)
-    diagnostics = Diagnostics(parameters={"float32": 900_000_000, "bfloat16": 100_000_000})
-    known.learn(replace(record, processes=processes, diagnostics=diagnostics, **changes))
+def learn(known: KnownNeeds, trial: Trial, *eager: float | None, **changes: object) -> None:
+    """From a record whose processes held 3 bytes, and needed 20 for their check."""
+    process = replace(make_process(), held_bytes=3.0, check_peak_bytes=20.0)
+    peaks = (PerArm(peak, 90.0) for peak in eager)
+    processes = tuple(replace(process, allocator_peak_bytes=peak) for peak in peaks)
+    known.learn(replace(make_record(trial=trial), processes=processes, **changes))
 
 
 def test_needs_are_of_a_model_and_its_batch_size() -> None:
     known, trial = KnownNeeds(), make_trial(batch_size=8)
-    learn(known, trial, PerArm(20e9, 90e9), PerArm(30e9, 90e9))
-    assert known.look_up(trial, 8) == Need(16e9, 30e9)
-    learn(known, trial, PerArm(25e9, 90e9))
-    assert known.look_up(replace(trial, mode="max-autotune"), 8) == Need(16e9, 30e9)
+    learn(known, trial, 10.0, 30.0)
+    assert known.look_up(trial, 8) == Need(3, 30)
+    learn(known, trial, 25.0)
+    assert known.look_up(replace(trial, mode="max-autotune"), 8) == Need(3, 30)
     assert known.look_up(trial, 16) is None
     assert known.look_up(replace(trial, model=replace(trial.model, image_size=64)), 8) is None
 
 
-def test_inference_holds_parameters_alone() -> None:
-    known, trial = KnownNeeds(), make_trial(batch_size=8, workload="inference")
-    learn(known, trial, PerArm(20e9, 90e9))
-    assert known.look_up(trial, 8) == Need(4e9, 20e9)
+def test_a_check_may_need_more_than_a_step() -> None:
+    known, trial = KnownNeeds(), make_trial(batch_size=8)
+    learn(known, trial, 10.0, None)
+    assert known.look_up(trial, 8) == Need(3, 20)
 
 
-def test_one_at_a_time_has_room_for_its_check(guests: ExitStack) -> None:
-    budget, need = MemoryBudget(100), Need(10, 20)
+def test_one_at_a_time_has_room_for_its_peak(guests: ExitStack) -> None:
+    budget, need = MemoryBudget(100), Need(10, 70)
     first, second = invite(guests, budget, need), invite(guests, budget, need)
-    assert 2 * 10 + CHECK * 20 < 90 < 3 * 10 + CHECK * 20
     assert first.inside.wait(60)
-    assert second.inside.wait(60)
-    third = invite(guests, budget, need)
-    assert not third.inside.wait(0.3)
+    assert second.inside.wait(60), "70 + 10 of 90"
+    third = invite(guests, budget, Need(20, 25))
+    assert not third.inside.wait(0.3), "70 + 10 + 20 of 90"
     first.leave()
     assert third.inside.wait(60)
 
@@ -152,18 +150,18 @@ def test_nine_tenths_of_a_device_are_for_trials(guests: ExitStack) -> None:
 
 def test_a_process_without_a_reading_teaches_nothing() -> None:
     known, trial = KnownNeeds(), make_trial(batch_size=8)
-    learn(known, trial, None, PerArm(None, 5.0))
+    known.learn(replace(make_record(trial=trial), processes=(make_process(),)))
     assert known.look_up(trial, 8) is None
-    learn(known, trial, PerArm(7.0, 9.0), smaller_batch_size=4)
+    learn(known, trial, 70.0, smaller_batch_size=4)
     assert known.look_up(trial, 8) is None
-    assert known.look_up(trial, 4) == Need(16e9, 7.0)
+    assert known.look_up(trial, 4) == Need(3, 70)
 
 
 def test_who_is_told_to_stop_waits_no_longer(guests: ExitStack) -> None:
     budget, stop = MemoryBudget(100), threading.Event()
     assert invite(guests, budget, WHOLE_DEVICE).inside.wait(60)
     stop.set()
-    with budget.reserve(Need(50, 0), stop) as reservation:
+    with budget.reserve(Need(50, 50), stop) as reservation:
         assert reservation.shared
 
 
@@ -180,7 +178,7 @@ def test_of_those_who_wait_the_first_is_let_in(guests: ExitStack) -> None:
     assert second.inside.wait(60)
     assert third.inside.wait(60)
     assert third.reservation is not None
-    assert third.reservation.need == Need(10, 0)
+    assert third.reservation.need == Need(10, 10)
 
 
 def test_unknown_needs_reserve_nothing(guests: ExitStack) -> None:

@@ -675,18 +675,18 @@ def test_a_feature_that_is_all_code_is_told_apart_by_the_time_of_the_device(
         assert len(record.processes) == wanted
 
 
-@pytest.mark.parametrize(("is_compared", "processes"), [(True, 5), (False, 2)])
+@pytest.mark.parametrize(("compared", "processes"), [(True, 5), (False, 2)])
 def test_a_default_that_waits_for_its_host_gets_an_interval_where_wall_time_is_compared(
-    run, trial: Trial, monkeypatch: pytest.MonkeyPatch, is_compared: bool, processes: int
+    run, trial: Trial, monkeypatch: pytest.MonkeyPatch, compared: bool, processes: int
 ) -> None:
     monkeypatch.setenv("DEVICE_SPEEDUP", "2.5")
     on_gpu = replace(trial, device="cuda")
-    record = run("CODE = 'one'" + CODED, of=on_gpu, is_compared=is_compared, processes=None)
+    record = run("CODE = 'one'" + CODED, of=on_gpu, is_compared_by_wall=compared, processes=None)
     assert derive(record).host_bound_arms == "compiled"
     assert len(record.processes) == processes
 
 
-def test_a_feature_gets_no_more_processes_than_its_default_is_worth(
+def test_a_feature_stops_where_its_default_is_too_uncertain_to_tell(
     run, trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The interval of the default is from 1.77 to 2.26."""
@@ -696,6 +696,18 @@ def test_a_feature_gets_no_more_processes_than_its_default_is_worth(
     monkeypatch.setenv("SPEEDUPS", "2.1 2.12")
     record = run("CODE = 'two'" + CODED, of=change(on_gpu, "combo_kernels"), processes=None)
     assert len(record.processes) == 2
+
+
+def test_a_feature_whose_interval_holds_the_default_goes_on(
+    run, trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Were it known for sure to lie there, both would be alike."""
+    on_gpu = replace(trial, device="cuda")
+    monkeypatch.setenv("SPEEDUPS", "1.965 2 2.035")
+    write_default(on_gpu, run("CODE = 'one'" + CODED, of=on_gpu, processes=3))
+    monkeypatch.setenv("SPEEDUPS", "1.992 2.008")
+    record = run("CODE = 'two'" + CODED, of=change(on_gpu, "combo_kernels"), processes=None)
+    assert len(record.processes) > 2
 
 
 def test_a_feature_whose_default_failed_goes_on_as_any_trial_does(run, trial: Trial) -> None:

@@ -264,8 +264,23 @@ def test_the_command_has_the_features_of_an_ablation_that_are_not_sure(tmp_path:
     records = [make_record(trial=plain, speedups=[1.0])]
     for feature, speedup in (("lowerings", 0.2), ("dynamic", 1.02), ("decompositions", 0.98)):
         records.append(make_record(trial=change(plain, feature), speedups=[speedup]))
-    records = [replace(record, wall_s=60.0) for record in records]
+    minutes = zip(records, (1, 30, 2, 3), strict=True)
+    records = [replace(record, wall_s=60.0 * number) for record, number in minutes]
     command = "python -m sweeper experiment=ablation model=resnet50 sweep=night"
     (again,) = report_on(tmp_path, records, command).verdict.again
     assert " feature=null,decompositions,dynamic " in again.command
-    assert again.why.endswith(" (about 15 min 00 s)"), "five processes of 60 s, of three trials"
+    assert again.why.endswith(" (about 30 min 00 s)"), "five processes of 1 + 2 + 3 minutes"
+
+
+def test_a_sure_default_runs_again_for_features_that_are_not(tmp_path: Path) -> None:
+    """The trial of one feature was interrupted, which more processes do not mend."""
+    plain = make_trial()
+    records = [make_record(trial=plain, speedups=[2.0, 2.0, 2.0])]
+    for feature, speedups in (("cuda_graphs", [2.1, 2.12]), ("lowerings", [0.2, 0.2])):
+        records.append(make_record(trial=change(plain, feature), speedups=speedups))
+    interrupted = make_record(trial=change(plain, "dynamic"), status="interrupted")
+    command = "python -m sweeper experiment=ablation model=resnet50"
+    (again,) = report_on(tmp_path, [*records, interrupted], command).verdict.again
+    assert again.why.startswith("more processes on an idle machine may settle its features")
+    assert " feature=null,cuda_graphs " in again.command
+    assert not report_on(tmp_path / "settled", records[::2], command).verdict.again

@@ -223,7 +223,7 @@ def test_check_says_the_same_wherever_its_tensors_lie(monkeypatch: pytest.Monkey
             super().__init__(judged)
             self._place = check.HOST
 
-    verdicts, places, take = [], [], check.run_reference
+    verdicts, peaks, places, take = [], [], [], check.run_reference
 
     def reference(*arguments, **options):
         places.append(arguments[-1].place.type)
@@ -236,7 +236,10 @@ def test_check_says_the_same_wherever_its_tensors_lie(monkeypatch: pytest.Monkey
         assert outcome.status == "ok", outcome.message
         assert outcome.process is not None
         verdicts.append(outcome.process.accuracy)
+        peaks.append(outcome.process.check_peak_bytes)
+        assert 0 < outcome.process.held_bytes < peaks[-1]
     near, far = verdicts
+    assert peaks[0] > peaks[1]
     # one for each case, and one or two after the rounds
     assert places == ["cuda"] * places.count("cuda") + ["cpu"] * places.count("cpu")
     assert min(places.count("cuda"), places.count("cpu")) > 3

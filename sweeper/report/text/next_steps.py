@@ -76,7 +76,11 @@ class _Need(NamedTuple):
     features: tuple[str, ...]  # to run, where the command is of an ablation
 
     def describe(
-        self, models: Sequence[ReportedModel], precisions: Sequence[str], answers: Sequence[Answer]
+        self,
+        models: Sequence[ReportedModel],
+        precisions: Sequence[str],
+        answers: Sequence[Answer],
+        unsure: Mapping[Entry, Sequence[FeatureAnswer]],
     ) -> Again:
         """Describe what these models lack in these precisions, with the command for it and how long
         that takes; `answers` are those of the command that ran them.
@@ -87,8 +91,11 @@ class _Need(NamedTuple):
             # a command that names no models runs those of the earlier one
             will_run = not options or ReportedModel.of(answer.entry) in models
             if will_run and show_axis(answer.entry, "precision") in precisions:
-                process_s += self._find_process_s(answer)
-        process_s *= max(len(self.features), 1)  # each of which takes about as long
+                entry = self._find_entry(answer)
+                process_s += _find_process_s(entry)
+                for one in unsure.get(entry, ()):
+                    if one.name in self.features:
+                        process_s += _find_process_s(one.entry)
         why = self.why
         if not math.isnan(process_s):
             why += f" (about {duration(process_s * self.processes)})"
@@ -113,15 +120,18 @@ class _Need(NamedTuple):
             changes |= {"measure.processes": str(self.processes), "sweep": f"{self.sweep}-again"}
         return replace(again, command=narrow(self.command, options, changes))
 
-    def _find_process_s(self, answer: Answer) -> float:
-        """Find the wall seconds of a process of the mode to run, or of the mode that the answer
-        rests on; not a number where they are not known.
-        """
+    def _find_entry(self, answer: Answer) -> Entry:
+        """Find the trial of the mode to run, or of the mode that the answer rests on."""
         entry = answer.best.entry if answer.best else answer.entry
         for one in answer.entries:
             if (one.trial.mode, one.trial.backend) == (self.mode, self.backend):
                 entry = one
-        return (entry.record.wall_s or math.nan) / max(entry.result.processes, 1)
+        return entry
+
+
+def _find_process_s(entry: Entry) -> float:
+    """Find the wall seconds of a process; not a number where they are not known."""
+    return (entry.record.wall_s or math.nan) / max(entry.result.processes, 1)
 
 
 def list_again(findings: Findings, manifests: Sequence[Manifest]) -> Iterator[Again]:
@@ -129,7 +139,10 @@ def list_again(findings: Findings, manifests: Sequence[Manifest]) -> Iterator[Ag
     lack the same.
     """
     answers, planned = findings.answers, list_planned(manifests)
-    unsure = {ablation.default: ablation.list_unsure() for ablation in findings.ablations}
+    unsure = {
+        ablation.default: [one for one in ablation.list_unsure() if one.gains]
+        for ablation in findings.ablations
+    }
     commands = {}  # by case, the last one that planned a trial of it, and the name of its sweep
     for entry in findings.entries:
         sweep = show(name_sweep(entry))
@@ -149,7 +162,7 @@ def list_again(findings: Findings, manifests: Sequence[Manifest]) -> Iterator[Ag
     for (need, precision), models in lacking.items():
         precisions[need, tuple(models)].append(precision)
     for (need, names), found in precisions.items():
-        yield need.describe(names, found, by_command[need.command, need.sweep])
+        yield need.describe(names, found, by_command[need.command, need.sweep], unsure)
 
 
 def _find_need(
@@ -169,16 +182,20 @@ def _find_need(
         return _Need(
             f"{name} not tried", mode, "inductor", True, processes, command, sweep, features
         )
-    if answer.best is None or answer.is_sure or "unverified" in answer.why_unsure:
+    if answer.best is None or "unverified" in answer.why_unsure:
         return None
+    entry = answer.best.entry
+    if features:
+        features += tuple(one.name for one in unsure.get(entry, ()))
     why = "more processes on an idle machine can make it sure"
     if answer.verdict == OPEN:
         why = "open; more processes on an idle machine may tell"
-    entry = answer.best.entry
+    elif answer.is_sure:
+        if len(features) < 2:
+            return None
+        why = "more processes on an idle machine may settle its features"
     mode, backend = entry.trial.mode, entry.trial.backend or "inductor"
     processes = max(MIN_PROCESSES_IF_HOST_BOUND, 2 * entry.result.processes)
-    if features:
-        features += tuple(one.name for one in unsure.get(entry, ()))
     return _Need(why, mode, backend, False, processes, command, sweep, features)
 
 

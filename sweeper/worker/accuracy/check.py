@@ -13,7 +13,7 @@ numbers has no reference: `seeds` has its test.
 
 From the reference to the verdict all that is compared or restored lies on the device: logits of a
 large vocabulary are gigabytes, and seven times over the bus they took longer than the steps. Where
-the device has no room, it is all done again with the copies on the host.
+the device has no room, that case begins again with the copies on the host.
 
 An `AccuracyCheck` is made right after building, before any step, and judges when the step
 is compiled and the device is its own; eager steps are eager then as well, by the stance. It is

@@ -148,7 +148,9 @@ class LeaseBreaks:
 
     @_not_compiled
     def _start_benchmark(self) -> bool:
-        """Take the device if it is not held; return whether it was. The lock is kept as well."""
+        """Take the device if it is not held; return whether it was. The lock stays held
+        until `_end_benchmark`.
+        """
         with self._lease.lock:  # let go of again where the driver cannot be asked
             was_ours = self._lease.holds != NOTHING
             if not was_ours:

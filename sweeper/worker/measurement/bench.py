@@ -50,7 +50,7 @@ FIRST_STEPS = (5, 15)
 MAX_FIRST_STEPS_SPREAD = 0.10  # the first steps are over when three in a row lie within this range
 # of what the timed steps of both arms give, as a share of it; the check judges what is less
 MAX_SIZE_DIFFERENCE = 0.5
-MAX_NOISE = 1e-3  # of a loss near its minimum, as a share of the first loss
+MAX_NOISE = 1e-3  # of a loss near zero, as a share of the first loss
 Clock = Callable[[], float]
 T = TypeVar("T")
 # goes on at the end of each step of a loop; what it returns is a `T`
@@ -397,16 +397,16 @@ def _require_alike(
     """Raise MismatchError where what the compiled arm gave while it was timed is far from all that
     eager gave. A step that does its work only while it is checked is seen here.
 
-    What eager gives may itself change tenfold from round to round: a loss near its minimum. There
-    an optimizer goes to and fro, and the loss is about the square of its distance from the minimum.
-    At MAX_NOISE of the first loss only 3 % of the first distance is left, so differences up to
+    What eager gives may itself change tenfold from round to round: a loss near zero. There an
+    optimizer goes to and fro, and the loss is about the square of its distance from the minimum. At
+    MAX_NOISE of the first loss only 3 % of the first distance is left, so differences up to
     MAX_NOISE are noise.
     """
     if not eager or not compiled:
         return
     found, sizes = median(compiled), list(map(abs, eager))
     margin = MAX_SIZE_DIFFERENCE * max(sizes) * (max(sizes) / max(min(sizes), 1e-30))
-    if first_loss is not None:
+    if first_loss is not None and math.isfinite(first_loss):
         margin = max(margin, MAX_NOISE * abs(first_loss))
     low, high = min(eager) - margin, max(eager) + margin
     if all(map(math.isfinite, eager)) and not low <= found <= high:

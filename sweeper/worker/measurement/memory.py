@@ -115,3 +115,9 @@ def count_failed_allocations() -> int | None:
         return None
     stats = torch.cuda.memory_stats()
     return int(stats.get("num_ooms", 0) + stats.get("num_alloc_retries", 0))
+
+
+def reset_peak() -> None:
+    """Have `torch.cuda.max_memory_allocated`, which is zero without a GPU, begin anew."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.reset_peak_memory_stats()
