@@ -253,7 +253,7 @@ def test_with_nothing_right_the_answer_says_what_failed(tmp_path: Path, status: 
 @pytest.mark.parametrize(
     ("phase", "said"),
     [
-        ("eager", "while running the eager step"),
+        ("eager", "while running eager steps"),
         ("reference", "while computing the reference"),
         ("measuring", "while measuring"),
     ],

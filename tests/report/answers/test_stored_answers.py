@@ -91,7 +91,7 @@ def test_what_failed_is_said_with_its_place(tmp_path: Path) -> None:
         for answer in findings_of(tmp_path, "cpu-statuses").answers
         if answer.trial.labels.model == "factories:hangs"
     }
-    assert any("timeout while running the eager step" in said for said in statuses)
+    assert any("timeout while running eager steps" in said for said in statuses)
     assert not any("no mode gave a right result" in said for said in statuses)
 
 
