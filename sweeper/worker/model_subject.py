@@ -241,6 +241,9 @@ class ModelSubject(Judged, Subject):
         """
         return self.device.type == "cuda" and compiler.calls_convolutions(self.trial, self.device)
 
+    def has_neighbours(self) -> bool:
+        return bool(self.monitor.gpu.neighbours())
+
     def gradient_factor(self) -> float:
         """Return the factor by which gradients are still scaled after a step, where no optimizer
         unscales them.

@@ -32,7 +32,7 @@ class GpuMonitor:
     def __init__(
         self, device: torch.device, neighbours: Callable[[], frozenset[int]] = frozenset
     ) -> None:
-        self._neighbours = neighbours
+        self.neighbours = neighbours
         self._readings = defaultdict[str, list[GpuReading]](list)  # by arm
         self._most_others: int | None = None
         self._last_sample_us = 0
@@ -51,7 +51,7 @@ class GpuMonitor:
             self._readings[arm].append(reading)
         if reading.pids is None:
             return
-        neighbours = self._neighbours()
+        neighbours = self.neighbours()
         own = own_processes(neighbours)
         if reading.pids & own:
             others = len(reading.pids - own)
@@ -112,7 +112,7 @@ class GpuMonitor:
         samples = self._ask("nvmlDeviceGetProcessUtilization", self._last_sample_us)
         if samples is None:
             return False
-        own, others_ran = own_processes(self._neighbours()), False
+        own, others_ran = own_processes(self.neighbours()), False
         for sample in samples:
             self._last_sample_us = max(self._last_sample_us, sample.timeStamp)
             if sample.pid in own:

@@ -552,6 +552,26 @@ def test_program_that_holds_its_weights_is_judged_as_built(name: str, passed: bo
     assert passed or "where no branch is dead" in str(found.unverified)
 
 
+def test_check_that_does_not_fit_beside_other_trials_ends_the_trial(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its driver runs it again, with the device to itself."""
+    import torch
+
+    from sweeper.worker.accuracy import check
+    from sweeper.worker.model_subject import ModelSubject
+
+    def fill(*_arguments: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(check, "HOST", torch.device("cpu", 0))
+    monkeypatch.setattr(check, "run_reference", fill)
+    monkeypatch.setattr(ModelSubject, "has_neighbours", lambda _self: True)
+    outcome, _ = run(custom("mlp"))
+    assert (outcome.status, outcome.phase) == ("oom", "reference")
+    assert outcome.message == "the check does not fit beside other trials"
+
+
 @pytest.mark.parametrize(
     ("trial", "full_in"),
     [
