@@ -25,6 +25,7 @@ class Lease:
         self.lock = threading.RLock()  # compilers and their timers have threads of their own
         self.holds = NOTHING
         self.away_s = 0.0  # waited for the device, or stopped
+        self.held_bytes: float | None = None  # of its memory, the most while others had it
         # process groups of other workers that are on the device
         self.neighbours: frozenset[int] = frozenset()
         self.known = Known()

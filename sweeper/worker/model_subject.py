@@ -288,4 +288,5 @@ def _watching_memory(log: ProcessLog) -> Iterator[None]:
         yield
     finally:
         log.check_failed_allocations += (memory.count_failed_allocations() or 0) - before
-        log.note_peaks(check_peak_bytes=torch.cuda.max_memory_allocated())
+        if peak_bytes := float(torch.cuda.max_memory_allocated()):  # zero on a CPU
+            log.add(check_peak_bytes=max(peak_bytes, log.process.check_peak_bytes or 0.0))

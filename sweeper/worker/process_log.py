@@ -71,19 +71,13 @@ class ProcessLog:
         """Set fields of the process."""
         self.process = replace(self.process, **values)
 
-    def note_peaks(self, **values: float) -> None:
-        """Set fields of the process, each where its value is the largest so far."""
-        for name, value in values.items():
-            if value > (getattr(self.process, name) or 0.0):
-                self.add(**{name: float(value)})
-
     def add_to_script(self, **values: Any) -> None:
         """Set fields of what was seen of its script."""
         self.add(script=replace(self.process.script or ScriptRun(), **values))
 
     def outcome(self, error: BaseException | None = None) -> Outcome:
         """What was measured, and what went wrong, if anything."""
-        self.add(waited_s=self.lease.away_s)
+        self.add(waited_s=self.lease.away_s, held_bytes=self.lease.held_bytes)
         diagnostics = self.diagnostics
         if self.counters:
             diagnostics = self.counters.report(self.settings, self.parameters)

@@ -67,7 +67,8 @@ def build(job: Job, log: ProcessLog) -> ModelSubject:
 
     def leave_device() -> None:
         subject.meter.leave_device()
-        log.note_peaks(held_bytes=torch.cuda.memory_reserved())
+        if held_bytes := float(torch.cuda.memory_reserved()):  # zero on a CPU
+            lease.held_bytes = max(held_bytes, lease.held_bytes or 0.0)
 
     lease.before_leaving = leave_device
     lease.after_returning = subject.meter.return_to_device

@@ -691,3 +691,16 @@ def test_the_same_seed_gives_the_same_data() -> None:
     first, second = (build(custom("mlp"), 7, torch.device("cpu")) for _ in range(2))
     assert torch.equal(first.batches[0].args[0], second.batches[0].args[0])
     assert not torch.equal(first.batches[0].args[0], first.batches[1].args[0])
+
+
+def test_what_others_have_to_fit_beside_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The most that was held while others had the device, and the peak of all checks."""
+    import torch
+
+    held, peaks = iter((7,)), iter((20, 10))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: next(held, 3))
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: next(peaks))
+    outcome, _ = run(custom("mlp"))
+    assert outcome.process is not None
+    assert outcome.process.check_peak_bytes == 20
+    assert outcome.process.held_bytes == 7
