@@ -25,7 +25,23 @@ class Feature:
     in_code: bool = True  # whether generated code that is the same means that it has no effect
 
 
-FEATURES = {
+FEATURES = {  # those that compile longest first
+    "coordinate_descent": Feature(
+        "coordinate descent tuning", "off", "options.coordinate_descent_tuning", True, "cuda"
+    ),
+    "dynamic": Feature("dynamic shapes", "off", "dynamic", True),
+    "autotuned_gemm": Feature("max-autotune of GEMM", "off", "options.max_autotune_gemm", True),
+    "autotuned_pointwise": Feature(
+        "max-autotune of pointwise", "off", "options.max_autotune_pointwise", True, "cuda"
+    ),
+    "memory_budget": Feature("memory budget of 0.5", "off", "memory_budget", 0.5),
+    "cuda_graphs": Feature(
+        "CUDA graphs", "off", "options.triton.cudagraphs", True, "cuda", in_code=False
+    ),
+    "lowerings": Feature("lowerings", "on", "options.fallback_by_default", True),
+    "layout_optimization": Feature(
+        "layout optimization", "on", "options.layout_optimization", False
+    ),
     "pattern_matcher": Feature("pattern matcher", "on", "options.pattern_matcher", False),
     "epilogue_fusion": Feature("epilogue fusion", "on", "options.epilogue_fusion", False),
     "prologue_fusion": Feature("prologue fusion", "on", "options.prologue_fusion", False),
@@ -36,28 +52,12 @@ FEATURES = {
     "comprehensive_padding": Feature(
         "comprehensive padding", "on", "options.comprehensive_padding", False
     ),
-    "layout_optimization": Feature(
-        "layout optimization", "on", "options.layout_optimization", False
-    ),
-    "coordinate_descent": Feature(
-        "coordinate descent tuning", "off", "options.coordinate_descent_tuning", True, "cuda"
-    ),
-    "autotuned_gemm": Feature("max-autotune of GEMM", "off", "options.max_autotune_gemm", True),
-    "autotuned_pointwise": Feature(
-        "max-autotune of pointwise", "off", "options.max_autotune_pointwise", True, "cuda"
-    ),
-    "cuda_graphs": Feature(
-        "CUDA graphs", "off", "options.triton.cudagraphs", True, "cuda", in_code=False
-    ),
     "own_random_numbers": Feature(
         "random numbers of its own", "on", "options.fallback_random", True
     ),
-    "lowerings": Feature("lowerings", "on", "options.fallback_by_default", True),
     "decompositions": Feature("decompositions", "on", "options.selective_decompose", True),
     "precision_casts": Feature("eager's precision casts", "off", "precision_casts", True),
     "strict_numerics": Feature("numerics=strict", "off", "options.numerics", "strict"),
-    "memory_budget": Feature("memory budget of 0.5", "off", "memory_budget", 0.5),
-    "dynamic": Feature("dynamic shapes", "off", "dynamic", True),
 }
 
 

@@ -48,6 +48,8 @@ from .placement import DeviceSlot
 from .scheduler import OnPhase, PhaseBegan, Steps
 from .worker_channel import WorkerChannel, start_worker
 
+MAX_FEATURE_PROCESSES = 4  # three settled every feature on H200s that could be settled
+
 
 @dataclass(frozen=True)
 class WorkerCall:
@@ -156,7 +158,7 @@ class TrialRun(Draft):
 
     def _is_settled(self) -> bool:
         """Whether the trial of a feature is as fast as the default or, after the minimum of
-        processes, known not to be; or whether more of its own processes would not tell.
+        processes, known not to be; or has had enough, or more of its own would not tell.
         """
         default, measure, device = self.default, self.settings.measure, self.trial.device
         if default is None or not measure.goes_on_until_sure:
@@ -170,6 +172,8 @@ class TrialRun(Draft):
             return True
         if self.num_processes < measure.process_minimum:
             return False
+        if self.num_processes >= MAX_FEATURE_PROCESSES:
+            return True
         return differ(one, other, device) or not can_be_told(one, other, device)
 
     def wait_for_turn(self) -> Steps[bool]:
