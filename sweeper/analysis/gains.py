@@ -21,8 +21,8 @@ from .stats import Estimate, Interval
 MIN_GAIN = 0.05  # a smaller speedup is none
 ONE_PROCESS = "one process"
 REACHES_BOTH = "the interval reaches both answers"
-FEW_PROCESSES = "few processes"
-NEEDS_PROCESSES = frozenset((ONE_PROCESS, REACHES_BOTH, FEW_PROCESSES))
+FEW_PROCESSES, FAR_APART = "few processes", "processes far apart"
+NEEDS_PROCESSES = frozenset((ONE_PROCESS, REACHES_BOTH, FEW_PROCESSES, FAR_APART))
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,7 @@ class Gain:
     by_margin: bool = False  # one process: the ends are those of `MARGINS`
     by_range: bool = False  # few processes, no interval: the ends are those of the processes
     waits: bool = False  # for a host, and too few processes show for how long
+    is_far_apart: bool = False  # its ends, by more than one process alone may be off
 
     @property
     def share(self) -> float:
@@ -117,6 +118,8 @@ class TrialGain:
             reasons.append(REACHES_BOTH)
         elif self.gain.room.low <= self.turn <= self.gain.room.high:
             reasons.append(FEW_PROCESSES)
+        elif self.gain.is_far_apart:
+            reasons.append(FAR_APART)
         if not UNVERIFYING.isdisjoint(self.flags):
             reasons.append("unverified")
         distance = abs(math.log(self.gain.value) - math.log(self.turn))
@@ -275,7 +278,8 @@ def _bound(
     if bounds:
         more = 1 + find_margin(device).program / max((estimate.count or 1) - 1, 1)
         room = Interval(min(bounds.low, value / more), max(bounds.high, value * more))
-        return Gain(value, *bounds, room)
+        gain = Gain(value, *bounds, room)
+        return replace(gain, is_far_apart=gain.share > single_process_margin(device, True))
     margin, (low, high) = single_process_margin(device, scatters), ends
     if low and high:
         more = 1 + margin / max(processes - 1, 1)

@@ -199,7 +199,7 @@ class _Sweep:
         if settings.inspect:
             lines[0] += ", and one that shows what the compiler does"
         if settings.sweep_time_s is not None:
-            lines[0] += f", for {duration(settings.sweep_time_s)} at most"
+            lines[0] += f"; no process begins after {duration(settings.sweep_time_s)}"
         if any(trial.launch for trial in plan.trials):
             lines.append(
                 "a process of a trial with ranks starts its launcher, which starts the ranks"

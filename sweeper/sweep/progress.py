@@ -75,7 +75,8 @@ class Progress:
                 text += f"; not inspected in full: {escape(found.missing.splitlines()[0])}"
             # a log has no live view, so its lines have the time of day and the time left
             if not self._console.is_terminal:
-                text = f"{time.strftime('%H:%M:%S')} {text}{self._describe_left('; ')}"
+                left = "" if record.status == "interrupted" else self._describe_left("; ")
+                text = f"{time.strftime('%H:%M:%S')} {text}{left}"
             self._console.print(text, soft_wrap=True, highlight=False)
         elif isinstance(event, Started):
             now = time.monotonic()
@@ -100,13 +101,15 @@ class Progress:
         """
         if record.status != "ok":
             phase = prefix(" while ", describe_phase(record.phase))
-            return f"[red]{record.status}[/red]{phase}: {escape(record.first_line)}"
+            why = "" if record.status == "interrupted" else f": {escape(record.first_line)}"
+            return f"[red]{record.status}[/red]{phase}{why}"
         one = read_gain(record, result)
         if one is None:
             return f"[green]ok[/green]{prefix(': ', escape(record.first_line))}"
         mark = "?" if one.why_unsure else ""
         self.has_unsure |= bool(mark)
-        text = f"{ratio(one.gain.value)}x{mark} {show_bounds(one.gain)}"
+        bounds = "" if one.is_unbounded else f" {show_bounds(one.gain)}"
+        text = f"{ratio(one.gain.value)}x{mark}{bounds}"
         if one.of_loop:
             text = f"loop {text}, step {ratio(ratio_of(result.speedup))}x"
         return f"[green]{escape(text)}[/green]"

@@ -273,7 +273,7 @@ def test_the_command_has_the_features_of_an_ablation_that_are_not_sure(tmp_path:
 
 
 def test_a_sure_default_runs_again_for_features_that_are_not(tmp_path: Path) -> None:
-    """The trial of one feature was interrupted, which more processes do not mend."""
+    """The interrupted one too, though more processes would not have mended it alone."""
     plain = make_trial()
     records = [make_record(trial=plain, speedups=[2.0, 2.0, 2.0])]
     for feature, speedups in (("cuda_graphs", [2.1, 2.12]), ("lowerings", [0.2, 0.2])):
@@ -282,5 +282,6 @@ def test_a_sure_default_runs_again_for_features_that_are_not(tmp_path: Path) -> 
     command = "python -m sweeper experiment=ablation model=resnet50"
     (again,) = report_on(tmp_path, [*records, interrupted], command).verdict.again
     assert again.why.startswith("more processes on an idle machine may settle its features")
-    assert " feature=null,cuda_graphs " in again.command
-    assert not report_on(tmp_path / "settled", records[::2], command).verdict.again
+    assert " feature=null,cuda_graphs,dynamic " in again.command
+    settled = [*records[::2], interrupted]
+    assert not report_on(tmp_path / "settled", settled, command).verdict.again

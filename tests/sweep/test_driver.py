@@ -208,7 +208,7 @@ def test_when_the_time_is_over_the_sweep_says_what_did_not_begin(
     limited = replace(SETTINGS, sweep_time_s=1e-9)
     assert run_sweep([trial, replace(trial, batch_size=1)], limited) == NOT_OK
     output = capsys.readouterr().out
-    assert "2 trials to run on the CPU, 1 process each, for 0 s at most" in output
+    assert "2 trials to run on the CPU, 1 process each; no process begins after 0 s" in output
     assert "sweep_time_s=1e-09 is over, and 2 trials did not begin; go on with: " in output
     assert run_sweep([trial], replace(SETTINGS, sweep_time_s=1e3)) == OK
     with pytest.raises(ConfigError, match="sweep_time_s limits sweeps that run on this machine"):

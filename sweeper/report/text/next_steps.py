@@ -139,10 +139,7 @@ def list_again(findings: Findings, manifests: Sequence[Manifest]) -> Iterator[Ag
     lack the same.
     """
     answers, planned = findings.answers, list_planned(manifests)
-    unsure = {
-        ablation.default: [one for one in ablation.list_unsure() if one.gains]
-        for ablation in findings.ablations
-    }
+    unsure = {ablation.default: ablation.list_unsure() for ablation in findings.ablations}
     commands = {}  # by case, the last one that planned a trial of it, and the name of its sweep
     for entry in findings.entries:
         sweep = show(name_sweep(entry))
@@ -191,7 +188,7 @@ def _find_need(
     if answer.verdict == OPEN:
         why = "open; more processes on an idle machine may tell"
     elif answer.is_sure:
-        if len(features) < 2:
+        if not any(one.gains for one in unsure.get(entry, ())):
             return None
         why = "more processes on an idle machine may settle its features"
     mode, backend = entry.trial.mode, entry.trial.backend or "inductor"
