@@ -23,6 +23,7 @@ from sweeper.analysis.meanings import CAUSES, STATUSES
 from sweeper.analysis.metrics import METRICS
 from sweeper.compare.quantities import QUANTITIES
 from sweeper.compare.verdicts import REGRESSIONS, VERDICTS
+from sweeper.core.ablation import FEATURES
 from sweeper.core.record import GpuState, HostState, PerArm, Record
 from sweeper.core.system.exit_codes import BAD_INPUT, OK
 from sweeper.core.trial import MODES
@@ -46,6 +47,11 @@ VALUES = re.compile(
     + r")(?!\w)"
 )
 GLUE = {"+", "a", "about", "and", "another", "for", "in", "is", "none", "of", "on", "to", "with"}
+
+
+@pytest.mark.parametrize("title", [feature.title for feature in FEATURES.values()])
+def test_every_feature_of_an_ablation_is_explained(title: str) -> None:
+    assert main([title]) == OK
 
 
 def test_a_flag_is_explained_with_its_rank_and_what_to_do(
