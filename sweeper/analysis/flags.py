@@ -37,8 +37,8 @@ DOUBT, CONTEXT, HOUSEKEEPING = "doubt", "context", "housekeeping"
 RANKS: Mapping[str, str] = {  # of flags
     DOUBT: "the result is not verified, or something disturbed the measurement, which counts where "
     "it may have moved the speedup by more than its interval",
-    CONTEXT: "the speedup is right, and the flag says what was measured or where it holds",
-    HOUSEKEEPING: "the speedup is right, and the tables already show what the flag says",
+    CONTEXT: "nothing against the speedup: the flag says what was measured or where it holds",
+    HOUSEKEEPING: "nothing against the speedup: the tables already show what the flag says",
 }
 
 
