@@ -166,7 +166,7 @@ def test_a_script_that_ends_while_it_is_watched_says_how_many_steps_are_needed(
     outcome, _ = run_worker(make_trial("train.py"), tmp_path)
     said = (
         "the script ended by itself: 11 steps were seen, and up to 32 are watched before the first "
-        "one is timed; give it more epochs or steps by its arguments"
+        "one is timed; give it several hundred by its arguments"
     )
     assert outcome.message == said
 

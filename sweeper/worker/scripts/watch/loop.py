@@ -174,7 +174,7 @@ class Loop:
         if self._last is None:
             return (
                 f"{seen}, and up to {LATE_WATCHED} are watched before the first one is timed; give "
-                "it more epochs or steps by its arguments"
+                "it several hundred by its arguments"
             )
         return f"{seen}, and more are needed"
 
