@@ -552,7 +552,7 @@ def test_program_that_holds_its_weights_is_judged_as_built(name: str, passed: bo
     assert passed or "where no branch is dead" in str(found.unverified)
 
 
-def test_check_that_does_not_fit_beside_other_trials_ends_the_trial(
+def test_check_of_a_large_model_that_does_not_fit_beside_other_trials_ends_the_trial(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its driver runs it again, with the device to itself."""
@@ -567,9 +567,12 @@ def test_check_that_does_not_fit_beside_other_trials_ends_the_trial(
     monkeypatch.setattr(check, "HOST", torch.device("cpu", 0))
     monkeypatch.setattr(check, "run_reference", fill)
     monkeypatch.setattr(ModelSubject, "has_neighbours", lambda _self: True)
-    outcome, _ = run(custom("mlp"))
-    assert (outcome.status, outcome.phase) == ("oom", "reference")
-    assert outcome.message == "the check does not fit beside other trials"
+    small, _ = run(custom("mlp"))
+    assert small.status == "ok", "it goes on on the host"
+    monkeypatch.setattr(check, "LARGE_BYTES", 0)
+    large, _ = run(custom("mlp"))
+    assert (large.status, large.phase) == ("oom", "reference")
+    assert large.message == "the check does not fit beside other trials"
 
 
 @pytest.mark.parametrize(
