@@ -221,12 +221,13 @@ class Later(nn.Module):
     def __init__(self, rate=0.0) -> None:
         super().__init__()
         self.layer, self.rate = nn.Linear(WIDTH, 4), rate
+        nn.init.ones_(self.layer.bias)  # the loss is too far from zero for dropout to move it much
         self.register_buffer("calls", torch.zeros((), dtype=torch.int64))
 
     def forward(self, x):
         y = self.layer(nn.functional.dropout(x, self.rate, self.rate > 0))
         if torch.compiler.is_compiling():
-            y = y * torch.where(self.calls > 20, 1.5, 1.0)
+            y = y * torch.where(self.calls > 20, 1.25, 1.0)
         self.calls += 1
         return y
 
