@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import MISSING, DictConfig, MissingMandatoryValue, OmegaConf
 
 from sweeper.core import ablation, ladder
-from sweeper.core.errors import ConfigError, nearest
+from sweeper.core.errors import MAX_LISTED, ConfigError, nearest
 from sweeper.core.libraries import LIBRARIES, SCRIPT, has_texts
 from sweeper.core.serialization import drop_defaults, flatten, show_value
 from sweeper.core.settings import Settings, check_settings
@@ -47,7 +47,6 @@ POSITIVE = (
     "model.total_steps",
     "decode.position",
 )
-MAX_LISTED = 12  # values of a key; of more the nearest are named
 
 Choices = Mapping[str, str | None]  # the option of each group, see `hydra.runtime.choices`
 OwnValues = Mapping[str, Mapping[str, Any]]  # what the file of each group's option says

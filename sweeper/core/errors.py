@@ -9,13 +9,17 @@ class ConfigError(ValueError):
     """The configuration asks for something that cannot be run; nothing has been started."""
 
 
+MAX_LISTED = 12  # names in a message
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """List the allowed names that look most like `name`, else the first few."""
     names = sorted(set(allowed))
     lowered = {item.lower(): item for item in names}
     if close := get_close_matches(name.lower(), lowered, n=4, cutoff=0.5):
         return f"nearest: {', '.join(lowered[item] for item in close)}"
-    return f"allowed: {', '.join(names[:12])}{', ...' if len(names) > 12 else ''}"
+    more = ", ..." if len(names) > MAX_LISTED else ""
+    return f"allowed: {', '.join(names[:MAX_LISTED])}{more}"
 
 
 def explain_unreadable(error: Exception) -> str:
