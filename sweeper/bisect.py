@@ -22,7 +22,7 @@ from sweeper.core.files import MAX_JSON_BYTES, make_way, read_text, write_text
 from sweeper.core.libraries import CUSTOM
 from sweeper.core.paths import SweepPaths
 from sweeper.core.protocol import Job, Outcome, ProtocolError
-from sweeper.core.record import FAULTS, Record, describe_phase
+from sweeper.core.record import FAULTS, Record, say_while
 from sweeper.core.serialization import Json, flatten, show_value, to_json
 from sweeper.core.system.exit_codes import BAD_INPUT, NOT_OK, OK
 from sweeper.core.system.leftovers import make_temporary
@@ -171,7 +171,7 @@ class Probes:
                 exceeded = channel.read(process, threading.Event())
             self._read(state)
         ended = "timeout" if exceeded else "crashed"
-        message = f"{ended} while {describe_phase(channel.phase)}"
+        message = f"{ended}{say_while(channel.phase)}"
         outcome = channel.outcome or Outcome(ended, message=message)
         print(f"probe {self._count}, {what}: {outcome.status}", flush=True)
         if outcome.status not in ("ok", *FAULTS):

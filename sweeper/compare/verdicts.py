@@ -16,8 +16,8 @@ from sweeper.analysis.derive import MIN_DRAWS_FOR_INTERVAL, MIN_PROCESSES_IF_HOS
 from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.margins import find_margin
 from sweeper.analysis.stats import CONFIDENCE, Estimate, Interval, ratio_of
-from sweeper.core.record import describe_phase
-from sweeper.report.columns.formats import join, prefix
+from sweeper.core.record import say_while
+from sweeper.report.columns.formats import join
 
 from .pairs import LOST, Pair, Sides
 from .quantities import (
@@ -419,8 +419,7 @@ def _judge_statuses(pair: Pair) -> tuple[str, str | None]:
             lost = True
             said.append(LOST[side.status].format(name))
         elif side.status != "ok":
-            phase = prefix(" while ", describe_phase(side.phase))
-            said.append(f"{side.status}{phase} in {name}")
+            said.append(f"{side.status}{say_while(side.phase)} in {name}")
     reason = ", ".join(said)
     verdict = "UNRESOLVED"
     if not lost:

@@ -686,6 +686,11 @@ def describe_phase(phase: str | None) -> str:
     return DOING.get(phase, phase) if phase else ""
 
 
+def say_while(phase: str | None) -> str:
+    """E.g. ` while warming up`, behind the status of what ended in this phase; "" without one."""
+    return f" while {describe_phase(phase)}" if phase else ""
+
+
 class RecordError(ValueError):
     """A file or a text that holds no record; the message goes on after its name."""
 

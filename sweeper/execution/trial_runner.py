@@ -35,7 +35,7 @@ from sweeper.core.protocol import (
     ProcessSlot,
     ProtocolError,
 )
-from sweeper.core.record import Inspection, Process, Record, RecordError, describe_phase
+from sweeper.core.record import Inspection, Process, Record, RecordError, describe_phase, say_while
 from sweeper.core.system.orphans import WholeGroup
 from sweeper.core.system.process_group import describe_exit
 
@@ -153,8 +153,10 @@ class TrialRun(Draft):
         """Whether it waits for a host and has too few processes for an interval of its wall time,
         by which others are compared with it.
         """
+        if not self.is_compared_by_wall:
+            return False
         found = find_gain_so_far(self.record, self.result, self.settings.measure)
-        return self.is_compared_by_wall and found is not None and found.gain.waits
+        return found is not None and found.gain.waits
 
     def _is_settled(self) -> bool:
         """Whether the trial of a feature is as fast as the default or, after the minimum of
@@ -321,7 +323,7 @@ def _inspect(run: TrialRun) -> Inspection:
     if (paths.inspection / "summary.md").exists():
         folder = paths.inspection.name
     if outcome.status != "ok":
-        missing = f"{outcome.status} while {describe_phase(outcome.phase)}: {outcome.message}"
+        missing = f"{outcome.status}{say_while(outcome.phase)}: {outcome.message}"
     if outcome.process:
         seen = outcome.process.code_fingerprint
     return Inspection(folder, missing, seen)

@@ -20,7 +20,7 @@ from sweeper.analysis.result import Result
 from sweeper.analysis.stats import ratio_of
 from sweeper.core.grouping import group_by
 from sweeper.core.paths import SweepPaths
-from sweeper.core.record import Record, describe_phase
+from sweeper.core.record import Record, say_while
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Trial, name_variants
 from sweeper.execution.scheduler import Event, Finished, Started
@@ -100,9 +100,8 @@ class Progress:
         the first line of why.
         """
         if record.status != "ok":
-            phase = prefix(" while ", describe_phase(record.phase))
             why = "" if record.status == "interrupted" else f": {escape(record.first_line)}"
-            return f"[red]{record.status}[/red]{phase}{why}"
+            return f"[red]{record.status}[/red]{say_while(record.phase)}{why}"
         one = read_gain(record, result)
         if one is None:
             return f"[green]ok[/green]{prefix(': ', escape(record.first_line))}"

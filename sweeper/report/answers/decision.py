@@ -19,7 +19,7 @@ from sweeper.analysis.gains import MIN_GAIN, beats, differ
 from sweeper.analysis.stats import ratio_of
 from sweeper.core.backends import CONTROLS
 from sweeper.core.errors import ConfigError
-from sweeper.core.record import describe_phase
+from sweeper.core.record import say_while
 from sweeper.core.trial import Trial
 from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import duration, join, prefix, ratio, shorten_names
@@ -322,7 +322,7 @@ def _say_what_failed(entries: Sequence[Entry]) -> str:
     """Say what became of trials of which none is right, e.g. `default: oom while compiling`."""
     parts = []
     for entry in entries:
-        ended = f"{entry.record.status}{prefix(' while ', describe_phase(entry.record.phase))}"
+        ended = f"{entry.record.status}{say_while(entry.record.phase)}"
         parts.append(join((name_mode(entry), ended, entry.record.first_line), ": "))
     return shorten_names(parts)
 

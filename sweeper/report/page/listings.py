@@ -24,6 +24,7 @@ from sweeper.core.record import (
     Inspection,
     ScriptRun,
     describe_phase,
+    say_while,
 )
 from sweeper.loading.entries import Blocks, Entry
 from sweeper.loading.environment import read_attention
@@ -199,7 +200,7 @@ def _describe_shapes(script: ScriptRun | None) -> str:
 
 def _describe_attempt(attempt: Attempt) -> str:
     """Describe an attempt, e.g. `crashed while compiling: killed by SIGKILL`."""
-    phase = prefix(" while ", describe_phase(attempt.phase))
+    phase = say_while(attempt.phase)
     first_line = next(iter((attempt.message or "").splitlines()), "")
     return join((f"{attempt.status}{phase}", first_line), ": ")
 

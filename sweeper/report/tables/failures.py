@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sweeper.core.backends import STAGES
-from sweeper.core.record import FAULTS, describe_phase
+from sweeper.core.record import FAULTS, say_while
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.trials import name_sweep, rank_trial
@@ -97,5 +97,5 @@ class FailuresTable(TableSpec[FailedTrial]):
 
     def line(self, item: FailedTrial) -> tuple[str, str]:
         record = item.entry.record
-        phase = prefix(" while ", describe_phase(show(record.phase)))
+        phase = say_while(show(record.phase))
         return record.status, f"{phase}{prefix(': ', show(item.message))}"
