@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain
 
@@ -74,6 +74,9 @@ def execute(
         except OSError as error:
             raise NoSpaceError(describe_failed_start(error)) from error
         slots = make_slots(placement, claimed, reaper)
+        for path in paths.records():
+            with suppress(RecordError):  # whoever resumes the sweep has said so
+                slots[0].known_needs.learn(Record.read(path))
         counts = sorted({trial.num_devices for trial in trials} - {1})
         slots += [join_slots(slots, count) for count in counts]
         compared = frozenset(filter(None, map(ablation.find_default_by_wall, trials)))

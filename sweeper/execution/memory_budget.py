@@ -2,8 +2,9 @@
 
 Trials hold their parameters and what belongs to them side by side. One at a time has the device,
 and needs most for its check: a step in fp64, and copies to compare. The first trial of a model and
-batch size shows how much that is; a trial with unknown needs reserves nothing. If memory runs out
-on a shared device, the trial runs again alone on it: only then it is out of memory.
+batch size shows how much that is, also in an earlier run of the sweep; a trial with unknown needs
+reserves nothing. If memory runs out on a shared device, the trial runs again alone on it: only then
+it is out of memory.
 """
 
 import math

@@ -16,7 +16,7 @@ from typing import Any
 
 import fake_python
 import pytest
-from records import make_trial
+from records import make_process, make_record, make_trial
 
 from sweeper.analysis.derive import derive
 from sweeper.analysis.result import Result
@@ -33,6 +33,7 @@ from sweeper.core.trial import Labels, Model, Trial
 from sweeper.execution import device_claim, draft, placement, processes, reaper, trial_runner
 from sweeper.execution import execute as execute_module
 from sweeper.execution.execute import MIN_FREE_BYTES, NoSpaceError, execute, make_cluster_launcher
+from sweeper.execution.memory_budget import Need
 from sweeper.execution.placement import DeviceShare, DeviceSlot, Placement, place_trials
 from sweeper.execution.scheduler import Event, Finished, Started, Steps
 from sweeper.execution.trial_runner import TrialRun
@@ -571,6 +572,29 @@ def test_a_default_knows_whether_a_feature_is_compared_with_it_by_wall_time(
     list(start([*trials, *features]))
     wanted = {by_wall.id: True, by_device.id: False, alone.id: False}
     assert compared == wanted | dict.fromkeys((one.id for one in features), False)
+
+
+def test_records_of_the_sweep_say_how_much_memory_its_trials_need(
+    trials: list[Trial], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that cannot be read says nothing."""
+    measured, unreadable, other = trials
+    process = replace(make_process(), held_bytes=3.0, check_peak_bytes=20.0)
+    record = replace(make_record(trial=measured), processes=(process,))
+    for trial, text in ((measured, record.dumps()), (unreadable, "{")):
+        path = SweepPaths.of("s").trial(trial.label, trial.id).record
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    needs = []
+
+    def note(run: TrialRun) -> Steps[None]:
+        needs.extend(run.slot.known_needs.look_up(trial, trial.batch_size) for trial in trials)
+        run.finish(status="ok")
+        yield from ()
+
+    monkeypatch.setattr(execute_module, "run_trial", note)
+    list(start([other]))
+    assert needs == [Need(3, 20), None, None]
 
 
 @pytest.mark.parametrize("ends", [5, 2, 0], ids=["all", "interrupted early", "at once"])
