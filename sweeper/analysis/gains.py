@@ -185,6 +185,17 @@ def are_alike(one: TrialGain, other: TrialGain, device: str) -> bool:
     return not host and distance + noise <= math.log1p(find_margin(device).row)
 
 
+def can_be_compared(in_code: bool, found: TrialGain, device: str) -> bool:
+    """Whether a trial is known well enough to compare a feature with it: by the time of the device
+    half of what draws of one program differ by is left for the feature. By wall time, one that
+    waits for its host needs an interval.
+    """
+    of_device = found.by_device_time()
+    if in_code:
+        return of_device is None or of_device.gain.share <= find_margin(device).row / 2
+    return not found.gain.waits
+
+
 def can_be_told(one: TrialGain, other: TrialGain, device: str) -> bool:
     """Whether more processes of `other` may tell both apart or show that they are alike: whether
     an end of its interval would, or what lies nearest to `one`, were it known for sure.

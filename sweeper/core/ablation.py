@@ -6,6 +6,8 @@ turns on what is off. What the settings do is said in torch/_inductor/config.py 
 torch/_functorch/config.py.
 """
 
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,7 +90,10 @@ def explain_not_for(trial: Trial) -> str | None:
     return None
 
 
-def find_default_by_wall(trial: Trial) -> str | None:
-    """Return the id of the default with which the trial of a feature is compared by wall time."""
-    name = trial.labels.feature
-    return trial.labels.default_id if name and not FEATURES[name].in_code else None
+def find_compared(trials: Iterable[Trial]) -> dict[str, set[str]]:
+    """Find the features that are compared with a trial, by the trial's id."""
+    compared = defaultdict[str, set[str]](set)
+    for trial in trials:
+        if trial.labels.feature and trial.labels.default_id:
+            compared[trial.labels.default_id].add(trial.labels.feature)
+    return compared

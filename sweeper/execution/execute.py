@@ -79,23 +79,23 @@ def execute(
                 slots[0].known_needs.learn(Record.read(path))
         counts = sorted({trial.num_devices for trial in trials} - {1})
         slots += [join_slots(slots, count) for count in counts]
-        compared = frozenset(filter(None, map(ablation.find_default_by_wall, trials)))
+        compared = ablation.find_compared(trials)
         run_one = functools.partial(_run_and_write, settings, compared)
         yield from running.enter_context(closing(run_all(trials, slots, run_one, settings)))
 
 
 def _run_and_write(
     settings: Settings,
-    compared: Set[str],
+    compared: Mapping[str, Set[str]],
     trial: Trial,
     slot: DeviceSlot,
     on_phase: OnPhase,
     stop: threading.Event,
 ) -> Steps[Finished]:
     """Run a trial and write its record to disk, where there is space for all trials in flight on
-    the device. `compared` has the ids of those with which others are compared by wall time.
+    the device. `compared` has the features that are compared with a trial, by its id.
     """
-    run = TrialRun(trial, settings, slot, on_phase, stop, trial.id in compared)
+    run = TrialRun(trial, settings, slot, on_phase, stop, compared.get(trial.id, ()))
     with _contain(run):
         folder = run.paths.folder.parent
         folder.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ that nothing that they started outlives them.
 import signal
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import is_resolved
 from sweeper.analysis.gains import (
     are_alike,
+    can_be_compared,
     can_be_told,
     can_become_sure,
     choose_clock,
@@ -68,7 +69,7 @@ class TrialRun(Draft):
     slot: DeviceSlot
     on_phase: OnPhase
     stop: threading.Event  # ends the running worker
-    is_compared_by_wall: bool = False
+    features: Collection[str] = ()  # whose trials are compared with this one
     variables: Mapping[str, str] = field(default_factory=dict)  # in the environment of its workers
     num_processes: int = 0  # that have ended
     idle_s: float = 0.0  # for memory; per worker: for the device, or stopped
@@ -133,8 +134,8 @@ class TrialRun(Draft):
 
     def needs_process(self) -> bool:
         """Whether a further process is wanted: from a minimum on the answer so far decides, or with
-        a target the interval. A feature needs no more once it is told apart from the default; the
-        default needs enough for an interval of its wall time where others are compared by that.
+        a target the interval. A feature needs no more once it is told apart from the default, and
+        the default no more once features can be.
         """
         measure, record = self.settings.measure, self.record
         if self.num_processes >= measure.process_limit or record.status != "ok":
@@ -145,18 +146,17 @@ class TrialRun(Draft):
             return True
         if measure.target is not None:
             return not is_resolved(self.result, measure.target)
-        if self.default is not None or self._lacks_interval():
+        if self.default is not None or self._is_too_uncertain():
             return True
         return can_become_sure(record, self.result, measure)
 
-    def _lacks_interval(self) -> bool:
-        """Whether it waits for a host and has too few processes for an interval of its wall time,
-        by which others are compared with it.
-        """
-        if not self.is_compared_by_wall:
-            return False
+    def _is_too_uncertain(self) -> bool:
+        """Whether features are compared with it, some of which cannot be told from it yet."""
         found = find_gain_so_far(self.record, self.result, self.settings.measure)
-        return found is not None and found.gain.waits
+        kinds = {ablation.FEATURES[name].in_code for name in self.features}
+        return found is not None and not all(
+            can_be_compared(in_code, found, self.trial.device) for in_code in kinds
+        )
 
     def _is_settled(self) -> bool:
         """Whether the trial of a feature is as fast as the default or, after the minimum of

@@ -3,6 +3,7 @@ from __future__ import annotations
 import sys
 import textwrap
 import threading
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -30,7 +31,7 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         inspect: bool = False,
         on_phase: OnPhase = lambda _began: None,
         of: Trial = trial,
-        is_compared_by_wall: bool = False,
+        features: Collection[str] = (),
         **measure: object,
     ) -> Record:
         script = in_empty_folder / "worker.py"
@@ -44,7 +45,7 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         )  # type: ignore[arg-type]
         slot = slot or DeviceSlot(Device("cpu"), cores)
         stop = stop or threading.Event()
-        of_trial = trial_runner.TrialRun(of, settings, slot, on_phase, stop, is_compared_by_wall)
+        of_trial = trial_runner.TrialRun(of, settings, slot, on_phase, stop, features)
         steps = trial_runner.run_trial(of_trial)
         with suppress(StopIteration):
             next(steps)

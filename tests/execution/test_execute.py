@@ -556,22 +556,25 @@ def test_record_of_an_interrupted_trial(
     assert read_record(trials[0]).status == ("ok" if earlier else "interrupted")
 
 
-def test_a_default_knows_whether_a_feature_is_compared_with_it_by_wall_time(
+def test_a_default_knows_the_features_that_are_compared_with_it(
     trials: list[Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compared = {}
 
     def note(run: TrialRun) -> Steps[None]:
-        compared[run.trial.id] = run.is_compared_by_wall
+        compared[run.trial.id] = sorted(run.features)
         run.finish(status="ok")
         yield from ()
 
     monkeypatch.setattr(execute_module, "run_trial", note)
-    by_wall, by_device, alone = trials
-    features = change(by_wall, "cuda_graphs"), change(by_device, "combo_kernels")
+    two, one, none = trials
+    features = change(two, "cuda_graphs"), change(two, "dynamic"), change(one, "combo_kernels")
     list(start([*trials, *features]))
-    wanted = {by_wall.id: True, by_device.id: False, alone.id: False}
-    assert compared == wanted | dict.fromkeys((one.id for one in features), False)
+    assert compared == {feature.id: [] for feature in features} | {
+        two.id: ["cuda_graphs", "dynamic"],
+        one.id: ["combo_kernels"],
+        none.id: [],
+    }
 
 
 def test_records_of_the_sweep_say_how_much_memory_its_trials_need(

@@ -677,7 +677,7 @@ def test_a_feature_that_is_all_code_is_told_apart_by_the_time_of_the_device(
 ) -> None:
     """By wall clock neither feature is known to be as fast as the default."""
     on_gpu = replace(trial, device="cuda")
-    monkeypatch.setenv("DEVICE_SPEEDUP", "2")
+    monkeypatch.setenv("DEVICE_SPEEDUPS", "2")
     write_default(on_gpu, run("CODE = 'one'" + CODED, of=on_gpu, processes=2))
     monkeypatch.setenv("SPEEDUPS", "2.1 2.12")
     for feature, wanted in (("combo_kernels", 1), ("cuda_graphs", 4)):
@@ -685,14 +685,38 @@ def test_a_feature_that_is_all_code_is_told_apart_by_the_time_of_the_device(
         assert len(record.processes) == wanted
 
 
-@pytest.mark.parametrize(("compared", "processes"), [(True, 5), (False, 2)])
+@pytest.mark.parametrize(("feature", "processes"), [("cuda_graphs", 5), ("combo_kernels", 2)])
 def test_a_default_that_waits_for_its_host_gets_an_interval_where_wall_time_is_compared(
-    run, trial: Trial, monkeypatch: pytest.MonkeyPatch, compared: bool, processes: int
+    run, trial: Trial, monkeypatch: pytest.MonkeyPatch, feature: str, processes: int
 ) -> None:
-    monkeypatch.setenv("DEVICE_SPEEDUP", "2.5")
+    monkeypatch.setenv("DEVICE_SPEEDUPS", "2.5")
     on_gpu = replace(trial, device="cuda")
-    record = run("CODE = 'one'" + CODED, of=on_gpu, is_compared_by_wall=compared, processes=None)
+    record = run("CODE = 'one'" + CODED, of=on_gpu, features=[feature], processes=None)
     assert derive(record).host_bound_arms == "compiled"
+    assert len(record.processes) == processes
+
+
+@pytest.mark.parametrize(
+    ("features", "speedups", "processes"),
+    [
+        ([], "2 2.02", 2),  # [1.88, 2.14], surely faster than eager
+        (["combo_kernels"], "2 2.02", 3),  # then [1.98, 2.03]
+        (["combo_kernels"], "2 2.002", 2),
+        (["combo_kernels"], "2 2.2", 8),
+    ],
+)
+def test_a_default_gets_processes_until_a_feature_can_be_told_from_it(
+    run,
+    trial: Trial,
+    monkeypatch: pytest.MonkeyPatch,
+    features: list[str],
+    speedups: str,
+    processes: int,
+) -> None:
+    monkeypatch.setenv("SPEEDUPS", speedups)
+    monkeypatch.setenv("DEVICE_SPEEDUPS", speedups)
+    on_gpu = replace(trial, device="cuda")
+    record = run("CODE = 'one'" + CODED, of=on_gpu, features=features, processes=None)
     assert len(record.processes) == processes
 
 

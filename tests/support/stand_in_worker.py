@@ -29,8 +29,8 @@ def process():
     speedups = os.environ.get("SPEEDUPS", "2").split()
     speedup = float(speedups[a.index % len(speedups)])
     rounds = (Round("AB", 0.002, 0.002 / speedup),)
-    seen = os.environ.get("DEVICE_SPEEDUP")
-    seen = PerArm(0.001, 0.001 / float(seen)) if seen else None
+    seen = os.environ.get("DEVICE_SPEEDUPS", "").split()
+    seen = PerArm(0.001, 0.001 / float(seen[a.index % len(seen)])) if seen else None
     return Process(a.index, a.draw, a.cold, compile_s=0.001, first_steps_s=(0.001,),
                    steps_per_block=2, rounds=rounds, device_step_s=seen)
 """

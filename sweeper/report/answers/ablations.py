@@ -1,5 +1,6 @@
 """Ablations of a report: what each feature of the compiler does to a model, and what to set."""
 
+import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +8,8 @@ from functools import cached_property
 
 from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.gains import TrialGain, are_alike, choose_clock, differ
-from sweeper.analysis.stats import Estimate, difference
+from sweeper.analysis.margins import find_margin
+from sweeper.analysis.stats import Estimate, difference, widen
 from sweeper.core.ablation import FEATURES, Feature, change
 from sweeper.core.record import CHANGEABLE, NOT_JUDGED
 from sweeper.core.trial import Trial
@@ -73,16 +75,21 @@ class FeatureAnswer:
     @cached_property
     def speedup(self) -> Estimate | None:
         """How many times as fast a compiled step with the feature is as one without it; by the time
-        of the device each beside its own eager step.
+        of the device each beside its own eager step. Its interval has room for what another
+        session, or machine of the kind, would give.
         """
         if self.gains is None or self.entry is self.default:
             return None
         having, lacking = (gain.result for gain in self.gains)
-        if self.gains[0].by_device and having.device_speedup and lacking.device_speedup:
-            return difference(having.device_speedup, lacking.device_speedup)
-        if having.compiled_step and lacking.compiled_step:
-            return difference(lacking.compiled_step, having.compiled_step)
-        return None
+        if self.gains[0].by_device:
+            one, other = having.device_speedup, lacking.device_speedup
+        else:
+            one, other = lacking.compiled_step, having.compiled_step
+        if one is None or other is None:
+            return None
+        return widen(
+            difference(one, other), math.log1p(find_margin(self.entry.trial.device).program)
+        )
 
     @property
     def failure(self) -> str:
