@@ -330,7 +330,7 @@ def _inspect(run: TrialRun) -> Inspection:
 
 
 def _interrupted(phase: str = "starting") -> Outcome:
-    return Outcome("interrupted", phase, "interrupted by the user")
+    return Outcome("interrupted", phase, "the sweep was interrupted")
 
 
 def _start(

@@ -96,13 +96,16 @@ def locate_inspections(entries: Sequence[Entry]) -> list[str]:
 
 
 def print_report(report: Report, console: Console) -> None:
-    """Print facts, tables and notes."""
+    """Print facts, tables and notes, and the whole verdict at the end."""
     terminal.widen(console, MIN_WIDTH)
     for fact in report.provenance.facts:
         print_plain(fact.line, console)
     terminal.print_tables(report.findings, console)
     for note in report.notes:
         print_plain(f"note: {note}", console)
+    console.print()
+    for whole, *_shorter in terminal.write_verdict(report.verdict):
+        print_plain(whole, console)
 
 
 def print_verdict(report: Report, console: Console) -> None:

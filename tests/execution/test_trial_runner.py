@@ -415,7 +415,7 @@ def test_stop_in_an_inspection_ends_it_and_keeps_the_record(run, in_empty_folder
     )
     assert record.status == "ok"
     assert record.inspection == Inspection(
-        missing="interrupted while starting: interrupted by the user"
+        missing="interrupted while starting: the sweep was interrupted"
     )
 
 

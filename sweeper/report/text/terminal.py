@@ -59,7 +59,7 @@ def print_verdict(report: Report, console: Console) -> None:
     console.print()
     last = len(report.verdict.sentences) - 1
     parts, least = [], []  # texts with their numbers of lines; the fewest of each part
-    for texts in _write_verdict(report.verdict):
+    for texts in write_verdict(report.verdict):
         sizes = {text: _count_lines(text, console) for text in texts}
         parts.append(sizes)
         least.append(min(sizes.values()))
@@ -95,7 +95,7 @@ def _find_fitting(sizes: Mapping[str, int], lines: int) -> str:
     return ""
 
 
-def _write_verdict(verdict: Verdict) -> Iterator[Sequence[str]]:
+def write_verdict(verdict: Verdict) -> Iterator[Sequence[str]]:
     """Yield what may be said, what matters most first: each as a text, and as a shorter one for
     where that does not fit.
     """

@@ -62,6 +62,15 @@ def test_tables_fit_into_100_columns(tmp_path: Path) -> None:
     assert costs == "resnet50 amp default 3.00 409 [379, 446] -33 %"
 
 
+def test_every_table_is_followed_by_the_whole_verdict(tmp_path: Path) -> None:
+    failed = replace(make_record("m"), status="crashed", message="lost", log="worker-0.log")
+    text = shown(tmp_path, *usual(), make_record("vit_b16", "amp", [1.0, 1.2]), failed)
+    verdict = text.rsplit("\n\n", 1)[1].splitlines()
+    assert verdict[0].startswith("In AMP: compile 3 of 4 (3 sure)")
+    assert "1 of 14 trials failed: 1 crashed; first m amp default: lost" in verdict
+    assert verdict[-1].startswith("worth another run: vit_b16")
+
+
 def test_inspections_are_named_in_one_line(tmp_path: Path) -> None:
     inspected = replace(make_record("resnet18"), inspection=Inspection("inspect"))
     failed = replace(
