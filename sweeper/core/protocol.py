@@ -79,14 +79,15 @@ class Phase:
     note: str = ""  # what it does for long, e.g. `no step for 60 s: ...`
 
 
-NOTHING, DEVICE, ALONE = "nothing", "device", "alone"
+# what a worker wants; to autotune: the device in the middle of compiling, for one kernel
+NOTHING, DEVICE, AUTOTUNE, ALONE = "nothing", "device", "autotune", "alone"
 
 
 @dataclass(frozen=True)
 class LeaseRequest:
     """The worker wants to share the device, wants it alone, or gives it back."""
 
-    wants: Annotated[str, (NOTHING, DEVICE, ALONE)]
+    wants: Annotated[str, (NOTHING, DEVICE, AUTOTUNE, ALONE)]
     # when it asked, by `time.monotonic`, which all processes share; the driver may read it later
     asked_s: Amount | None = None
 

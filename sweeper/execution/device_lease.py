@@ -14,9 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from operator import attrgetter
 
-from sweeper.core.protocol import ALONE, NOTHING, Known, LeaseGrant
+from sweeper.core.protocol import ALONE, AUTOTUNE, NOTHING, Known, LeaseGrant
 
 from .reaper import Reaper
 
@@ -44,8 +43,11 @@ class Tenant:
 
 
 class DeviceLease:
-    """Grants one device to workers in the order of their requests, later processes of a trial
-    first, since its answer is near; the holder can have it alone at once.
+    """Grants one device to workers in the order of their requests; the holder can have it alone at
+    once.
+
+    Those that autotune go first: each candidate takes milliseconds, and compiling ends hundreds
+    of candidates later. Then go later processes of a trial, since its answer is near.
     """
 
     def __init__(self, reaper: Reaper | None = None) -> None:
@@ -110,7 +112,7 @@ class DeviceLease:
 
     def _grant_next(self) -> None:
         if self._holder is None and self._queue:
-            first = max(self._queue, key=attrgetter("index"))
+            first = max(self._queue, key=lambda one: (one.wants == AUTOTUNE, one.index))
             self._queue.remove(first)
             self._grant(first)
 

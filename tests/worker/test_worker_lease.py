@@ -21,7 +21,7 @@ from torch._inductor.codecache import PyCodeCache  # noqa: E402
 from torch._inductor.runtime import triton_compat, triton_heuristics  # noqa: E402, F401  # make_run_fn
 from torch._inductor.runtime.benchmarking import benchmarker  # noqa: E402
 
-from sweeper.core.protocol import ALONE, DEVICE, NOTHING, LeaseGrant  # noqa: E402
+from sweeper.core.protocol import ALONE, AUTOTUNE, DEVICE, NOTHING, LeaseGrant  # noqa: E402
 from sweeper.worker.compilation.lease_breaks import LeaseBreaks  # noqa: E402
 from sweeper.worker.lease import Lease  # noqa: E402
 
@@ -94,7 +94,7 @@ def test_each_benchmark_while_compiling_has_the_device_for_itself_alone(driver: 
                 driver.heard.append("benchmark")
 
     compiled(benchmarks)
-    assert driver.heard == [DEVICE, "benchmark", NOTHING] * 2 + [DEVICE]
+    assert driver.heard == [AUTOTUNE, "benchmark", NOTHING] * 2 + [DEVICE]
 
 
 def test_a_benchmark_within_a_benchmark_leaves_the_device_to_the_outer_one(driver: Driver) -> None:
@@ -108,7 +108,7 @@ def test_a_benchmark_within_a_benchmark_leaves_the_device_to_the_outer_one(drive
             driver.heard.append("outer")
 
     compiled(benchmarks)
-    assert driver.heard == [DEVICE, "inner", "outer", NOTHING, DEVICE]
+    assert driver.heard == [AUTOTUNE, "inner", "outer", NOTHING, DEVICE]
 
 
 def test_a_benchmark_that_fails_lets_go_of_the_device(driver: Driver) -> None:
@@ -146,12 +146,12 @@ def test_inductors_timing_of_kernels_is_such_a_benchmark(
 ) -> None:
     lease, inside = Lease(driver.ask), []
     begin_breaks(lease)
-    monkeypatch.setattr(lease, "take", lambda: inside.append("benchmark"))
+    monkeypatch.setattr(lease, "take", inside.append)
     lease.leave()
     # there is no GPU
     with pytest.raises((AssertionError, RuntimeError, AttributeError, ImportError)):
         benchmarker.benchmark_gpu(lambda: None)
-    assert inside == ["benchmark"]
+    assert inside == [AUTOTUNE]
 
 
 def test_a_kernel_of_a_template_is_compiled_before_its_benchmark(
@@ -178,12 +178,12 @@ def test_a_kernel_of_a_template_is_compiled_before_its_benchmark(
             call()
 
     compiled(benchmarks)
-    assert driver.heard == ["compiles", DEVICE, "runs", NOTHING, DEVICE]
+    assert driver.heard == ["compiles", AUTOTUNE, "runs", NOTHING, DEVICE]
 
 
-@pytest.mark.parametrize("wants", [DEVICE, ALONE])
+@pytest.mark.parametrize(("wants", "then"), [(DEVICE, AUTOTUNE), (ALONE, ALONE)])
 def test_a_kernel_that_a_step_compiles_is_compiled_without_the_device(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch, wants: str
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, wants: str, then: str
 ) -> None:
     def compile_kernel(source: str) -> str:
         driver.heard.append("compiles")
@@ -196,7 +196,7 @@ def test_a_kernel_that_a_step_compiles_is_compiled_without_the_device(
     lease.take(wants)
     driver.heard.clear()
     assert triton.compile("a kernel") == "binary of a kernel"
-    assert driver.heard == [NOTHING, "compiles", wants]
+    assert driver.heard == [NOTHING, "compiles", then]
 
 
 def test_what_another_thread_has_taken_meanwhile_stays(
@@ -227,7 +227,7 @@ def test_a_kernel_that_does_not_compile_leaves_the_device_as_it_was(
     begin_breaks(Lease(driver.ask))
     with pytest.raises(RuntimeError, match="out of registers"):
         triton.compile()
-    assert driver.heard == [DEVICE, NOTHING, DEVICE]
+    assert driver.heard == [DEVICE, NOTHING, AUTOTUNE]
 
 
 def test_clock_stands_still_while_it_waits_and_while_it_is_stopped() -> None:
