@@ -186,14 +186,19 @@ def are_alike(one: TrialGain, other: TrialGain, device: str) -> bool:
 
 
 def can_be_compared(in_code: bool, found: TrialGain, device: str) -> bool:
-    """Whether a trial is known well enough to compare a feature with it: by the time of the device
-    half of what draws of one program differ by is left for the feature. By wall time, one that
-    waits for its host needs an interval.
+    """Whether a trial is known well enough to compare a feature with it.
+
+    By the time of the device, its interval of three processes leaves the feature half of what draws
+    of one program differ by. For CUDA graphs, its wall time has an interval even if it waits for
+    its host. Where code is compared by wall time, as on a CPU, no more processes are worth it.
     """
+    if not in_code:
+        return not found.gain.waits
     of_device = found.by_device_time()
-    if in_code:
-        return of_device is None or of_device.gain.share <= find_margin(device).row / 2
-    return not found.gain.waits
+    if of_device is None:
+        return True
+    has_three = found.result.processes >= 3
+    return has_three and of_device.gain.share <= find_margin(device).row / 2
 
 
 def can_be_told(one: TrialGain, other: TrialGain, device: str) -> bool:

@@ -151,15 +151,6 @@ def difference(one: Estimate, other: Estimate) -> Estimate:
     return found
 
 
-def widen(estimate: Estimate, more: float) -> Estimate:
-    """Add an independent error of the log to the half width of an interval, if there is one."""
-    if estimate.variance is None:
-        return estimate
-    return replace(
-        estimate, variance=estimate.variance + (more / t_quantile(estimate.degrees)) ** 2
-    )
-
-
 def p_value(estimate: Estimate) -> float | None:
     """How often chance alone gives a mean at least so far from 0 on either side, by Student's t;
     None: no variance.

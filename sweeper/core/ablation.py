@@ -6,7 +6,6 @@ turns on what is off. What the settings do is said in torch/_inductor/config.py 
 torch/_functorch/config.py.
 """
 
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -90,10 +89,10 @@ def explain_not_for(trial: Trial) -> str | None:
     return None
 
 
-def find_compared(trials: Iterable[Trial]) -> dict[str, set[str]]:
-    """Find the features that are compared with a trial, by the trial's id."""
-    compared = defaultdict[str, set[str]](set)
+def group_by_default(trials: Iterable[Trial]) -> dict[str, set[str]]:
+    """Group the features of trials by the id of the default that they are compared with."""
+    features: dict[str, set[str]] = {}
     for trial in trials:
         if trial.labels.feature and trial.labels.default_id:
-            compared[trial.labels.default_id].add(trial.labels.feature)
-    return compared
+            features.setdefault(trial.labels.default_id, set()).add(trial.labels.feature)
+    return features

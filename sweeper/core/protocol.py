@@ -79,15 +79,15 @@ class Phase:
     note: str = ""  # what it does for long, e.g. `no step for 60 s: ...`
 
 
-# what a worker wants; to autotune: the device in the middle of compiling, for one kernel
-NOTHING, DEVICE, AUTOTUNE, ALONE = "nothing", "device", "autotune", "alone"
+# what a worker wants; RESUME: the device, to go on with a compilation or with a step
+NOTHING, DEVICE, RESUME, ALONE = "nothing", "device", "resume", "alone"
 
 
 @dataclass(frozen=True)
 class LeaseRequest:
-    """The worker wants to share the device, wants it alone, or gives it back."""
+    """The worker wants the device, beside workers that compile or alone, or gives it back."""
 
-    wants: Annotated[str, (NOTHING, DEVICE, AUTOTUNE, ALONE)]
+    wants: Annotated[str, (NOTHING, DEVICE, RESUME, ALONE)]
     # when it asked, by `time.monotonic`, which all processes share; the driver may read it later
     asked_s: Amount | None = None
 

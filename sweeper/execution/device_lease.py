@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from sweeper.core.protocol import ALONE, AUTOTUNE, NOTHING, Known, LeaseGrant
+from sweeper.core.protocol import ALONE, NOTHING, RESUME, Known, LeaseGrant
 
 from .reaper import Reaper
 
@@ -43,11 +43,11 @@ class Tenant:
 
 
 class DeviceLease:
-    """Grants one device to workers in the order of their requests; the holder can have it alone at
-    once.
+    """Grants one device to workers; the holder can have it alone at once.
 
-    Those that autotune go first: each candidate takes milliseconds, and compiling ends hundreds
-    of candidates later. Then go later processes of a trial, since its answer is near.
+    Every second turn belongs to those that resume: a worker that autotunes asks hundreds of times
+    for milliseconds. Then come later processes of a trial, since its answer is near; otherwise the
+    order of requests holds.
     """
 
     def __init__(self, reaper: Reaper | None = None) -> None:
@@ -56,6 +56,7 @@ class DeviceLease:
         self._tenants: list[Tenant] = []
         self._queue: list[Tenant] = []
         self._holder: Tenant | None = None
+        self._has_resumed = False  # the last one that was granted the device
 
     @contextmanager
     def register(
@@ -112,8 +113,10 @@ class DeviceLease:
 
     def _grant_next(self) -> None:
         if self._holder is None and self._queue:
-            first = max(self._queue, key=lambda one: (one.wants == AUTOTUNE, one.index))
+            goes_first = NOTHING if self._has_resumed else RESUME
+            first = max(self._queue, key=lambda one: (one.wants == goes_first, one.index))
             self._queue.remove(first)
+            self._has_resumed = first.wants == RESUME
             self._grant(first)
 
     def _grant(self, tenant: Tenant) -> None:

@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack, closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from itertools import chain
 
@@ -29,6 +29,7 @@ from sweeper.core.trial import Trial
 from .attempts import may_replace, read_attempts
 from .device_claim import claim_devices
 from .draft import Draft
+from .memory_budget import KnownNeeds
 from .placement import DeviceSlot, Placement, join_slots, make_slots
 from .processes import OWN_MARK, describe_failed_start
 from .reaper import Reaper
@@ -67,35 +68,35 @@ def execute(
         try:
             remove_temporary()
             remove_leftovers(chain(paths.folder.glob(".*"), paths.report.glob(".*")))
+            needs = KnownNeeds()
+            if any(share.concurrency > 1 for share in placement.shares):
+                needs.read(paths.records())
         except OSError as error:
             raise NoSpaceError(shortages.describe(error)) from error
         try:
             reaper = running.enter_context(closing(Reaper(OWN_MARK)))
         except OSError as error:
             raise NoSpaceError(describe_failed_start(error)) from error
-        slots = make_slots(placement, claimed, reaper)
-        for path in paths.records():
-            with suppress(RecordError):  # whoever resumes the sweep has said so
-                slots[0].known_needs.learn(Record.read(path))
+        slots = make_slots(placement, claimed, reaper, needs)
         counts = sorted({trial.num_devices for trial in trials} - {1})
         slots += [join_slots(slots, count) for count in counts]
-        compared = ablation.find_compared(trials)
-        run_one = functools.partial(_run_and_write, settings, compared)
+        features = ablation.group_by_default(trials)
+        run_one = functools.partial(_run_and_write, settings, features)
         yield from running.enter_context(closing(run_all(trials, slots, run_one, settings)))
 
 
 def _run_and_write(
     settings: Settings,
-    compared: Mapping[str, Set[str]],
+    features: Mapping[str, Set[str]],
     trial: Trial,
     slot: DeviceSlot,
     on_phase: OnPhase,
     stop: threading.Event,
 ) -> Steps[Finished]:
     """Run a trial and write its record to disk, where there is space for all trials in flight on
-    the device. `compared` has the features that are compared with a trial, by its id.
+    the device. `features` has those that are compared with a trial, by its id.
     """
-    run = TrialRun(trial, settings, slot, on_phase, stop, compared.get(trial.id, ()))
+    run = TrialRun(trial, settings, slot, on_phase, stop, features.get(trial.id, ()))
     with _contain(run):
         folder = run.paths.folder.parent
         folder.mkdir(parents=True, exist_ok=True)

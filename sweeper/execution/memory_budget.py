@@ -2,20 +2,21 @@
 
 Trials hold their parameters and what belongs to them side by side. One at a time has the device,
 and needs most for its check: a step in fp64, and copies to compare. The first trial of a model and
-batch size shows how much that is, also in an earlier run of the sweep; a trial with unknown needs
-reserves nothing. If memory runs out on a shared device, the trial runs again alone on it: only then
-it is out of memory.
+batch size shows how much that is. A sweep that is resumed reads it from its records. A trial with
+unknown needs reserves nothing. If memory runs out on a shared device, the trial runs again alone on
+it: only then it is out of memory.
 """
 
 import math
 import sys
 import threading
-from collections.abc import Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
-from sweeper.core.record import Record, of_arm
+from sweeper.core.record import Record, RecordError, of_arm
 from sweeper.core.trial import Trial
 
 
@@ -35,6 +36,12 @@ class KnownNeeds:
 
     def __init__(self) -> None:
         self._needs: dict[Hashable, Need] = {}
+
+    def read(self, records: Iterable[Path]) -> None:
+        """Learn from records on disk; one that cannot be read says nothing."""
+        for path in records:
+            with suppress(RecordError):
+                self.learn(Record.read(path))
 
     def learn(self, record: Record) -> None:
         trial = record.trial

@@ -50,6 +50,7 @@ from .scheduler import OnPhase, PhaseBegan, Steps
 from .worker_channel import WorkerChannel, start_worker
 
 MAX_FEATURE_PROCESSES = 4  # three settled every feature on H200s that could be settled
+MAX_DEFAULT_PROCESSES = 5  # for the sake of features; wall time has an interval then
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ class TrialRun(Draft):
     slot: DeviceSlot
     on_phase: OnPhase
     stop: threading.Event  # ends the running worker
-    features: Collection[str] = ()  # whose trials are compared with this one
+    compared_features: Collection[str] = ()  # whose trials are compared with this one
     variables: Mapping[str, str] = field(default_factory=dict)  # in the environment of its workers
     num_processes: int = 0  # that have ended
     idle_s: float = 0.0  # for memory; per worker: for the device, or stopped
@@ -146,14 +147,16 @@ class TrialRun(Draft):
             return True
         if measure.target is not None:
             return not is_resolved(self.result, measure.target)
-        if self.default is not None or self._is_too_uncertain():
+        if self.default is not None:
+            return True
+        if self.num_processes < MAX_DEFAULT_PROCESSES and self._is_too_uncertain():
             return True
         return can_become_sure(record, self.result, measure)
 
     def _is_too_uncertain(self) -> bool:
-        """Whether features are compared with it, some of which cannot be told from it yet."""
+        """Whether it is known too little for the features that are compared with it."""
         found = find_gain_so_far(self.record, self.result, self.settings.measure)
-        kinds = {ablation.FEATURES[name].in_code for name in self.features}
+        kinds = {ablation.FEATURES[name].in_code for name in self.compared_features}
         return found is not None and not all(
             can_be_compared(in_code, found, self.trial.device) for in_code in kinds
         )

@@ -59,7 +59,9 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="rule out modes whose compiled step needs more device memory at its peak",
     )
     parser.add_argument(
-        "--tables", action="store_true", help="print every table, with settings and versions"
+        "--tables",
+        action="store_true",
+        help="print every table, with settings, versions and the whole verdict",
     )
     return parser.parse_args(arguments)
 

@@ -103,9 +103,7 @@ def print_report(report: Report, console: Console) -> None:
     terminal.print_tables(report.findings, console)
     for note in report.notes:
         print_plain(f"note: {note}", console)
-    console.print()
-    for whole, *_shorter in terminal.write_verdict(report.verdict):
-        print_plain(whole, console)
+    terminal.print_whole_verdict(report.verdict, console)
 
 
 def print_verdict(report: Report, console: Console) -> None:

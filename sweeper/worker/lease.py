@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from time import perf_counter  # before a model can put another one in its place
 
-from sweeper.core.protocol import DEVICE, NOTHING, Known, LeaseGrant
+from sweeper.core.protocol import DEVICE, NOTHING, RESUME, Known, LeaseGrant
 
 # tells the driver what is wanted, and waits for the device unless that is nothing
 Ask = Callable[[str], LeaseGrant]
@@ -39,10 +39,10 @@ class Lease:
         return perf_counter() - self.away_s
 
     def take(self, wants: str = DEVICE) -> None:
-        """Wait for the device, or for the device alone."""
+        """Wait for the device, or for the device alone; one that resumes waits less."""
         with self.lock:
-            held, self.holds = self.holds, wants
-            if held == wants:
+            held, self.holds = self.holds, DEVICE if wants == RESUME else wants
+            if held == self.holds:
                 return
             begin = perf_counter()
             grant = self._ask(wants)

@@ -42,16 +42,6 @@ def test_one_value_has_no_interval() -> None:
     assert stats.mean_of_logs([0.5]).interval() is None
 
 
-def test_an_independent_error_adds_to_the_half_width_by_its_square() -> None:
-    estimate = stats.mean_of_logs([0.0, 0.02])
-    half = estimate.half_width()
-    assert half is not None
-    widened = stats.widen(estimate, 0.75 * half)
-    assert (widened.log, widened.half_width()) == (0.01, pytest.approx(1.25 * half))
-    single = stats.mean_of_logs([0.5])
-    assert stats.widen(single, 0.1) == single, "it has no interval"
-
-
 def test_equal_values_have_an_interval_without_width() -> None:
     assert stats.mean_of_logs([0.0, 0.0]).interval() == Interval(1.0, 1.0)
     same = stats.geomean_of_these_models([stats.mean_of_logs([0.0, 0.0])] * 2)

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sweeper.core.protocol import ALONE, AUTOTUNE, DEVICE, NOTHING, LeaseGrant
+from sweeper.core.protocol import ALONE, DEVICE, NOTHING, RESUME, LeaseGrant
 from sweeper.execution import device_lease
 from sweeper.execution.device_lease import DeviceLease, Tenant
 
@@ -102,17 +102,22 @@ def test_the_device_is_given_in_the_order_of_asking(three: list[Worker]) -> None
     )
 
 
-def test_whoever_autotunes_goes_first(three: list[Worker]) -> None:
+def test_whoever_resumes_goes_before_later_processes_every_second_time(
+    three: list[Worker],
+) -> None:
     first, second, third = three
-    first.ask(DEVICE)
-    second.ask(DEVICE)
-    third.ask(AUTOTUNE)
-    first.ask(NOTHING)
-    assert [len(worker.grants) for worker in three] == [1, 0, 1]
-    third.ask(ALONE)
-    assert len(third.grants) == 2, "who holds the device has it alone at once"
+    third.tenant.index = 1
+    third.ask(DEVICE)
+    for worker in (first, second):
+        worker.ask(RESUME)
     third.ask(NOTHING)
-    assert len(second.grants) == 1
+    third.ask(DEVICE)
+    assert [len(worker.grants) for worker in three] == [1, 0, 1]
+    first.ask(NOTHING)
+    assert [len(worker.grants) for worker in three] == [1, 0, 2], "both resume, and it waits"
+    first.ask(RESUME)
+    third.ask(NOTHING)
+    assert [len(worker.grants) for worker in three] == [1, 1, 2]
 
 
 def test_whoever_measures_has_the_others_stopped_until_it_lets_go(three: list[Worker]) -> None:

@@ -26,7 +26,7 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.files import write_text
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Attempt, Record
-from sweeper.core.settings import Measure, Settings
+from sweeper.core.settings import Measure, Scheduler, Settings
 from sweeper.core.system.gpus import Device, Gpu
 from sweeper.core.system.leftovers import make_prefix
 from sweeper.core.trial import Labels, Model, Trial
@@ -562,7 +562,7 @@ def test_a_default_knows_the_features_that_are_compared_with_it(
     compared = {}
 
     def note(run: TrialRun) -> Steps[None]:
-        compared[run.trial.id] = sorted(run.features)
+        compared[run.trial.id] = sorted(run.compared_features)
         run.finish(status="ok")
         yield from ()
 
@@ -591,13 +591,14 @@ def test_records_of_the_sweep_say_how_much_memory_its_trials_need(
     needs = []
 
     def note(run: TrialRun) -> Steps[None]:
-        needs.extend(run.slot.known_needs.look_up(trial, trial.batch_size) for trial in trials)
+        needs.append([run.slot.known_needs.look_up(one, one.batch_size) for one in trials])
         run.finish(status="ok")
         yield from ()
 
     monkeypatch.setattr(execute_module, "run_trial", note)
-    list(start([other]))
-    assert needs == [Need(3, 20), None, None]
+    side_by_side = replace(SETTINGS, scheduler=Scheduler(prepare=2))
+    list(start([unreadable, other], side_by_side))
+    assert needs == [[Need(3, 20), None, None]] * 2
 
 
 @pytest.mark.parametrize("ends", [5, 2, 0], ids=["all", "interrupted early", "at once"])

@@ -374,7 +374,7 @@ def test_kernels_of_coordinate_descent_are_compiled_without_the_device(
     import torch
     import triton
 
-    from sweeper.core.protocol import AUTOTUNE, NOTHING, LeaseGrant
+    from sweeper.core.protocol import DEVICE, NOTHING, LeaseGrant
     from sweeper.worker.compilation.lease_breaks import LeaseBreaks
     from sweeper.worker.lease import Lease
 
@@ -393,4 +393,4 @@ def test_kernels_of_coordinate_descent_are_compiled_without_the_device(
     )
     step(torch.randn(512, 1024, device="cuda"))
     assert set(held) == {NOTHING}
-    assert lease.holds == AUTOTUNE
+    assert lease.holds == DEVICE

@@ -21,7 +21,7 @@ from torch._inductor.codecache import PyCodeCache  # noqa: E402
 from torch._inductor.runtime import triton_compat, triton_heuristics  # noqa: E402, F401  # make_run_fn
 from torch._inductor.runtime.benchmarking import benchmarker  # noqa: E402
 
-from sweeper.core.protocol import ALONE, AUTOTUNE, DEVICE, NOTHING, LeaseGrant  # noqa: E402
+from sweeper.core.protocol import ALONE, DEVICE, NOTHING, RESUME, LeaseGrant  # noqa: E402
 from sweeper.worker.compilation.lease_breaks import LeaseBreaks  # noqa: E402
 from sweeper.worker.lease import Lease  # noqa: E402
 
@@ -94,7 +94,7 @@ def test_each_benchmark_while_compiling_has_the_device_for_itself_alone(driver: 
                 driver.heard.append("benchmark")
 
     compiled(benchmarks)
-    assert driver.heard == [AUTOTUNE, "benchmark", NOTHING] * 2 + [DEVICE]
+    assert driver.heard == [RESUME, "benchmark", NOTHING] * 2 + [DEVICE]
 
 
 def test_a_benchmark_within_a_benchmark_leaves_the_device_to_the_outer_one(driver: Driver) -> None:
@@ -108,7 +108,7 @@ def test_a_benchmark_within_a_benchmark_leaves_the_device_to_the_outer_one(drive
             driver.heard.append("outer")
 
     compiled(benchmarks)
-    assert driver.heard == [AUTOTUNE, "inner", "outer", NOTHING, DEVICE]
+    assert driver.heard == [RESUME, "inner", "outer", NOTHING, DEVICE]
 
 
 def test_a_benchmark_that_fails_lets_go_of_the_device(driver: Driver) -> None:
@@ -151,7 +151,7 @@ def test_inductors_timing_of_kernels_is_such_a_benchmark(
     # there is no GPU
     with pytest.raises((AssertionError, RuntimeError, AttributeError, ImportError)):
         benchmarker.benchmark_gpu(lambda: None)
-    assert inside == [AUTOTUNE]
+    assert inside == [RESUME]
 
 
 def test_a_kernel_of_a_template_is_compiled_before_its_benchmark(
@@ -178,10 +178,10 @@ def test_a_kernel_of_a_template_is_compiled_before_its_benchmark(
             call()
 
     compiled(benchmarks)
-    assert driver.heard == ["compiles", AUTOTUNE, "runs", NOTHING, DEVICE]
+    assert driver.heard == ["compiles", RESUME, "runs", NOTHING, DEVICE]
 
 
-@pytest.mark.parametrize(("wants", "then"), [(DEVICE, AUTOTUNE), (ALONE, ALONE)])
+@pytest.mark.parametrize(("wants", "then"), [(DEVICE, RESUME), (ALONE, ALONE)])
 def test_a_kernel_that_a_step_compiles_is_compiled_without_the_device(
     driver: Driver, monkeypatch: pytest.MonkeyPatch, wants: str, then: str
 ) -> None:
@@ -227,7 +227,7 @@ def test_a_kernel_that_does_not_compile_leaves_the_device_as_it_was(
     begin_breaks(Lease(driver.ask))
     with pytest.raises(RuntimeError, match="out of registers"):
         triton.compile()
-    assert driver.heard == [DEVICE, NOTHING, AUTOTUNE]
+    assert driver.heard == [DEVICE, NOTHING, RESUME]
 
 
 def test_clock_stands_still_while_it_waits_and_while_it_is_stopped() -> None:

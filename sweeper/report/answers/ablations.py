@@ -1,6 +1,5 @@
 """Ablations of a report: what each feature of the compiler does to a model, and what to set."""
 
-import math
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -8,8 +7,7 @@ from functools import cached_property
 
 from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.gains import TrialGain, are_alike, choose_clock, differ
-from sweeper.analysis.margins import find_margin
-from sweeper.analysis.stats import Estimate, difference, widen
+from sweeper.analysis.stats import Estimate, difference
 from sweeper.core.ablation import FEATURES, Feature, change
 from sweeper.core.record import CHANGEABLE, NOT_JUDGED
 from sweeper.core.trial import Trial
@@ -75,8 +73,7 @@ class FeatureAnswer:
     @cached_property
     def speedup(self) -> Estimate | None:
         """How many times as fast a compiled step with the feature is as one without it; by the time
-        of the device each beside its own eager step. Its interval has room for what another
-        session, or machine of the kind, would give.
+        of the device each beside its own eager step.
         """
         if self.gains is None or self.entry is self.default:
             return None
@@ -87,9 +84,7 @@ class FeatureAnswer:
             one, other = lacking.compiled_step, having.compiled_step
         if one is None or other is None:
             return None
-        return widen(
-            difference(one, other), math.log1p(find_margin(self.entry.trial.device).program)
-        )
+        return difference(one, other)
 
     @property
     def failure(self) -> str:

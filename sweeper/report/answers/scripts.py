@@ -198,12 +198,10 @@ class ScriptAnswer:
         predicted = predict_loop_speedup(self.entry.result)
         measured = self.entry.result.loop_speedup
         if "unexplained" in self.entry.flags and predicted is not None and measured:
-            whose = "other work of the script"
-            if "host_busy" in self.entry.flags:
-                whose = "other programs"
             yield (
-                f"the loop's speedup is {ratio(measured.ratio)}x, and its step and loader "
-                f"explain {ratio(predicted)}x: {whose} may hold the cores"
+                f"the loop's speedup is {ratio(measured.ratio)}x, and its step and loader explain "
+                f"{ratio(predicted)}x: other work of the script, or of other programs, may hold "
+                "the cores"
             )
         if any(run and run.left_out for run in (seen.loop_eager, loop)):
             yield (

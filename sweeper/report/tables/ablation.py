@@ -11,8 +11,8 @@ it fails or is wrong; `needed`: the trial without it does; `no difference`: as f
 one program; `no effect`: the same generated code, which is not timed; `not sure`: the interval \
 reaches several of these |
 | `step_without_over_with` | step time without the feature over that with it; of the device \
-where that is known of both; of wall time for CUDA graphs and scripts. `_low _high` have room for \
-another session or machine of the kind |
+where that is known of both; of wall time for CUDA graphs and scripts. `_low _high` are of the \
+processes of one session |
 | `error` | error of the compiled step over that of eager, both against the reference |
 | `compile_cold_s compiled_peak_memory_mib trial_id status flags` | of its trial |
 

@@ -1,5 +1,5 @@
-"""The report on a terminal: the best mode of each model and the verdict, or every table with the
-summary last.
+"""The report on a terminal: the best mode of each model and the verdict, or every table and the
+whole verdict.
 """
 
 import math
@@ -59,7 +59,7 @@ def print_verdict(report: Report, console: Console) -> None:
     console.print()
     last = len(report.verdict.sentences) - 1
     parts, least = [], []  # texts with their numbers of lines; the fewest of each part
-    for texts in write_verdict(report.verdict):
+    for texts in _write_verdict(report.verdict):
         sizes = {text: _count_lines(text, console) for text in texts}
         parts.append(sizes)
         least.append(min(sizes.values()))
@@ -79,6 +79,12 @@ def print_verdict(report: Report, console: Console) -> None:
         print_plain(f"{dropped} more in report.md", console)
 
 
+def print_whole_verdict(verdict: Verdict, console: Console) -> None:
+    console.print()
+    for whole, *_shorter in _write_verdict(verdict):
+        print_plain(whole, console)
+
+
 def _count_lines(text: str, console: Console) -> int:
     """Count the lines that a terminal makes of a text."""
     number = 0
@@ -95,7 +101,7 @@ def _find_fitting(sizes: Mapping[str, int], lines: int) -> str:
     return ""
 
 
-def write_verdict(verdict: Verdict) -> Iterator[Sequence[str]]:
+def _write_verdict(verdict: Verdict) -> Iterator[Sequence[str]]:
     """Yield what may be said, what matters most first: each as a text, and as a shorter one for
     where that does not fit.
     """

