@@ -21,6 +21,7 @@ dev: $(VENV)/.installed-dev ## install sweeper and the packages for tests and ch
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing sweeper, torch and other packages, 2 GB in all, takes minutes."
 	$(INSTALL) --editable .
 	touch $@
 
@@ -42,7 +43,7 @@ $(VENV)/.installed-ray: $(VENV)/.installed-dev
 	touch $@
 
 sweep: install ## run a small real sweep on the CPU: three families in fp32; results in runs/cpu_demo
-	@echo "Three tiny models of three families, measured until the answers are sure: about four minutes at most."
+	@echo "Three tiny models of three families, measured until the answers are sure, in about four minutes; on a busy machine it may take longer."
 	@echo "Each is trained in eager, compiled (the longest phase), checked against fp64, and timed in both ways in turn."
 	@echo "Inductor does not try out the vector instructions of this CPU in each trial, so compile times are some seconds short."
 	TORCHINDUCTOR_VEC_ISA_OK=1 $(BIN)/python -m sweeper experiment=cpu_demo sweep=$(SWEEP)

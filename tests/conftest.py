@@ -17,6 +17,9 @@ import pytest
 # It has to be set before torch is imported, and before `checkout` copies the environment.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# as in an environment that is activated, so that commands name it `python`
+os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+
 from checkout import SEARCH_PATH, Run
 from forked_commands import Forks
 from tracking_server import Server, mlflow_server

@@ -156,7 +156,7 @@ METRICS: list[Metric] = [
     Metric("speedup_low", "lower end of its 95 % interval", mlflow=True),
     Metric("speedup_high", "upper end of its 95 % interval", mlflow=True),
     Metric("processes", "processes in which both arms were timed", kind=int),
-    Metric("draws", "compile caches of these processes", kind=int),
+    Metric("draws", "compile caches of these processes: each draw compiles anew", kind=int),
     Metric(
         "device_speedup",
         "eager / compiled device time per step: busy, or in a gap of its own",

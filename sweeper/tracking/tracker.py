@@ -23,7 +23,6 @@ import functools
 import hashlib
 import json
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -37,6 +36,7 @@ from sweeper.core.paths import SweepPaths, TrialPaths, list_folder
 from sweeper.core.record import Record, RecordError
 from sweeper.core.serialization import get_mapping
 from sweeper.core.system import interrupts
+from sweeper.core.system.command_line import name_program
 from sweeper.core.system.leftovers import make_temporary, remove_temporary
 from sweeper.core.text import printable
 from sweeper.core.uris import remove_credentials, remove_passwords
@@ -199,16 +199,12 @@ class Tracker:
         cannot.
         """
         if self.failure:
-            sync = f"nothing is lost, send it: python -m sweeper.sync {self._paths.folder.name}"
-            return f"MLflow: {self.failure}; {sync}"
+            sync = name_program(f"python -m sweeper.sync {self._paths.folder.name}")
+            return f"MLflow: {self.failure}; nothing is lost, send it: {sync}"
         if not store.sqlite_file(self.uri):
             return f"MLflow: {remove_credentials(self.uri)}{self.page}"
-        python, here = Path(sys.executable), Path.cwd()
-        typed = python.relative_to(here) if python.is_relative_to(here) else python
-        return (
-            f"MLflow: {typed} -m mlflow ui --backend-store-uri {self.uri}\n"
-            f"        then open http://127.0.0.1:5000{self.page}"
-        )
+        command = name_program(f"python -m mlflow ui --backend-store-uri {self.uri}")
+        return f"MLflow: {command}\n        then open http://127.0.0.1:5000{self.page}"
 
     def _read_start_ms(self) -> int | None:
         """Read when the first command of the sweep began; None where `sweep.json` does not say."""

@@ -22,11 +22,10 @@ Trials are compared as modes are. Of a script the verdict is about its loop.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sweeper.core.ablation import Feature
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.ablations import FeatureAnswer, conclude
 from sweeper.report.answers.findings import Findings
-from sweeper.report.columns.column import Column, estimate_columns, lift
+from sweeper.report.columns.column import Column, estimate_columns
 from sweeper.report.columns.formats import estimated, sentence
 
 from .spec import TableSpec
@@ -42,11 +41,12 @@ class AblationTable(TableSpec[FeatureAnswer]):
     place = 75
     columns: Sequence[Column[FeatureAnswer]] = (
         *trial_columns("model", "workload", "batch_size", "sweep", "precision"),
-        lift(
-            Column[Feature](
-                "feature", lambda feature: feature.title, title="feature", is_name=True
-            ),
-            lambda one: one.feature,
+        Column(
+            "feature",
+            lambda one: one.title,
+            title="feature",
+            text=lambda one: one.title or "(the default)",
+            is_name=True,
         ),
         Column("by_default", lambda one: one.usual, title="by default"),
         Column("verdict", lambda one: one.verdict, title="verdict", is_filter=True),

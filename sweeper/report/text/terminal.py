@@ -15,6 +15,7 @@ from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table as RichTable
 
+from sweeper.core.system.command_line import name_program
 from sweeper.core.text import clean_text
 from sweeper.report.answers.decision import OPEN, Answer
 from sweeper.report.answers.findings import Findings
@@ -122,7 +123,7 @@ def _write_verdict(verdict: Verdict) -> Iterator[Sequence[str]]:
             lines.append(f"worth another run: {item.line}")
             models.update(item.models)
             if item.command:
-                lines.append(f"  {item.command}")
+                lines.append(f"  {name_program(item.command)}")
                 where = "with commands in report.md"
         yield ["\n".join(lines), f"worth another run: {count(len(models), 'model')}, {where}"]
 
