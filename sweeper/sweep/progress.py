@@ -52,6 +52,7 @@ class Progress:
         self._begin = time.monotonic()
         # of a trial; a cluster's jobs have all ended by then
         self._first_begin: float | None = None
+        self._end = 0.0  # as it was estimated when a process last ended
         self._current: dict[str, _Current] = {}
         self.live: AbstractContextManager[object] = nullcontext()
         if console.is_terminal:
@@ -64,6 +65,7 @@ class Progress:
             self._done += 1
             record = event.record
             current = self._current.pop(record.trial_id)
+            self._estimate_end()
             took = duration(time.monotonic() - current.begin)
             result = self._describe_result(record, event.result)
             text = f"{current.place} {escape(current.name)}: {result}  ({took})"
@@ -90,7 +92,10 @@ class Progress:
             if processes > 1 and event.process < processes:
                 phase += f", process {event.process + 1} of {processes}"
             current = self._current[event.trial.id]
+            has_ended = event.process != current.processes
             current.phase, current.processes = phase, event.process
+            if has_ended:
+                self._estimate_end()
             if event.note:
                 text = f"{current.place} {current.name}, {phase}: {event.note}"
                 self._console.print(Text(text))
@@ -123,16 +128,24 @@ class Progress:
         bar = ProgressBar(total=self._total, completed=self._done, width=40)
         return Group(*lines, bar, Text(text))
 
-    def _describe_left(self, separator: str) -> str:
-        """Say how long the rest takes, if each trial takes as long as those that are done, behind
-        the separator; empty where none is left. One that runs is a part of a trial.
+    def _estimate_end(self) -> None:
+        """Estimate when the sweep ends, if each trial takes as long as those that are done; one
+        that runs is a part of a trial. The time left falls until the next process ends.
         """
-        if not self._done or self._done == self._total or self._first_begin is None:
-            return ""
         done: float = self._done
         for current in self._current.values():
             done += min(current.processes / self._measure.process_minimum, MAX_PART)
-        left_s = (time.monotonic() - self._first_begin) / done * (self._total - done)
+        if done and self._first_begin is not None:
+            now = time.monotonic()
+            self._end = now + (now - self._first_begin) / done * (self._total - done)
+
+    def _describe_left(self, separator: str) -> str:
+        """Say how long the rest takes, behind the separator; empty where none is left, or where it
+        takes longer than that.
+        """
+        left_s = self._end - time.monotonic()
+        if not self._done or self._done == self._total or left_s < 0:
+            return ""
         end = time.strftime("%H:%M", time.localtime(time.time() + left_s))
         return f"{separator}about {duration(left_s)} to go, done at {end}"
 
