@@ -113,8 +113,8 @@ class DeviceLease:
 
     def _grant_next(self) -> None:
         if self._holder is None and self._queue:
-            may_resume = not self._has_resumed
-            first = max(self._queue, key=lambda one: (may_resume and one.wants == RESUME, one.index))
+            goes_on = not self._has_resumed
+            first = max(self._queue, key=lambda one: (goes_on and one.wants == RESUME, one.index))
             self._queue.remove(first)
             self._has_resumed = first.wants == RESUME
             self._grant(first)
