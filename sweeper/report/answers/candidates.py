@@ -48,9 +48,11 @@ def show_bounds(gain: Gain) -> str:
 
 
 def find_doubts(entry: Entry) -> tuple[str, ...]:
-    """List the flags that say that a speedup may be off by more than its interval shows."""
+    """List the flags that say that a speedup may be off by more than its interval shows; one whose
+    ends are too far apart shows nothing.
+    """
     one = find_candidate(entry)
-    shown = one.gain.share if one else 0.0
+    shown = one.gain.share if one and not one.gain.is_far_apart else 0.0
     doubts = []
     for flag in entry.flags:
         if flag in DOUBTS and entry.disturbances.get(flag, math.inf) > shown:

@@ -391,6 +391,11 @@ def test_a_disturbance_smaller_than_the_interval_is_no_doubt() -> None:
     assert find_doubts(replace(disturbed, disturbances={"throttled": 0.5})) == ("throttled",)
 
 
+def test_an_interval_that_disturbances_may_have_made_hides_none() -> None:
+    scattered = entry(make_record(speedups=[0.2, 1.6, 1.5], flags=("throttled",)))
+    assert find_doubts(replace(scattered, disturbances={"throttled": 0.01})) == ("throttled",)
+
+
 @pytest.mark.parametrize("noise", [0.002, 0.05])
 def test_where_nothing_is_faster_few_are_told_to_compile(noise: float) -> None:
     """300 models of three modes that are no faster than eager."""
