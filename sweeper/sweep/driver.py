@@ -75,7 +75,7 @@ def run_sweep(grid: Sequence[Trial], settings: Settings, launcher: Launcher = LO
         return sweep.plan_and_run()
     except KeyboardInterrupt:  # before the first trial
         if not settings.dry_run and sweep.paths.records():
-            sweep.show_report()
+            sweep.show_report(interrupted=True)
         sweep.print_how_to_go_on()
         return INTERRUPTED
 
@@ -241,7 +241,7 @@ class _Sweep:
             interrupted = True
         except NoSpaceError as error:
             print(f"sweeper: {error} and sweep={sweep}", file=sys.stderr)
-        report = self.show_report()
+        report = self.show_report(interrupted)
         if tracker:
             interrupted = self._complete(tracker, report, interrupted)
         if interrupted:
@@ -284,9 +284,11 @@ class _Sweep:
     def print_how_to_go_on(self) -> None:
         print_plain(f"interrupted; go on with: {make_resume_command()}", self.console)
 
-    def show_report(self) -> Report | None:
+    def show_report(self, interrupted: bool = False) -> Report | None:
         """Print the answers, write the tables of the whole sweep to files, and print what to do
-        next. The report is None where it could not be made, and has no paths where no file could be
+        next, unless that is to go on.
+
+        The report is None where it could not be made, and has no paths where no file could be
         written.
         """
         report, sweep = None, self.settings.sweep
@@ -304,7 +306,7 @@ class _Sweep:
                     file=sys.stderr,
                 )
                 return report
-            for line in suggest_next(report, self.paths.report, sweep):
+            for line in suggest_next(report, self.paths.report, None if interrupted else sweep):
                 print_plain(line, self.console)
         return report
 
