@@ -19,14 +19,15 @@ install: $(VENV)/.installed ## make .venv and install sweeper with the tested ve
 
 dev: $(VENV)/.installed-dev ## install sweeper and the packages for tests and checks
 
-$(VENV)/.installed: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
 	@echo "Installing sweeper, torch and other packages, 2 GB in all, takes minutes."
+
+$(VENV)/.installed: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable .
 	touch $@
 
-$(VENV)/.installed-dev: pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+$(VENV)/.installed-dev: pyproject.toml constraints.txt | $(BIN)/python
 	$(INSTALL) --editable '.[dev]'
 	touch $(VENV)/.installed $@
 
