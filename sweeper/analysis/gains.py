@@ -192,13 +192,11 @@ def can_be_compared(in_code: bool, found: TrialGain, device: str) -> bool:
     of one program differ by. For CUDA graphs, its wall time has an interval even if it waits for
     its host. Where code is compared by wall time, as on a CPU, no more processes are worth it.
     """
-    if not in_code:
-        return not found.gain.waits
-    of_device = found.by_device_time()
-    if of_device is None:
-        return True
-    has_three = found.result.processes >= 3
-    return has_three and of_device.gain.share <= find_margin(device).row / 2
+    one, _ = choose_clock(in_code, found, found)
+    if not one.by_device:
+        return in_code or not one.gain.waits
+    has_three = one.result.processes >= 3
+    return has_three and one.gain.share <= find_margin(device).row / 2
 
 
 def can_be_told(one: TrialGain, other: TrialGain, device: str) -> bool:

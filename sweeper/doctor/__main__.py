@@ -27,6 +27,7 @@ from sweeper.core.files import write_text
 from sweeper.core.protocol import Package, Software
 from sweeper.core.serialization import to_json
 from sweeper.core.system import gpus, host
+from sweeper.core.system.command_line import name_program
 from sweeper.core.system.exit_codes import BAD_INPUT, INTERRUPTED, NOT_OK, OK
 from sweeper.core.system.gpus import Device, Gpu, GpuReading
 from sweeper.core.system.host import Host
@@ -219,7 +220,7 @@ def name_backend_sweep(device: Device) -> str:
     backends = ",".join(sorted(options - GONE.keys()))
     if device.gpu:
         backends += " mode=default,reduce-overhead,max-autotune"  # of Inductor
-    return (
+    return name_program(
         f"python -m sweeper -m model=pointwise backend={backends} measure=quick tracking=none "
         f"device={device.type}"
     )

@@ -155,6 +155,8 @@ class TrialRun(Draft):
 
     def _is_too_uncertain(self) -> bool:
         """Whether it is known too little for the features that are compared with it."""
+        if not self.compared_features:
+            return False
         found = find_gain_so_far(self.record, self.result, self.settings.measure)
         kinds = {ablation.FEATURES[name].in_code for name in self.compared_features}
         return found is not None and not all(

@@ -15,7 +15,11 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.paths import SweepPaths
 from sweeper.core.settings import Settings
 from sweeper.core.system import interrupts, shortages
-from sweeper.core.system.command_line import make_resume_command, remember_sweep
+from sweeper.core.system.command_line import (
+    make_resume_command,
+    name_program,
+    remember_sweep,
+)
 from sweeper.core.system.exit_codes import INTERRUPTED, NOT_OK, OK
 from sweeper.core.system.gpus import Device
 from sweeper.core.system.pipes import outlive_output
@@ -284,7 +288,7 @@ class _Sweep:
     def print_how_to_go_on(self) -> None:
         print_plain(f"interrupted; go on with: {make_resume_command()}", self.console)
 
-    def show_report(self, interrupted: bool = False) -> Report | None:
+    def show_report(self, interrupted: bool) -> Report | None:
         """Print the answers, write the tables of the whole sweep to files, and print what to do
         next, unless that is to go on.
 
@@ -300,11 +304,9 @@ class _Sweep:
                 print_verdict(report, self.console)
                 report = replace(report, paths=begin_files(report, self.paths.report)())
             except OSError as error:
-                print(
-                    f"sweeper: no report: {shortages.describe(error)}, then write it: python -m "
-                    f"sweeper.report {sweep}",
-                    file=sys.stderr,
-                )
+                why = shortages.describe(error)
+                command = name_program(f"python -m sweeper.report {sweep}")
+                print(f"sweeper: no report: {why}, then write it: {command}", file=sys.stderr)
                 return report
             for line in suggest_next(report, self.paths.report, None if interrupted else sweep):
                 print_plain(line, self.console)
