@@ -99,10 +99,12 @@ def test_sentences_say_whether_which_and_how_sure(tmp_path: Path) -> None:
     open_ones = [make_record(name, "fp32", [1.02, 1.12, 1.07], device="cpu") for name in "de"]
     verified = make_record("f", speedups=[1.50, 1.51, 1.49])
     unverified = make_record("g", speedups=[1.60, 1.61, 1.59], flags=("accuracy_unverified",))
-    records = [*fast, *slow, *open_ones, verified, unverified]
+    failed = make_record("h", "bf16", status="oom")
+    records = [*fast, *slow, *open_ones, verified, unverified, failed]
     assert set(report_on(tmp_path, records).verdict.sentences) == {
         "In AMP: compile 5 of 5 (1 sure), median 1.40x.",
         "In fp32: stay eager with 3 (none sure); 2 are open.",
+        "In bf16: 1 could not be compared.",
         "Not sure: one process (6); the interval reaches both answers (2); unverified (1).",
     }
 

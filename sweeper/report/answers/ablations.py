@@ -12,7 +12,7 @@ from sweeper.core.ablation import FEATURES, Feature, change
 from sweeper.core.record import CHANGEABLE, NOT_JUDGED
 from sweeper.core.trial import Trial
 from sweeper.loading.entries import Entry
-from sweeper.report.columns.formats import count, estimated, join, shorten_names
+from sweeper.report.columns.formats import estimated, join, shorten_names
 
 from .candidates import find_candidate
 from .trials import NAMING_AXES, find_varying, list_compile_arguments, show_axes
@@ -169,7 +169,7 @@ class AblationAnswer:
         unsure = [one.title for one in self.list_unsure()]
         if not said:
             makes = "is known to make" if unsure else "makes"
-            said = [f"none of {count(len(self.features) - 1, 'feature')} {makes} a difference"]
+            said = [f"no feature that was tried {makes} a difference"]
         if unsure:
             said.append(f"{NOT_SURE} about {shorten_names(unsure)}")
         return join([*said, *self._advise()])

@@ -138,7 +138,7 @@ def _count_answers(answers: Sequence[Answer]) -> str:
     taken, stay, crossing = measured.values()
     number = len(taken) + len(stay) + len(crossing)
     if not number:
-        return f"none of {len(answers)} could be compared"
+        return f"{len(answers)} could not be compared"
     parts = []
     if taken:
         middle = median(answer.gain for answer in taken)
