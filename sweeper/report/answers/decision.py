@@ -22,7 +22,7 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.record import say_while
 from sweeper.core.trial import Trial
 from sweeper.loading.entries import Entry
-from sweeper.report.columns.formats import duration, join, prefix, ratio, shorten_names
+from sweeper.report.columns.formats import duration, join, prefix, ratio, round_up, shorten_names
 
 from .candidates import Candidate, find_candidate, name_mode
 from .speedups import memory_change_percent, show_memory_change
@@ -121,7 +121,7 @@ class Answer:
         return None
 
     def __str__(self) -> str:
-        """E.g. `compile default: 1.28x [1.25, 1.31], 1.29x by the device; pays back after 3,178
+        """E.g. `compile default: 1.28x [1.25, 1.31], 1.29x by the device; pays back after 3,180
         steps (12 min); peak memory -17 %`.
         """
         unsure = prefix("; not sure: ", ", ".join(self.why_unsure))
@@ -131,7 +131,7 @@ class Answer:
         name = f"compile {one.name}" if self.is_sure else f"{one.name}, unsure"
         figures = [show_gain(one)]
         if one.result.break_even_steps.value is not None:
-            steps = math.ceil(one.result.break_even_steps.value)
+            steps = round_up(one.result.break_even_steps.value)
             took = duration(one.total_s(steps) or 0.0)
             figures.append(f"pays back after {steps:,} steps ({took})")
         if abs(memory_change_percent(one.entry) or 0.0) >= MIN_MEMORY_CHANGE:
@@ -314,7 +314,7 @@ def _say_why_to_stay(nearest: Candidate) -> str:
     if nearest.turn > 1 + MIN_GAIN:
         why, needed = "never pays back", nearest.result.break_even_steps.value
         if needed is not None:
-            why = f"pays back after {math.ceil(needed):,} steps, and the job has {nearest.steps:,}"
+            why = f"pays back after {round_up(needed):,} steps, and the job has {nearest.steps:,}"
     return f"{nearest.name} {why}; measured {show_gain(nearest)}"
 
 

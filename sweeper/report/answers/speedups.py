@@ -1,6 +1,5 @@
 """Figures of a trial as people see them: its speedup, what compiling costs, and its flags."""
 
-import math
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from sweeper.report.columns.formats import (
     join,
     prefix,
     ratio,
+    round_up,
     shorten_names,
 )
 
@@ -61,7 +61,7 @@ def show_device_speedup(entry: Entry) -> str:
 
 
 def show_break_even(entry: Entry) -> str:
-    """Show the steps until compiling has paid, e.g. `1,272 [1,250, 1,310]` or `never`; `≤` as in
+    """Show the steps until compiling has paid, e.g. `1,280 [1,250, 1,310]` or `never`; `≤` as in
     `show_compile_time`.
     """
     result, (steps, low, high) = entry.result, entry.result.break_even_steps
@@ -78,7 +78,7 @@ def show_break_even(entry: Entry) -> str:
 def _show_steps(steps: float | None) -> str:
     if steps is None:
         return "never"
-    return f"{math.ceil(steps):,}"
+    return f"{round_up(steps):,}"
 
 
 def show_compile_time(entry: Entry) -> str:

@@ -1,5 +1,6 @@
 """Formats: numbers, intervals, durations and lists of names as people see them."""
 
+import math
 from collections.abc import Iterable
 
 from sweeper.analysis.stats import Estimate
@@ -31,6 +32,12 @@ def ratio(value: float | None) -> str:
 def percent(share: float) -> str:
     """Show a share, e.g. `12 %`."""
     return f"{100 * share:.0f} %"
+
+
+def round_up(steps: float) -> int:
+    """Round steps up to three significant digits, e.g. 96,028 to 96,100."""
+    unit: int = 10 ** max(len(str(math.ceil(steps))) - 3, 0)
+    return math.ceil(steps / unit) * unit
 
 
 def duration(seconds: float) -> str:
