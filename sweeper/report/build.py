@@ -129,7 +129,7 @@ def suggest_next(report: Report, out: Path, sweep: str | None) -> list[str]:
     if again and sweep:
         them = "it" if again == 1 else "them"
         lines.append(
-            f"{count(again, 'trial')} that failed may succeed in another run: the same command "
+            f"{count(again, 'trial')} may succeed in another run: the same command "
             f"with sweep={sweep} runs {them} again"
         )
     return lines

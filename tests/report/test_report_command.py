@@ -130,8 +130,7 @@ def test_the_last_lines_say_what_to_type_next(tmp_path: Path) -> None:
     lines = report(tmp_path, "night").stdout.splitlines()
     assert lines[-2].startswith("tables: runs/night/report")
     assert (
-        lines[-1]
-        == "1 trial that failed may succeed in another run: the same command with sweep=night runs "
+        lines[-1] == "1 trial may succeed in another run: the same command with sweep=night runs "
         "it again"
     )
     assert report(tmp_path, "other").stdout.splitlines()[-1].startswith("tables: ")

@@ -117,7 +117,7 @@ def test_report_that_cannot_be_written_is_printed_all_the_same(
 @pytest.mark.parametrize(
     ("status", "says"),
     [
-        ("crashed", "1 trial that failed may succeed in another run: the same command with sweep="),
+        ("crashed", "1 trial may succeed in another run: the same command with sweep="),
         ("interrupted", "interrupted; go on with: "),
     ],
 )

@@ -35,12 +35,11 @@ from .next_steps import Again, list_again, list_planned
 
 MAX_MESSAGE_CHARACTERS = 90
 MAX_SCRIPTS = 4  # that have a sentence
-NOT_RUN = ("unavailable", "interrupted")  # statuses of which a log says least
 WORKLOADS = {"train": "training"}
 
 
 class FirstFailure(NamedTuple):
-    """A trial that is not ok."""
+    """A trial that failed."""
 
     name: str
     message: str  # its first line, shortened
@@ -226,22 +225,28 @@ def _compare_eager(entries: Sequence[Entry]) -> str:
 
 
 def _count_failures(findings: Findings) -> str:
-    """Count the trials that are not ok by status; "" where all are."""
-    if not findings.failed:
-        return ""
-    counts = Counter(entry.record.status for entry in findings.failed).most_common()
-    named = ", ".join(f"{number} {status}" for status, number in counts)
-    trials = count(len(findings.entries), "trial")
-    return f"{len(findings.failed)} of {trials} failed: {named}"
+    """Count the trials that were interrupted, and those that failed by status; "" where all are
+    ok.
+    """
+    counts = Counter(entry.record.status for entry in findings.failed)
+    said, interrupted = [], counts.pop("interrupted", 0)
+    if interrupted:
+        said.append(f"{count(interrupted, 'trial')} interrupted")
+    if counts:
+        named = ", ".join(f"{number} {status}" for status, number in counts.most_common())
+        trials = count(len(findings.entries), "trial")
+        said.append(f"{counts.total()} of {trials} failed: {named}")
+    return join(said)
 
 
 def _find_first_failure(findings: Findings) -> FirstFailure | None:
-    """Find the trial that is not ok of which its log says most."""
-    if not findings.failed:
+    """Find the trial that failed of which its log says most."""
+    failed = [entry for entry in findings.failed if entry.record.status != "interrupted"]
+    if not failed:
         return None
     first = min(
-        sorted(findings.failed, key=rank_trial),
-        key=lambda one: (not one.record.judges_the_compiler, one.record.status in NOT_RUN),
+        sorted(failed, key=rank_trial),
+        key=lambda one: (not one.record.judges_the_compiler, one.record.status == "unavailable"),
     )
     message = shorten(show(first.record.first_line), MAX_MESSAGE_CHARACTERS)
     if len(findings.entries) == len(findings.answers) == 1:  # the answer has said it
