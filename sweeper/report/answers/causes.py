@@ -69,9 +69,14 @@ class Cause:
 
 
 def find_causes(entries: Iterable[Entry]) -> list[Cause]:
-    """Put first what costs a larger share of its step, then what was seen more often."""
+    """Put first what costs a larger share of its step, then what was seen more often.
+
+    A compile_error has no compiled step that could lose time, and its failure says why.
+    """
     causes: list[Cause] = []
     for entry in entries:
+        if entry.record.status == "compile_error":
+            continue
         if entry.trial.mode != "eager" and entry.trial.backend not in CONTROLS:
             causes += _find_causes(entry)
     return sorted(causes, key=lambda cause: (-(cause.lost_fraction or 0.0), -(cause.count or 0)))

@@ -3,7 +3,8 @@ and cause.
 
 | column | meaning |
 |---|---|
-| `model batch_size workload precision mode backend variant trial_id` | the trial, of any status |
+| `model batch_size workload precision mode backend variant trial_id` | the trial, of any status \
+but `compile_error` |
 | `cause` | `host_bound`, `graph_break`, `recompile`, `cudagraph_skip`, `cache_bypass`, \
 `throttled` |
 | `count` | how often it was seen; empty where it is a state and not an event |

@@ -49,6 +49,16 @@ def test_causes_are_ordered_by_what_they_cost(tmp_path: Path) -> None:
     assert found[1].detail == "print at model.py:3"
 
 
+def test_the_frame_whose_compilation_fails_is_no_graph_break(tmp_path: Path) -> None:
+    broken = (GraphBreak("a whole frame runs eager: no reason given"),)
+    records = [
+        with_diagnostics(make_record(status, status=status), graph_breaks=broken)
+        for status in ("compile_error", "not_compiled")
+    ]
+    (cause,) = find_causes(load([write_sweep(tmp_path, records)]).entries)
+    assert cause.entry.record.status == "not_compiled"
+
+
 def test_a_bypassed_cache_is_a_cause_with_the_most_that_a_process_counted(tmp_path: Path) -> None:
     record = make_record(speedups=(2.0, 2.0))
     reason = "Bypassing autograd cache due to: autocast"
