@@ -288,20 +288,20 @@ class ScriptSubject(Subject):
         """Keep what was measured before the script ended by itself, and say of each reading that it
         left no steps for why it is missing. Raises EagerError where that is no round.
         """
-        if log.process.steps_per_block is None:
+        steps, needed = log.process.steps_per_block, ""
+        if steps is None:
             step_s = log.process.phases_s["eager"] / EAGER_STEPS
             least = self.loop.watched + EAGER_STEPS + self.bench.count_least(step_s, self.measure)
-            advice = "give it more epochs or steps by its arguments"
-            if self.ranks.size > 1:
-                advice = f"see that no rank ends before the others, or {advice}"
             # the estimate is too small where the first steps were slow, or the warm-up was long
             is_too_small = least <= self.loop.num_seen
             needed = " before the first round" if is_too_small else f": about {least:,}"
+        elif not log.process.blocks_s("eager"):
+            needed = f" for the first round of {2 * steps:,}"
+        if needed:
+            advice = "give it more epochs or steps by its arguments"
+            if self.ranks.size > 1:
+                advice = f"see that no rank ends before the others, or {advice}"
             raise EagerError(f"{over}{needed}; {advice}") from over
-        if not log.process.blocks_s("eager"):
-            steps = 2 * log.process.steps_per_block
-            message = f"{over}; it ended before its first round of {steps} steps was complete"
-            raise EagerError(message) from over
         self.require_compiled()
         why = "the script ended before"
         log.add(accuracy=Accuracy(None, None, f"{why} its modules could be judged"))
