@@ -187,18 +187,15 @@ class ModelSubject(Judged, Subject):
         )
 
     def finish_rounds(self, log: ProcessLog) -> None:
-        """Judge again where what was timed is not what was judged; measure the compiled arm's
-        memory.
+        """Judge again where what was timed is not what was judged, and what was judged here in the
+        state after the rounds; measure the compiled arm's memory.
         """
         was_left_out = log.process.accuracy is None
         is_other = was_left_out and log.known.checked != log.process.artifact
         if is_other or self.counters.programs != self._checked:
             self._require_right(log)
-        with _watching_memory(log):
-            accuracy = self.check.judge_later(log.enter)
-        if accuracy.passed is False:
-            log.add(accuracy=accuracy)
-            require_right(accuracy)
+        if log.process.accuracy:  # else an earlier process has judged the same code there too
+            self._require_right_later(log)
         if log.known.is_repeated:
             return
         with log.enter("memory"):
@@ -215,6 +212,14 @@ class ModelSubject(Judged, Subject):
         if accuracy.random_in_step and not self.trial.model.dropout:
             log.settings["random_numbers"] = "drawn in a step, although dropout is off"
         require_right(accuracy)
+
+    def _require_right_later(self, log: ProcessLog) -> None:
+        """Raise MismatchError where the compiled step is wrong in the state that it is in."""
+        with _watching_memory(log):
+            accuracy = self.check.judge_later(log.enter)
+        if accuracy.passed is False:
+            log.add(accuracy=accuracy)
+            require_right(accuracy)
 
     def _measure_memory(self, arm: Arm, log: ProcessLog) -> None:
         self.monitor.gpu.take_reading()

@@ -8,7 +8,7 @@ import pytest
 
 from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import find_flags
-from sweeper.core.protocol import Job, Outcome, Phase
+from sweeper.core.protocol import Job, Known, LeaseGrant, Outcome, Phase
 from sweeper.core.record import Record
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Labels, Model, Trial
@@ -36,18 +36,27 @@ def custom(name: str, module: str = "factories", **changes: object) -> Trial:
     return replace(trial, **changes)
 
 
-def run(trial: Trial, measure: Measure = MEASURE) -> tuple[Outcome, list[str]]:
+def run(
+    trial: Trial, measure: Measure = MEASURE, known: Known | None = None
+) -> tuple[Outcome, list[str]]:
+    """Run a trial as if nothing had been compiled here; gives its outcome and its phases."""
+    import torch
+    from torch._inductor.codecache import PyCodeCache
+
     from sweeper.worker import process_log
     from sweeper.worker.lease import Lease
     from sweeper.worker.session import measure_model
 
+    torch._dynamo.reset()
+    PyCodeCache.cache_clear()  # what it holds is the code of this trial then
     phases: list[str] = []
 
     def say(message: Phase) -> None:
         phases.append(message.name)
 
     slot = process_log.ProcessSlot()
-    outcome = process_log.run(Job(trial, measure), slot, say, Lease(), measure_model)
+    lease = Lease(lambda _wants: LeaseGrant(known=known or Known()))
+    outcome = process_log.run(Job(trial, measure), slot, say, lease, measure_model)
     return outcome, phases
 
 

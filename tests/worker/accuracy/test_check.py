@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 from worker_runs import custom, flags, private_cache, run
 
-from sweeper.core.protocol import Outcome
+from sweeper.core.protocol import Known, Outcome
 from sweeper.core.record import Accuracy
 from sweeper.core.trial import Compile, Model, Precision, Trial
 from sweeper.worker.accuracy.seeds import STEPS, SeedTest
@@ -207,6 +207,22 @@ def test_code_that_was_compiled_after_the_check_and_cannot_be_checked_is_unverif
     assert outcome.status == "ok", outcome
     assert accuracy_of(outcome).passed is None
     assert {"accuracy_unverified", "recompiled"} <= flags(trial, outcome)
+
+
+def test_a_process_judges_before_and_after_the_rounds_unless_another_has_judged_its_code() -> None:
+    def judges(phases: list[str]) -> tuple[bool, bool]:
+        rounds = phases.index("measuring")
+        return "reference" in phases[:rounds], "reference" in phases[rounds:]
+
+    trial = custom("mlp", backend="inductor")
+    first, phases = run(trial)
+    assert judges(phases) == (True, True)
+    other, phases = run(trial, known=Known(checked="other code"))
+    assert (accuracy_of(other).passed, judges(phases)) == (True, (True, True))
+    assert first.process is not None
+    later, phases = run(trial, known=Known(checked=first.process.artifact))
+    assert later.process is not None
+    assert (later.process.accuracy, judges(phases)) == (None, (False, False))
 
 
 @pytest.mark.parametrize("name", ["hook_that_counts", "hook_that_draws"])

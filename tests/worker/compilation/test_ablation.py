@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 from records import write_sweep
-from worker_runs import MEASURE, custom, private_cache
+from worker_runs import custom, private_cache, run
 
 from sweeper.core.ablation import change
-from sweeper.core.protocol import Job, Known, LeaseGrant, Outcome
+from sweeper.core.protocol import Known, Outcome
 from sweeper.core.record import Record
 from sweeper.core.trial import Trial
 from sweeper.loading.sources import SweepFolder
@@ -20,18 +20,7 @@ assert private_cache  # a fixture that every test here uses
 
 
 def measure(trial: Trial, timed: str | None = None) -> Outcome:
-    import torch
-    from torch._inductor.codecache import PyCodeCache
-
-    from sweeper.worker import process_log
-    from sweeper.worker.lease import Lease
-    from sweeper.worker.session import measure_model
-
-    torch._dynamo.reset()
-    PyCodeCache.cache_clear()  # a worker has one trial, and what it generated is this trial's code
-    lease = Lease(lambda _wants: LeaseGrant(known=Known(timed=timed)))
-    slot = process_log.ProcessSlot()
-    return process_log.run(Job(trial, MEASURE), slot, lambda _: None, lease, measure_model)
+    return run(trial, known=Known(timed=timed))[0]
 
 
 @pytest.fixture
