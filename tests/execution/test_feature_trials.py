@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from stand_in_worker import folder
+from stand_in_worker import GOOD, folder
 
 from sweeper.analysis.derive import derive
 from sweeper.core.ablation import change
@@ -153,3 +153,19 @@ def test_a_feature_whose_default_failed_goes_on_as_any_trial_does(run, trial: Tr
     write_default(on_gpu, run("say(Outcome('compile_error'))", of=on_gpu))
     record = run("CODE = 'two'" + CODED, of=change(on_gpu, "combo_kernels"), processes=None)
     assert len(record.processes) == 2
+
+
+def test_a_feature_may_not_compile_for_ever_unless_the_user_says_how_long(
+    run, trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sweeper.execution.trial_runner.MIN_COMPILE_LIMIT_S", 1)
+    done = (
+        "made = replace(process(), phases_s={'compiling': 0.3})\nsay(Outcome('ok', process=made))"
+    )
+    write_default(trial, run(f"time.sleep(0.3)\n{done}"))
+    feature = change(trial, "combo_kernels")
+    record = run(f"say(Phase('compiling')); time.sleep(60)\n{GOOD}", of=feature)
+    limit = "still compiling after measure.phase_timeouts_s.compiling=2"
+    assert (record.status, record.message) == ("timeout", limit)
+    slow = f"say(Phase('compiling')); time.sleep(2.5)\n{GOOD}"
+    assert run(slow, of=feature, phase_timeouts_s={"compiling": 60.0}).status == "ok"
