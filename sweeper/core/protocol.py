@@ -58,8 +58,9 @@ class ProcessSlot:
 class Known:
     """What earlier processes of a trial have found, and the next need not."""
 
-    # the artifact that passed the check; a process that compiles it again skips the check
+    # the artifact that was judged and not found wrong; a process that loads it skips the check
     checked: str | None = None
+    load_checked: bool = False  # whether a process that loaded it was judged after its rounds
     steps_per_block: int | None = None
     timed: str | None = None  # the fingerprint of code that need not be timed again
 

@@ -596,7 +596,8 @@ class Record:
             return seen > 1 or any(
                 process.gpu and process.gpu.other_processes for process in self.processes
             )
-        return self.status in CHANGEABLE
+        is_slow_feature = self.status == "timeout" and self.trial.labels.feature  # to compile
+        return self.status in CHANGEABLE and not is_slow_feature
 
     @property
     def first_line(self) -> str:

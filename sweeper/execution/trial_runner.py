@@ -52,9 +52,9 @@ from .worker_channel import WorkerChannel, start_worker
 
 MAX_FEATURE_PROCESSES = 4  # three settled every feature on H200s that could be settled
 MAX_DEFAULT_PROCESSES = 5  # for the sake of features; wall time has an interval then
-# How long a feature may compile: this many times as long as the default, and so long at least. On
-# H200s only coordinate descent took longer, of two models out of four.
-MAX_COMPILE_RATIO, MIN_COMPILE_LIMIT_S = 5, 120
+# A feature may compile so many times as long as the default, or so many seconds if that is more. On
+# H200s coordinate descent of convnext_tiny alone took longer.
+MAX_COMPILE_RATIO, MIN_COMPILE_LIMIT_S = 6, 120
 
 
 @dataclass(frozen=True)
@@ -132,10 +132,8 @@ class TrialRun(Draft):
         return ablation.FEATURES[str(self.trial.labels.feature)].in_code
 
     @property
-    def limits(self) -> Measure:
-        """What its workers must keep to: a feature may not compile for ever, unless the user says
-        how long.
-        """
+    def limited_measure(self) -> Measure:
+        """`measure`, for a feature with a limit to compiling unless the user has set one."""
         measure = self.settings.measure
         if self.default is None or "compiling" in measure.phase_timeouts_s:
             return measure
@@ -217,11 +215,15 @@ class TrialRun(Draft):
 
     def find_known(self, draw: int) -> Known:
         """What the next process, of this draw, need not find out. It needs no check where an
-        earlier process of its draw judged the same code.
+        earlier process of its draw judged the same code, and none after the rounds where another
+        one had loaded it from the cache.
         """
         done, judged = self.record.processes, self._find_judged(draw)
+        checked = judged.artifact if judged else None
+        alike = [one for one in done if one.draw == draw and one.artifact == checked]
         return Known(
-            checked=judged.artifact if judged else None,
+            checked=checked,
+            load_checked=checked is not None and len(alike) > 1,
             steps_per_block=done[0].steps_per_block if done else None,
             timed=self.timed_code,
         )
@@ -359,7 +361,7 @@ def _start(
 ) -> AbstractContextManager[tuple[WholeGroup, WorkerChannel]]:
     """Run a worker while the body runs. Raises OSError where it cannot be started."""
     run.write_job()
-    slot = run.slot
+    slot, measure = run.slot, run.settings.measure if call.inspection else run.limited_measure
     command = processes.make_command(run.trial.python, "sweeper.worker")
     command += [str(run.paths.trial), "--slot", call.slot.dumps()]
     if call.inspection:
@@ -374,7 +376,7 @@ def _start(
             run.start_ahead()
 
     return start_worker(
-        command, environment, call.log, run.limits, slot.lease, announce, call.slot.index
+        command, environment, call.log, measure, slot.lease, announce, call.slot.index
     )
 
 

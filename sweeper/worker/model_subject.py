@@ -187,15 +187,16 @@ class ModelSubject(Judged, Subject):
         )
 
     def finish_rounds(self, log: ProcessLog) -> None:
-        """Judge again where what was timed is not what was judged, and what was judged here in the
-        state after the rounds; measure the compiled arm's memory.
+        """Judge in the state after the rounds, and all again where what was timed is not what was
+        judged; measure the compiled arm's memory.
         """
         was_left_out = log.process.accuracy is None
         is_other = was_left_out and log.known.checked != log.process.artifact
-        if is_other or self.counters.programs != self._checked:
+        again = is_other or self.counters.programs != self._checked
+        if again or not was_left_out or not log.known.load_checked:
+            self._require_right_later(log)  # first: the check leaves the model as it was built
+        if again:
             self._require_right(log)
-        if log.process.accuracy:  # else an earlier process has judged the same code there too
-            self._require_right_later(log)
         if log.known.is_repeated:
             return
         with log.enter("memory"):

@@ -167,7 +167,7 @@ def test_out_of_memory_beside_others_is_tried_again_alone(
 
 CODE = """
 known = ask().known
-print(known.checked, known.steps_per_block, flush=True)
+print(known.checked, known.load_checked, known.steps_per_block, flush=True)
 code = "abc" if a.index < 3 else "other"
 checked = Accuracy("float64", True, worst="loss") if known.checked != f"{code}-None" else None
 say(Outcome("ok", process=replace(process(), code_fingerprint=code, accuracy=checked)))
@@ -179,9 +179,13 @@ def test_verdict_and_block_length_are_handed_on_with_the_code(run, trial: Trial)
     assert [item.accuracy.of_process for item in record.processes] == [None, 0, 0, None]
     assert all(item.accuracy.passed and item.accuracy.worst == "loss" for item in record.processes)
     assert "accuracy_unverified" not in record.flags
-    told = [(folder(trial) / f"worker-{index}.log").read_text() for index in range(2)]
-    assert told[0].startswith("None None")
-    assert told[1].startswith("abc-None 2")
+    told = [(folder(trial) / f"worker-{index}.log").read_text().split() for index in range(3)]
+    assert [words[:2] for words in told] == [
+        ["None", "False"],
+        ["abc-None", "False"],
+        ["abc-None", "True"],
+    ]
+    assert [words[2] for words in told] == ["None", "2", "2"]
 
 
 GPU_SLOT = DeviceSlot(Device("cuda", Gpu("0", "GPU-0", "A GPU")))

@@ -166,7 +166,7 @@ class AblationAnswer:
     def explain(self) -> str:
         """Say which features make a difference, and what to set."""
         said = [one.describe() for one in self.features if one.verdict in DIFFERING]
-        unsure = [one.title for one in self.list_unsure()]
+        unsure = [_name_unsure(one) for one in self.list_unsure()]
         if not said:
             makes = "is known to make" if unsure else "makes"
             said = [f"no feature that was tried {makes} a difference"]
@@ -199,6 +199,11 @@ class AblationAnswer:
         elif len(better) > 1:
             speedup = FeatureAnswer(found, default).speedup
             yield f"what they give together: {estimated(speedup) or 'ok'}"
+
+
+def _name_unsure(one: FeatureAnswer) -> str:
+    status = find_status(one.entry)
+    return one.title if status == "ok" else f"{one.title} ({status})"
 
 
 def write_call(trial: Trial) -> str:

@@ -183,7 +183,11 @@ def _find_need(
         return None
     entry = answer.best.entry
     if features:
-        features += tuple(one.name for one in unsure.get(entry, ()))
+        features += tuple(
+            one.name
+            for one in unsure.get(entry, ())
+            if one.gains or one.entry.record.may_end_differently
+        )
     why = "more processes on an idle machine can make it sure"
     if answer.verdict == OPEN:
         why = "open; more processes on an idle machine may tell"

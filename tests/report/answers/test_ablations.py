@@ -206,8 +206,8 @@ def test_a_default_that_is_wrong_is_mended_by_leaving_out_what_breaks_it(tmp_pat
     default = make(None, status="accuracy_mismatch")
     answer = find(tmp_path, default, make("mix_order_reduction"), make("lowerings", status="oom"))
     assert answer.explain() == (
-        "mix-order reduction breaks (accuracy_mismatch with it); not sure about lowerings; set "
-        "torch.compile(model, options={'triton.mix_order_reduction': False})"
+        "mix-order reduction breaks (accuracy_mismatch with it); not sure about lowerings (oom); "
+        "set torch.compile(model, options={'triton.mix_order_reduction': False})"
     )
 
 

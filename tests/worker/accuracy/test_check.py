@@ -209,7 +209,7 @@ def test_code_that_was_compiled_after_the_check_and_cannot_be_checked_is_unverif
     assert {"accuracy_unverified", "recompiled"} <= flags(trial, outcome)
 
 
-def test_a_process_judges_before_and_after_the_rounds_unless_another_has_judged_its_code() -> None:
+def test_a_process_judges_before_and_after_the_rounds_unless_others_have_judged_its_code() -> None:
     def judges(phases: list[str]) -> tuple[bool, bool]:
         rounds = phases.index("measuring")
         return "reference" in phases[:rounds], "reference" in phases[rounds:]
@@ -220,9 +220,11 @@ def test_a_process_judges_before_and_after_the_rounds_unless_another_has_judged_
     other, phases = run(trial, known=Known(checked="other code"))
     assert (accuracy_of(other).passed, judges(phases)) == (True, (True, True))
     assert first.process is not None
-    later, phases = run(trial, known=Known(checked=first.process.artifact))
-    assert later.process is not None
-    assert (later.process.accuracy, judges(phases)) == (None, (False, False))
+    for load_checked in (False, True):
+        known = Known(checked=first.process.artifact, load_checked=load_checked)
+        later, phases = run(trial, known=known)
+        assert later.process is not None
+        assert (later.process.accuracy, judges(phases)) == (None, (False, not load_checked))
 
 
 @pytest.mark.parametrize("name", ["hook_that_counts", "hook_that_draws"])

@@ -122,6 +122,23 @@ def test_program_that_changes_its_way_in_the_rounds_is_a_mismatch(name: str, say
     assert "measuring" in phases
 
 
+def test_a_program_that_was_compiled_in_the_rounds_is_judged_in_the_state_after_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from sweeper.worker.subject import Subject
+
+    time_rounds = Subject.time_rounds
+
+    def compile_again(subject, log):
+        subject.built.module.rate = 0  # which is guarded, and was 0.0
+        yield from time_rounds(subject, log)
+
+    monkeypatch.setattr(Subject, "time_rounds", compile_again)
+    outcome, _ = run(trial_of("wrong_later", optimizer="none"))
+    assert outcome.status == "accuracy_mismatch", outcome
+    assert "after the rounds" in str(outcome.message)
+
+
 def test_generator_of_the_model_is_found_and_put_back() -> None:
     trial = trial_of("own_generator", batch_size=64)
     outcome, _ = run(trial)
