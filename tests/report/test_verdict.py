@@ -195,7 +195,7 @@ def test_failures_of_all_kinds_leave_room_for_what_to_do_next(
     sweep = archives.unpack("cpu-statuses", Path("runs"))
     lines = printed(write_report([sweep], sweep / "report"))[-LINES_OF_VERDICT:]
     failed = next(line for line in lines if "11 of 26 trials failed: " in line)
-    assert failed.startswith("1 planned has no record; 2 trials interrupted; 11 of 26")
+    assert failed.startswith("1 planned has no record; 2 trials were interrupted; 11 of 26")
     assert "worth another run: 7 models, with commands in report.md" in lines
 
 
@@ -314,11 +314,11 @@ def test_a_failure_without_a_message_ends_with_its_name(tmp_path: Path) -> None:
 def test_an_interrupted_trial_has_not_failed(tmp_path: Path) -> None:
     stopped = make_record("a", status="interrupted")
     verdict = report_on(tmp_path / "alone", [stopped, make_record("b")]).verdict
-    assert (verdict.failed, verdict.first_failed) == ("1 trial interrupted", None)
+    assert (verdict.failed, verdict.first_failed) == ("1 trial was interrupted", None)
     verdict = report_on(
         tmp_path / "both", [stopped, make_record("b", status="eager_error")]
     ).verdict
-    assert verdict.failed == "1 trial interrupted; 1 of 2 trials failed: 1 eager_error"
+    assert verdict.failed == "1 trial was interrupted; 1 of 2 trials failed: 1 eager_error"
     assert verdict.first_failed is not None
     assert verdict.first_failed.name.startswith("b ")
 

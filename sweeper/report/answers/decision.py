@@ -22,7 +22,7 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.record import say_while
 from sweeper.core.trial import Trial
 from sweeper.loading.entries import Entry
-from sweeper.report.columns.formats import duration, join, prefix, ratio, round_up, shorten_names
+from sweeper.report.columns.formats import duration, join, prefix, ratio, shorten_names, show_steps
 
 from .candidates import Candidate, find_candidate, name_mode
 from .speedups import memory_change_percent, show_memory_change
@@ -130,10 +130,10 @@ class Answer:
             return f"{self.verdict}: {self.why_not}{unsure}"
         name = f"compile {one.name}" if self.is_sure else f"{one.name}, unsure"
         figures = [show_gain(one)]
-        if one.result.break_even_steps.value is not None:
-            steps = round_up(one.result.break_even_steps.value)
-            took = duration(one.total_s(steps) or 0.0)
-            figures.append(f"pays back after {steps:,} steps ({took})")
+        steps = one.result.break_even_steps.value
+        if steps is not None:
+            took = duration(one.total_s(math.ceil(steps)) or 0.0)
+            figures.append(f"pays back after {show_steps(steps)} steps ({took})")
         if abs(memory_change_percent(one.entry) or 0.0) >= MIN_MEMORY_CHANGE:
             figures.append(f"peak memory {show_memory_change(one.entry)}")
         return f"{name}: {join(figures)}{unsure}"
@@ -314,7 +314,7 @@ def _say_why_to_stay(nearest: Candidate) -> str:
     if nearest.turn > 1 + MIN_GAIN:
         why, needed = "never pays back", nearest.result.break_even_steps.value
         if needed is not None:
-            why = f"pays back after {round_up(needed):,} steps, and the job has {nearest.steps:,}"
+            why = f"pays back after {math.ceil(needed):,} steps, and the job has {nearest.steps:,}"
     return f"{nearest.name} {why}; measured {show_gain(nearest)}"
 
 

@@ -23,7 +23,15 @@ from sweeper.core.record import (
     of_arm,
 )
 from sweeper.loading.entries import Entry
-from sweeper.report.columns.formats import duration, figure, join, percent, prefix, ratio, round_up
+from sweeper.report.columns.formats import (
+    duration,
+    figure,
+    join,
+    percent,
+    prefix,
+    ratio,
+    show_steps,
+)
 
 from . import trajectories
 from .candidates import Candidate, find_candidate
@@ -149,7 +157,7 @@ class ScriptAnswer:
         when = "never pay back"
         if break_even is not None:
             paid = "have paid back" if self.saving.value_s > 0 else "would pay back"
-            when = f"{paid} after {round_up(break_even):,} steps"
+            when = f"{paid} after {show_steps(break_even)} steps"
         yield f"{self.total}: {most}{_show_time(compile_s)} of compilation {when}"
 
     def _say_how_to_compile(self) -> Iterator[str]:

@@ -14,8 +14,8 @@ from sweeper.report.columns.formats import (
     join,
     prefix,
     ratio,
-    round_up,
     shorten_names,
+    show_steps,
 )
 
 from .trials import TRIAL_AXES, find_varying, name_trial
@@ -61,24 +61,22 @@ def show_device_speedup(entry: Entry) -> str:
 
 
 def show_break_even(entry: Entry) -> str:
-    """Show the steps until compiling has paid, e.g. `1,280 [1,250, 1,310]` or `never`; `≤` as in
+    """Show the steps until compiling has paid, e.g. `1,270 [1,250, 1,310]` or `never`; `≤` as in
     `show_compile_time`.
     """
     result, (steps, low, high) = entry.result, entry.result.break_even_steps
     if result.speedup is None or result.compile_cold_s is None:
         return ""
-    shown = _show_steps(steps)
+    shown = _show_steps_or_never(steps)
     if steps is not None:
         shown = f"{mark_upper_bound(entry)}{shown}"
     if low is None:
         return shown
-    return f"{shown} [{_show_steps(low)}, {_show_steps(high)}]"
+    return f"{shown} [{_show_steps_or_never(low)}, {_show_steps_or_never(high)}]"
 
 
-def _show_steps(steps: float | None) -> str:
-    if steps is None:
-        return "never"
-    return f"{round_up(steps):,}"
+def _show_steps_or_never(steps: float | None) -> str:
+    return "never" if steps is None else show_steps(steps)
 
 
 def show_compile_time(entry: Entry) -> str:

@@ -34,10 +34,10 @@ def percent(share: float) -> str:
     return f"{100 * share:.0f} %"
 
 
-def round_up(steps: float) -> int:
-    """Round steps up to three significant digits, e.g. 96,028 to 96,100."""
-    unit: int = 10 ** max(len(str(math.ceil(steps))) - 3, 0)
-    return math.ceil(steps / unit) * unit
+def show_steps(steps: float) -> str:
+    """Show steps with three significant digits, e.g. `96,000` of 96,028."""
+    whole = math.ceil(steps)
+    return f"{round(whole, 3 - len(str(whole))):,}"
 
 
 def duration(seconds: float) -> str:

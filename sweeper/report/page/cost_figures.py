@@ -10,7 +10,7 @@ from sweeper.report.answers.speedups import (
     show_break_even,
 )
 from sweeper.report.answers.trials import show_axis
-from sweeper.report.columns.formats import round_up
+from sweeper.report.columns.formats import show_steps
 
 from .plotly_parts import (
     Drawing,
@@ -68,7 +68,7 @@ def _draw_total_time(name: str, entry: Entry) -> Drawing:
             continue
         traces.append(_line(f"compiled, {cache}", num_steps, compile_s, compiled_s, shade, dash))
         if steps is not None:
-            reached = f"break-even, {cache}: {bound}{round_up(steps):,} steps"
+            reached = f"break-even, {cache}: {bound}{show_steps(steps)} steps"
             ring = {"width": 2, "color": "@ink"}
             marker = {"color": "@ink", "size": 9, "symbol": "circle-open", "line": ring}
             traces.append(points(reached, [steps], [steps * eager_s], marker, hoverinfo="all"))

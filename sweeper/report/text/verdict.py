@@ -58,7 +58,7 @@ class Verdict:
 
     @property
     def lines(self) -> list[str]:
-        """The sentences, and the last one about what failed, empty where nothing did."""
+        """The sentences, and last what failed or was interrupted; empty where nothing did."""
         return [*self.sentences, sentence(self.failed)]
 
 
@@ -231,7 +231,9 @@ def _count_failures(findings: Findings) -> str:
     counts = Counter(entry.record.status for entry in findings.failed)
     said, interrupted = [], counts.pop("interrupted", 0)
     if interrupted:
-        said.append(f"{count(interrupted, 'trial')} interrupted")
+        said.append(
+            f"{count(interrupted, 'trial')} {'was' if interrupted == 1 else 'were'} interrupted"
+        )
     if counts:
         named = ", ".join(f"{number} {status}" for status, number in counts.most_common())
         trials = count(len(findings.entries), "trial")

@@ -296,7 +296,7 @@ class ScriptSubject(Subject):
             is_too_small = least <= self.loop.num_seen
             needed = " before the first round" if is_too_small else f": about {least:,}"
         elif not log.process.blocks_s("eager"):
-            needed = f" for the first round of {2 * steps:,}"
+            needed = f" to end the first round, which has {2 * steps:,}"
         if needed:
             advice = "give it more epochs or steps by its arguments"
             if self.ranks.size > 1:

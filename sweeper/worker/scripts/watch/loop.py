@@ -170,7 +170,7 @@ class Loop:
         if not self.num_watched:
             return f"no step of an optimizer of torch was seen{describe_children()}"
         steps = self.num_seen
-        seen = f"{steps} {'step was' if steps == 1 else 'steps were'} seen"
+        seen = f"{steps:,} {'step was' if steps == 1 else 'steps were'} seen"
         if self._last is None:
             return (
                 f"{seen}, and up to {LATE_WATCHED} are watched before the first one is timed; give "
