@@ -126,7 +126,7 @@ def test_a_script_that_ends_in_its_first_round_has_too_few_steps(tmp_path: Path)
     assert (outcome.status, outcome.phase) == ("eager_error", "measuring"), (
         f"{outcome.message}\n{printed}"
     )
-    said = "more are needed to end the first round, which has 6,000; give it more epochs or steps by its"
+    said = "more are needed to end the first round, which has 6,000; give it more epochs or steps"
     assert said in (outcome.message or "")
 
 
