@@ -79,10 +79,12 @@ def test_another_backend_gives_way_to_inductor(tmp_path: Path) -> None:
 
 
 def test_without_a_command_of_the_sweep_none_is_made_up(tmp_path: Path) -> None:
-    (again,) = report_on(
-        tmp_path, [make_record(speedups=[1.0])], "python benchmarks/other.py"
-    ).verdict.again
+    """The time is that of the models that would run again."""
+    sure = replace(make_record("vgg16", speedups=[2.0, 2.0]), wall_s=600.0)
+    unsure = replace(make_record(speedups=[7.0]), wall_s=60.0)
+    (again,) = report_on(tmp_path, [sure, unsure], "python benchmarks/other.py").verdict.again
     assert again.command == ""
+    assert again.why == "more processes on an idle machine can make it sure (about 5 min 00 s)"
 
 
 @pytest.mark.parametrize(
