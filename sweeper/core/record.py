@@ -596,8 +596,9 @@ class Record:
             return seen > 1 or any(
                 process.gpu and process.gpu.other_processes for process in self.processes
             )
-        is_slow_feature = self.status == "timeout" and self.trial.labels.feature  # to compile
-        return self.status in CHANGEABLE and not is_slow_feature
+        if self.status == "timeout" and self.trial.labels.feature:  # it has a limit of its own
+            return False
+        return self.status in CHANGEABLE
 
     @property
     def first_line(self) -> str:

@@ -89,8 +89,7 @@ class _Need(NamedTuple):
         process_s = 0.0
         for answer in answers:
             # a command that names no models runs those of the earlier one
-            is_other = ReportedModel.of(answer.entry) not in models
-            will_run = not is_other or (self.command and not options)
+            will_run = ReportedModel.of(answer.entry) in models or (self.command and not options)
             if will_run and show_axis(answer.entry, "precision") in precisions:
                 entry = self._find_entry(answer)
                 process_s += _find_process_s(entry)
