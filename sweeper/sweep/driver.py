@@ -40,7 +40,7 @@ from sweeper.tracking import known_stores
 from sweeper.tracking.tracker import Tracker
 
 from . import manifest
-from .estimate import describe_estimate, describe_script_runs, read_history
+from .estimate import bound_processes, describe_estimate, describe_script_runs, read_history
 from .plan import Plan, describe_plan, make_plan
 from .preflight import Found, require_runnable
 from .progress import Progress
@@ -187,11 +187,10 @@ class _Sweep:
 
     def announce(self, plan: Plan, placement: Placement) -> None:
         settings, measure = self.settings, self.settings.measure
-        processes = f"{measure.process_limit} processes"
-        if measure.process_minimum < measure.process_limit:
-            processes = f"{measure.process_minimum} to {processes}"
-        elif measure.process_limit == 1:
-            processes = "1 process"
+        fewest, most = bound_processes(plan, measure)
+        processes = "1 process" if most == 1 else f"{most} processes"
+        if fewest < most:
+            processes = f"{fewest} to {processes}"
         elif measure.draws > 1:
             processes += f" in {measure.draws} draws"
         if placement.shares and len({*name_races(plan.trials, measure)}) < len(plan.trials):

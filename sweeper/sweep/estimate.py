@@ -17,6 +17,7 @@ from sweeper.core.serialization import get_mapping
 from sweeper.core.settings import TIMING, Measure
 from sweeper.core.trial import Trial
 from sweeper.execution.placement import Placement
+from sweeper.execution.trial_runner import MAX_FEATURE_PROCESSES
 from sweeper.report.columns.formats import count, duration
 
 from .plan import Plan
@@ -116,6 +117,13 @@ def read_history(placement: Placement, measure: Measure) -> History:
     return History(earlier)
 
 
+def bound_processes(plan: Plan, measure: Measure) -> tuple[int, int]:
+    """The fewest and the most processes that most trials of a plan get."""
+    if plan.has_features and measure.goes_on_until_sure:
+        return 1, MAX_FEATURE_PROCESSES
+    return measure.process_minimum, measure.process_limit
+
+
 def describe_estimate(plan: Plan, placement: Placement, measure: Measure) -> str:
     """Say how long a plan will take, judging by similar trials, and for how many of its trials
     nothing is known.
@@ -133,7 +141,7 @@ def describe_estimate(plan: Plan, placement: Placement, measure: Measure) -> str
     whole_s = sum(times.whole_s for times in known)
     device_s = sum(times.device_s for times in known)
     process_s = estimate_s(whole_s, device_s, num_devices, concurrency)
-    limits = dict.fromkeys((measure.process_minimum, measure.process_limit))
+    limits = dict.fromkeys(bound_processes(plan, measure))
     time = " to ".join(duration(process_s * processes) for processes in limits)
     where = "one device" if num_devices == 1 else f"{num_devices} devices"
     if placement.concurrency > num_devices:

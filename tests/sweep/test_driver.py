@@ -167,8 +167,12 @@ def test_dry_run_estimates_from_similar_trials_on_the_same_kind_of_device(
     assert estimate(other_model) == none
     assert estimate(other_batch, measure=replace(SETTINGS.measure, rounds=99)) == none
     assert "about 3 min" in estimate(other_batch, measure=replace(SETTINGS.measure, processes=3))
-    until_sure = replace(SETTINGS.measure, target=0.01, max_processes=9)
-    assert "about 5 min 00 s to 9 min 00 s on one" in estimate(other_batch, measure=until_sure)
+    target = replace(SETTINGS.measure, target=0.01, max_processes=9)
+    assert "about 5 min 00 s to 9 min 00 s on one" in estimate(other_batch, measure=target)
+    until_sure = replace(SETTINGS.measure, processes=None)
+    assert "about 2 min 00 s to 8 min 00 s on one" in estimate(other_batch, measure=until_sure)
+    features = [other_batch, change(other_batch, "pattern_matcher")]
+    assert "about 1 min 00 s to 4 min 00 s on one" in estimate(*features, measure=until_sure)
     write_text(
         path, replace(record(), environment={"device": {"type": "cpu", "name": "another"}}).dumps()
     )
