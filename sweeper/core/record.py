@@ -596,9 +596,7 @@ class Record:
             return seen > 1 or any(
                 process.gpu and process.gpu.other_processes for process in self.processes
             )
-        if self.status == "timeout" and self.trial.labels.feature:  # it has a limit of its own
-            return False
-        return self.status in CHANGEABLE
+        return self.status in CHANGEABLE and self.status != "timeout"
 
     @property
     def first_line(self) -> str:

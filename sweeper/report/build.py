@@ -132,4 +132,10 @@ def suggest_next(report: Report, out: Path, sweep: str | None) -> list[str]:
             f"{count(again, 'trial')} may succeed in another run: the same command "
             f"with sweep={sweep} runs {them} again"
         )
+    slow = sum(entry.record.status == "timeout" for entry in report.findings.entries)
+    if slow and sweep:
+        lines.append(
+            f"{count(slow, 'trial')} took too long: raise the limit that the message names, with "
+            f"sweep={sweep}"
+        )
     return lines

@@ -195,7 +195,7 @@ def test_failures_of_all_kinds_leave_room_for_what_to_do_next(
     sweep = archives.unpack("cpu-statuses", Path("runs"))
     lines = printed(write_report([sweep], sweep / "report"))[-LINES_OF_VERDICT:]
     failed = next(line for line in lines if "11 of 26 trials failed: " in line)
-    assert failed.startswith("1 planned has no record; 2 trials were interrupted; 11 of 26")
+    assert failed.startswith("1 planned trial has no record; 2 trials were interrupted; 11 of 26")
     assert "worth another run: 7 models, with commands in report.md" in lines
 
 
@@ -217,8 +217,10 @@ def test_what_was_planned_and_has_no_record_is_counted_though_nothing_failed(
         folder / "sweep.json", json.dumps({"sweep": "night", "invocations": [{"plan": plan}]})
     )
     report = write_report([folder], folder / "report")
-    assert "1 planned has no record" in printed(report)
-    assert "- 1 planned has no record." in (folder / "report/report.md").read_text().splitlines()
+    assert "1 planned trial has no record" in printed(report)
+    assert (
+        "- 1 planned trial has no record." in (folder / "report/report.md").read_text().splitlines()
+    )
 
 
 def test_limits_are_said_where_modes_are_chosen_within_them(tmp_path: Path) -> None:

@@ -118,6 +118,7 @@ def test_report_that_cannot_be_written_is_printed_all_the_same(
     ("status", "says"),
     [
         ("crashed", "1 trial may succeed in another run: the same command with sweep="),
+        ("timeout", "1 trial took too long: raise the limit that the message names, with sweep="),
         ("interrupted", "interrupted; go on with: "),
     ],
 )

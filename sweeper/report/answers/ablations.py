@@ -167,7 +167,7 @@ class AblationAnswer:
         """Say which features make a difference, and what to set."""
         said = [one.describe() for one in self.features if one.verdict in DIFFERING]
         unsure = [_name_unsure(one) for one in self.list_unsure()]
-        if not said:
+        if not said and len(unsure) < len(self.features) - 1:
             makes = "is known to make" if unsure else "makes"
             said = [f"no feature that was tried {makes} a difference"]
         if unsure:

@@ -322,8 +322,10 @@ def _say_what_failed(entries: Sequence[Entry]) -> str:
     """Say what became of trials of which none is right, e.g. `default: oom while compiling`."""
     parts = []
     for entry in entries:
-        ended = f"{entry.record.status}{say_while(entry.record.phase)}"
-        parts.append(join((name_mode(entry), ended, entry.record.first_line), ": "))
+        record = entry.record
+        ended = f"{record.status}{say_while(record.phase)}"
+        why = "" if record.status == "interrupted" else record.first_line
+        parts.append(join((name_mode(entry), ended, why), ": "))
     return shorten_names(parts)
 
 

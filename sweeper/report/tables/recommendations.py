@@ -156,10 +156,10 @@ class RecommendationsTable(TableSpec[Answer]):
         if any(answer.trial.labels.rung for answer in items):
             lines.append("the speedup of a rung is over eager with the same options")
         lines.append(
-            f"the answer is compile from {ratio(1 + MIN_GAIN)}x on, or where a job of `--steps N` "
-            "pays for it; it is sure where the whole interval over several processes gives it, the "
-            "result is verified, and no disturbance is larger than the distance to that point; "
-            "brackets hold the interval, and parentheses the range of processes where there is "
-            "none, or the margin of one process"
+            f"the answer is compile from {ratio(1 + MIN_GAIN)}x on, in a job of `--steps N` only "
+            "where it pays there too; it is sure where the whole interval over several processes "
+            "gives it, the result is verified, and no disturbance is larger than the distance to "
+            "that point; brackets hold the interval, and parentheses the range of processes where "
+            "there is none, or the margin of one process"
         )
         return lines

@@ -90,7 +90,7 @@ def make_verdict(findings: Findings, manifests: Sequence[Manifest]) -> Verdict:
     missing = len(list_planned(manifests).keys() - found)
     lost = ""
     if missing:
-        lost = f"{missing} planned {'has' if missing == 1 else 'have'} no record"
+        lost = f"{count(missing, 'planned trial')} {'has' if missing == 1 else 'have'} no record"
     failed = _count_failures(findings)
     again = tuple(list_again(findings, manifests))
     sentences = tuple(map(sentence, filter(None, said)))

@@ -261,9 +261,11 @@ def test_with_nothing_right_the_answer_says_what_failed(tmp_path: Path, status: 
 def test_the_phase_in_which_a_trial_ended_is_said_in_words(
     tmp_path: Path, phase: str, said: str
 ) -> None:
-    record = replace(make_record(status="interrupted"), phase=phase, message="by the user")
+    record = replace(
+        make_record(status="interrupted"), phase=phase, message="the sweep was interrupted"
+    )
     answer = only(tmp_path, record)
-    assert str(answer) == f"open: default: interrupted {said}: by the user"
+    assert str(answer) == f"open: default: interrupted {said}"
 
 
 def test_a_backend_without_modes_has_its_own_name_and_a_control_no_say(tmp_path: Path) -> None:
