@@ -45,7 +45,7 @@ def test_a_sweep_is_reported_by_name(tmp_path: Path, sweep: Path) -> None:
         "report.md",
         "report.html",
     }
-    assert "\nIn AMP: compile 1 of 1 (1 sure), median 2.05x.\n" in result.stdout
+    assert "\nIn AMP: compile 1 of 1 (1 sure), median 2.05x, pays back after " in result.stdout
     assert "\nIn fp32: 1 is open.\n" in result.stdout
     assert "weighted" not in result.stdout
     assert "tables: runs/night/report" in result.stdout

@@ -258,10 +258,18 @@ def test_an_open_answer_is_not_sure(tmp_path: Path) -> None:
     sure = make_record("c", speedups=[1.4, 1.41, 1.39])
     report = report_on(tmp_path, [open_one, stay, sure])
     assert report.verdict.sentences == (
-        "In AMP: compile 1 of 3 (1 sure), median 1.40x; stay eager with 1 (1 sure); 1 is open.",
+        "In AMP: compile 1 of 3 (1 sure), median 1.40x, pays back after 526 steps; "
+        "stay eager with 1 (1 sure); 1 is open.",
         "Not sure: the interval reaches both answers (1).",
     )
     assert "a     open" in [line.rstrip() for line in printed(report)], "open says it, without a ?"
+
+
+def test_a_few_models_have_the_steps_after_which_compiling_pays_back(tmp_path: Path) -> None:
+    speedups = {"a": [1.4, 1.41, 1.39], "b": [2.0, 2.02, 1.98]}
+    records = [make_record(name, speedups=given) for name, given in speedups.items()]
+    (sentence,) = report_on(tmp_path, records).verdict.sentences
+    assert sentence.endswith("median 1.70x, pays back after 301 to 526 steps.")
 
 
 def test_a_single_answer_that_is_not_verified_says_so_once(tmp_path: Path) -> None:

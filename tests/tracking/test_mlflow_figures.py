@@ -111,7 +111,7 @@ def test_the_description_of_a_sweep_begins_with_the_sentences_of_the_terminal(
     lines = capsys.readouterr().out.splitlines()
     note = parent(store).data.tags["mlflow.note.content"]
     said = [line.removeprefix("- ") for line in note.partition("\n\n")[0].splitlines()]
-    assert said[0] == "In AMP: compile 1 of 1 (1 sure), median 2.00x."
+    assert said[0] == "In AMP: compile 1 of 1 (1 sure), median 2.00x, pays back after 300 steps."
     assert said[-1] == "1 of 3 trials failed: 1 compile_error."
     printed = {escape_markdown(line.partition("; first ")[0].removesuffix(".")) for line in lines}
     assert {line.removesuffix(".") for line in said} <= printed

@@ -240,7 +240,8 @@ def test_page_of_a_sweep_shows_key_figures_description_and_report(
     click(browser, "//a[normalize-space()='night']")
     wait_for(
         browser,
-        "In AMP: compile 1 of 2 (1 sure), median 1.55x; stay eager with 1 (none sure).",
+        "In AMP: compile 1 of 2 (1 sure), median 1.55x, pays back after ",
+        " steps; stay eager with 1 (none sure).",
         "1 of 3 trials failed: 1 compile_error.",
     )
     browser.get(f"{browser.current_url.partition('?')[0]}/artifacts/report")

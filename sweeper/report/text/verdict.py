@@ -29,12 +29,13 @@ from sweeper.report.columns.formats import (
     ratio,
     sentence,
     shorten,
+    show_steps,
 )
 
 from .next_steps import Again, list_again, list_planned
 
 MAX_MESSAGE_CHARACTERS = 90
-MAX_SCRIPTS = 4  # that have a sentence
+FEW = 4  # scripts that have a sentence each, and models of which is said when they pay back
 WORKLOADS = {"train": "training"}
 
 
@@ -77,7 +78,7 @@ def make_verdict(findings: Findings, manifests: Sequence[Manifest]) -> Verdict:
         elif _name_model(answer.entry) not in climbed or (len(answers) == 1 and adds):
             models.append(answer)
     said = [prefix("modes are chosen for ", str(findings.limits))]
-    said += scripts.conclude(of_scripts)[:MAX_SCRIPTS]
+    said += scripts.conclude(of_scripts)[:FEW]
     said += ladders.conclude(findings.ladders)
     said += ablations.conclude(findings.ablations)
     said += starts.conclude(starts.list_starts(entries))
@@ -127,8 +128,9 @@ def _say_answers(answers: Sequence[Answer]) -> list[str]:
 
 
 def _count_answers(answers: Sequence[Answer]) -> str:
-    """Count the answers for what was measured, and how many of them are sure, e.g. `compile 38 of
-    42 (3 sure), median 1.41x; stay eager with 2 (none sure); 2 are open`.
+    """Count the answers for what was measured, and how many of them are sure, e.g. `compile 3 of 5
+    (2 sure), median 1.41x, pays back after 766 to 3,030 steps; stay eager with 1 (none sure); 1 is
+    open`.
     """
     measured: dict[str, list[Answer]] = {COMPILE: [], STAY: [], OPEN: []}
     for answer in answers:
@@ -142,12 +144,25 @@ def _count_answers(answers: Sequence[Answer]) -> str:
     if taken:
         middle = median(answer.gain for answer in taken)
         compiled = f"compile {len(taken)} of {number}"
-        parts.append(f"{compiled} ({_count_sure(taken)}), median {middle:.2f}x")
+        paid = prefix(", pays back after ", _show_pay_back(taken))
+        parts.append(f"{compiled} ({_count_sure(taken)}), median {middle:.2f}x{paid}")
     if stay:
         parts.append(f"stay eager with {len(stay)} ({_count_sure(stay)})")
     if crossing:
         parts.append(f"{len(crossing)} {'is' if len(crossing) == 1 else 'are'} open")
     return join(parts)
+
+
+def _show_pay_back(answers: Sequence[Answer]) -> str:
+    """Show the fewest and the most steps until compiling a few models has paid; "" where they are
+    not known.
+    """
+    modes = [answer.chosen for answer in answers if answer.chosen]
+    needed = [steps for mode in modes if (steps := mode.result.break_even_steps.value) is not None]
+    if not needed or len(answers) > FEW:
+        return ""
+    bounds = dict.fromkeys(map(show_steps, (min(needed), max(needed))))
+    return f"{' to '.join(bounds)} steps"
 
 
 def _count_sure(answers: Sequence[Answer]) -> str:
