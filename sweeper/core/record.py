@@ -44,8 +44,8 @@ IN_WRAPPER = f" in {WRAPPER}"  # ends the names of modules that are wrapped in i
 FAULTS = ("accuracy_mismatch", "compile_error", "runtime_error")
 # Left out of the denominator of a pass rate: the compiler is not to blame.
 NOT_JUDGED = ("eager_error", "unavailable", "interrupted")
-# A rerun may change these: a machine, a time limit or a user ended the trial, not its code.
-CHANGEABLE = ("interrupted", "timeout", "crashed")
+# The same command may change these: a machine or a user ended the trial, not its code.
+CHANGEABLE = ("interrupted", "crashed")
 
 EAGER_PHASES = ("starting", "building", "eager")
 PHASES = (
@@ -596,7 +596,7 @@ class Record:
             return seen > 1 or any(
                 process.gpu and process.gpu.other_processes for process in self.processes
             )
-        return self.status in CHANGEABLE and self.status != "timeout"
+        return self.status in CHANGEABLE
 
     @property
     def first_line(self) -> str:

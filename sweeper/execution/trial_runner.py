@@ -133,7 +133,7 @@ class TrialRun(Draft):
 
     @property
     def limited_measure(self) -> Measure:
-        """`measure`, for a feature with a limit to compiling unless the user has set one."""
+        """`measure`; of a feature with a limit on compiling, unless the user has set one."""
         measure = self.settings.measure
         if self.default is None or "compiling" in measure.phase_timeouts_s:
             return measure

@@ -15,11 +15,7 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.paths import SweepPaths
 from sweeper.core.settings import Settings
 from sweeper.core.system import interrupts, shortages
-from sweeper.core.system.command_line import (
-    make_resume_command,
-    name_program,
-    remember_sweep,
-)
+from sweeper.core.system.command_line import make_resume_command, name_program, remember_sweep
 from sweeper.core.system.exit_codes import INTERRUPTED, NOT_OK, OK
 from sweeper.core.system.gpus import Device
 from sweeper.core.system.pipes import outlive_output

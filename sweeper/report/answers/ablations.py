@@ -21,6 +21,7 @@ BREAKS, NEEDED, HURTS, PAYS = "breaks", "needed", "hurts", "pays"
 NOT_SURE, NO_DIFFERENCE, NO_EFFECT = "not sure", "no difference", "no effect"
 DIFFERING = (BREAKS, NEEDED, HURTS, PAYS)
 VERDICTS = ("", *DIFFERING, NOT_SURE, NO_DIFFERENCE, NO_EFFECT)  # "": of the default
+BLAMELESS = {*NOT_JUDGED, *CHANGEABLE, "timeout"}  # statuses that tell nothing of a feature
 # By default; then the feature's trial is better than the default.
 BETTER = {"on": (BREAKS, HURTS), "off": (NEEDED, PAYS)}
 
@@ -109,7 +110,7 @@ class FeatureAnswer:
             return ""
         if self.failure:
             statuses = find_status(having), find_status(lacking)
-            if "ok" not in statuses or not {*NOT_JUDGED, *CHANGEABLE}.isdisjoint(statuses):
+            if "ok" not in statuses or not BLAMELESS.isdisjoint(statuses):
                 return NOT_SURE
             return NEEDED if statuses[0] == "ok" else BREAKS
         code = having.result.code
