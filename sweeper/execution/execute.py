@@ -81,22 +81,28 @@ def execute(
         counts = sorted({trial.num_devices for trial in trials} - {1})
         slots += [join_slots(slots, count) for count in counts]
         features = ablation.group_by_default(trials)
-        run_one = functools.partial(_run_and_write, settings, features)
+        run_one = functools.partial(_run_and_write, settings, features, {})
         yield from running.enter_context(closing(run_all(trials, slots, run_one, settings)))
 
 
 def _run_and_write(
     settings: Settings,
     features: Mapping[str, Set[str]],
+    defaults: dict[str, Draft],
     trial: Trial,
     slot: DeviceSlot,
     on_phase: OnPhase,
     stop: threading.Event,
 ) -> Steps[Finished]:
     """Run a trial and write its record to disk, where there is space for all trials in flight on
-    the device. `features` has those that are compared with a trial, by its id.
+    the device. `features` has those that are compared with a trial, by its id, and `defaults` gets
+    the draft of that trial.
     """
-    run = TrialRun(trial, settings, slot, on_phase, stop, features.get(trial.id, ()))
+    compared, default_id = features.get(trial.id, ()), trial.labels.default_id
+    default = defaults.get(default_id) if default_id else None
+    run = TrialRun(trial, settings, slot, on_phase, stop, compared, default)
+    if compared:
+        defaults[trial.id] = run
     with _contain(run):
         folder = run.paths.folder.parent
         folder.mkdir(parents=True, exist_ok=True)

@@ -75,11 +75,12 @@ class TrialRun(Draft):
     on_phase: OnPhase
     stop: threading.Event  # ends the running worker
     compared_features: Collection[str] = ()  # whose trials are compared with this one
+    default_draft: Draft | None = None  # of a feature's trial: what it is compared with
     variables: Mapping[str, str] = field(default_factory=dict)  # in the environment of its workers
     num_processes: int = 0  # that have ended
     idle_s: float = 0.0  # for memory; per worker: for the device, or stopped
     lacking: str | None = None  # why a worker could not be started
-    default: Record | None = None  # of a feature's trial: what it is compared with, if that is ok
+    stored_default: Record | None = None  # of an earlier command
     # the worker of the next process, where it was started ahead, and what ends it
     ahead: tuple[WorkerCall, WholeGroup, WorkerChannel] | None = None
     ahead_end: ExitStack = field(default_factory=ExitStack)
@@ -110,22 +111,29 @@ class TrialRun(Draft):
             self.paths.clear_logs()
 
     def read_default(self) -> None:
-        """Read the record that the trial of a feature is compared with, where that is ok."""
-        if default_id := self.trial.labels.default_id:
+        """Read the record that the trial of a feature is compared with, if this command does not
+        make it.
+        """
+        default_id = self.trial.labels.default_id
+        if default_id and not self.default_draft:
             paths = SweepPaths.of(self.settings.sweep).trial(self.trial.label, default_id)
             with suppress(RecordError):
-                default = Record.read(paths.record)
-                if default.status == "ok":
-                    self.default = default
+                self.stored_default = Record.read(paths.record)
+
+    @property
+    def default(self) -> Record | None:
+        """What the trial of a feature is compared with, as far as it is known, if that is ok."""
+        record = self.default_draft.record if self.default_draft else self.stored_default
+        return record if record and record.status == "ok" and record.processes else None
 
     @property
     def timed_code(self) -> str | None:
         """The fingerprint of the code that the default has, for the first process of a feature that
         is all in its code.
         """
-        if self.num_processes or self.default is None or not self._is_in_code:
+        if self.num_processes or not (default := self.default) or not self._is_in_code:
             return None
-        return derive(self.default).code
+        return derive(default).code
 
     @property
     def _is_in_code(self) -> bool:
@@ -134,10 +142,10 @@ class TrialRun(Draft):
     @property
     def limited_measure(self) -> Measure:
         """`measure`; of a feature with a limit on compiling, unless the user has set one."""
-        measure = self.settings.measure
-        if self.default is None or "compiling" in measure.phase_timeouts_s:
+        measure, default = self.settings.measure, self.default
+        if default is None or "compiling" in measure.phase_timeouts_s:
             return measure
-        took_s = self.default.processes[0].phases_s.get("compiling", 0.0)
+        took_s = default.processes[0].phases_s.get("compiling", 0.0)
         limit_s = round(max(MAX_COMPILE_RATIO * took_s, MIN_COMPILE_LIMIT_S))
         return replace(measure, phase_timeouts_s={**measure.phase_timeouts_s, "compiling": limit_s})
 
@@ -161,7 +169,7 @@ class TrialRun(Draft):
             return True
         if measure.target is not None:
             return not is_resolved(self.result, measure.target)
-        if self.default is not None:
+        if self.default:
             return True
         if self.num_processes < MAX_DEFAULT_PROCESSES and self._is_too_uncertain():
             return True
@@ -183,6 +191,8 @@ class TrialRun(Draft):
         """
         default, measure, device = self.default, self.settings.measure, self.trial.device
         if default is None or not measure.goes_on_until_sure:
+            return False
+        if default.wall_s is None:  # it has not ended; this trial waits until then, and asks again
             return False
         one = find_gain_so_far(default, derive(default), measure)
         other = find_gain_so_far(self.record, self.result, measure)
@@ -308,7 +318,6 @@ def run_trial(run: TrialRun) -> Steps[None]:
                 need = known_needs.look_up(trial, smaller)
             else:
                 break
-        known_needs.learn(record)
         run.finish(wall_s=time.monotonic() - begin_s - run.idle_s)
         reached = record.status in ("ok", "accuracy_mismatch", "not_compiled", "compile_error")
         if settings.inspect and reached and trial.mode != "eager":
@@ -320,11 +329,14 @@ def _run_processes(run: TrialRun, need: Need | None) -> Steps[bool]:
     was_shared = False
     try:
         while run.needs_process():
-            if run.num_processes and not (yield from run.wait_for_turn()):
-                break
+            if run.num_processes:
+                goes_on = yield from run.wait_for_turn()
+                if not goes_on or not run.needs_process():
+                    break
             with run.reserve(need) as reservation:
                 call = run.describe_process(run.num_processes)
                 run.take(run_worker(run, call, run.find_known(call.slot.draw)))
+            run.slot.known_needs.learn(run.record)
             was_shared |= reservation.shared
     finally:
         run.end_ahead()
@@ -402,7 +414,7 @@ def run_worker(run: TrialRun, call: WorkerCall, known: Known) -> Outcome:
         life_s = time.monotonic() - channel.started_s
     if call.inspection:  # its answer is about no timed process
         return outcome
-    if lie := find_impossible(outcome, measure, life_s, run.timed_code):
+    if lie := find_impossible(outcome, measure, life_s, known.timed):
         return Outcome("crashed", outcome.phase, f"the worker's answer cannot be true: {lie}")
     return outcome
 

@@ -3,15 +3,17 @@
 A trial that wants another process waits for its turn. Trials that differ in mode or backend alone
 are a race: no second process begins before each of them has shown what it gains in a first one. One
 that another beats then waits until those are done that none beats, and ends if it is beaten still.
-Trials of features wait until the trial that they are compared with has ended, and trials on several
-GPUs until all on fewer have, so that none waits for another. Trials go in their order, race by
-race; where the time of the sweep is limited, those with the fewest processes go first.
+Trials of features wait for the trial that they are compared with: before their first process until
+that has had one, which shows its code and its compile time, and before a second until it has ended.
+Trials on several GPUs wait until all on fewer have ended, so that none waits for another. Trials go
+in their order, race by race; where the time of the sweep is limited, those with the fewest
+processes go first.
 """
 
 import math
 import threading
 import time
-from collections.abc import Generator, Sequence, Set
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,9 +72,8 @@ class Turns:
                 of_slot = [one for one in self._left if _may_run(one, slot)]
                 if not of_slot:
                     return None
-                left = {one.id for one in self._left}
                 fewest = min(one.num_devices for one in self._left)
-                if ready := [one for one in of_slot if self._is_ready(one, left, fewest)]:
+                if ready := [one for one in of_slot if self._is_ready(one, fewest)]:
                     taken = min(ready, key=self._rank)
                     taken.slot, taken.runs = slot, True
                     return taken
@@ -107,14 +108,14 @@ class Turns:
     def _drop_waiting(self) -> None:
         self._left = [one for one in self._left if one.runs or one.processes]
 
-    def _is_ready(self, entrant: Entrant, left: Set[str], fewest: int) -> bool:
-        """Whether it may run, where `left` has the ids of all that have not ended, which have
-        `fewest` devices or more.
-        """
+    def _is_ready(self, entrant: Entrant, fewest: int) -> bool:
+        """Whether it may run, where all that have not ended have `fewest` devices or more."""
         if entrant.runs or entrant.num_devices > fewest:
             return False
-        if entrant.trial.labels.default_id in left:
-            return False
+        default_id = entrant.trial.labels.default_id
+        for default in (one for one in self._left if one.id == default_id):
+            if entrant.processes or not default.processes:
+                return False
         if not entrant.processes or self._stop.is_set() or self.time_is_over:
             return True
         mates = [one for one in self._left if one.race == entrant.race]

@@ -15,6 +15,7 @@ from sweeper.core.settings import Measure, Settings
 from sweeper.core.system.gpus import Device
 from sweeper.core.trial import Trial
 from sweeper.execution import processes, trial_runner
+from sweeper.execution.draft import Draft
 from sweeper.execution.placement import DeviceSlot
 from sweeper.execution.scheduler import OnPhase
 
@@ -32,6 +33,7 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         on_phase: OnPhase = lambda _began: None,
         of: Trial = trial,
         features: Collection[str] = (),
+        default: Draft | None = None,
         **measure: object,
     ) -> Record:
         script = in_empty_folder / "worker.py"
@@ -45,7 +47,7 @@ def run(in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial):
         )  # type: ignore[arg-type]
         slot = slot or DeviceSlot(Device("cpu"), cores)
         stop = stop or threading.Event()
-        of_trial = trial_runner.TrialRun(of, settings, slot, on_phase, stop, features)
+        of_trial = trial_runner.TrialRun(of, settings, slot, on_phase, stop, features, default)
         steps = trial_runner.run_trial(of_trial)
         with suppress(StopIteration):
             next(steps)

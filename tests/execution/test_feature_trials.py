@@ -13,7 +13,10 @@ from sweeper.analysis.derive import derive
 from sweeper.core.ablation import change
 from sweeper.core.files import write_text
 from sweeper.core.record import Record
+from sweeper.core.settings import Settings
 from sweeper.core.trial import Trial
+from sweeper.execution.draft import Draft
+from sweeper.execution.scheduler import PhaseBegan
 
 CODED = """
 made = replace(process(), accuracy=Accuracy("float64", True), code_fingerprint=CODE)
@@ -98,6 +101,29 @@ def test_a_feature_gets_processes_until_more_would_not_tell_it_from_the_default(
     monkeypatch.setenv("SPEEDUPS", speedups)
     record = run("CODE = 'two'" + CODED, of=change(on_gpu, "combo_kernels"), processes=None)
     assert len(record.processes) == processes
+
+
+@pytest.mark.parametrize(("ended", "processes"), [("2 2 2", 1), ("2.5 2.5 2.5", 2)])
+def test_a_feature_that_began_before_its_default_ended_is_judged_by_all_of_its_processes(
+    run, trial: Trial, monkeypatch: pytest.MonkeyPatch, ended: str, processes: int
+) -> None:
+    on_gpu = replace(trial, device="cuda")
+    monkeypatch.setenv("SPEEDUPS", ended)
+    whole = run("CODE = 'one'" + CODED, of=on_gpu, processes=3)
+    default = Draft(on_gpu, Settings("s"))
+    default.record = replace(whole, processes=whole.processes[:1], wall_s=None)
+    phases = []
+
+    def end_default(began: PhaseBegan) -> None:
+        phases.append(began.phase)
+        if began.phase == "waiting":
+            default.record = whole
+
+    monkeypatch.setenv("SPEEDUPS", "2")
+    feature, body = change(on_gpu, "combo_kernels"), "CODE = 'two'" + CODED
+    record = run(body, of=feature, default=default, on_phase=end_default, processes=None)
+    assert len(record.processes) == processes
+    assert phases.count("waiting") == 1, "until the default has ended"
 
 
 def test_a_feature_that_is_all_code_is_told_apart_by_the_time_of_the_device(

@@ -126,27 +126,33 @@ def test_interrupted_trials_end_whether_they_run_or_wait() -> None:
     assert len(races.order) == 5, "two that waited are asked once more, and told to end"
 
 
-def test_features_wait_until_the_trial_that_they_are_compared_with_has_ended() -> None:
-    """On two trials in flight, and with the default last in the plan."""
+def test_features_begin_after_one_process_of_their_default_and_go_on_after_its_end() -> None:
+    """On three trials in flight, and with the default last in the plan."""
     default = make_trial("a")
-    trials = [change(default, "combo_kernels"), change(default, "dynamic"), default]
-    ended: list[str] = []
-    slot = replace(SLOT, concurrency=2)
+    features = [change(default, "combo_kernels"), change(default, "dynamic")]
+    order: list[str | None] = []  # the feature of each process as it begins
+    all_began = threading.Barrier(len(features) + 1, timeout=10.0)
 
     def run_trial(
         trial: Trial, _slot: DeviceSlot, _on_phase: OnPhase, _stop: threading.Event
     ) -> Steps[Finished]:
-        assert trial is default or default.id in ended
-        record = make_record(trial=trial)
+        order.append(trial.labels.feature)
+        if trial is not default:
+            all_began.wait()
+        yield None
+        order.append(trial.labels.feature)
         if trial is default:
+            all_began.wait()
             time.sleep(0.05)
-            yield None
-        ended.append(trial.id)
+        record = make_record(trial=trial)
         return Finished(record, derive(record))
 
-    list(run_all(trials, [slot], run_trial, Settings("s")))
-    assert ended[0] == default.id
-    assert len(ended) == 3
+    slot = replace(SLOT, concurrency=3)
+    events = run_all([*features, default], [slot], run_trial, Settings("s"))
+    ended = [event.record.trial for event in events if isinstance(event, Finished)]
+    assert (order[0], ended[0]) == (None, default)
+    assert sorted(map(str, order[1:4])) == ["None", "combo_kernels", "dynamic"]
+    assert sorted(map(str, order[4:])) == ["combo_kernels", "dynamic"]
 
 
 def test_features_begin_where_the_default_is_not_in_the_plan() -> None:
