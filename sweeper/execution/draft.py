@@ -30,6 +30,11 @@ class Draft:
     def paths(self) -> TrialPaths:
         return SweepPaths.of(self.settings.sweep).trial(self.trial.label, self.trial.id)
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether its record has its last fields."""
+        return self.record.wall_s is not None
+
     def begin(self, **values: Any) -> None:
         """Begin the record anew, with these fields."""
         trial, settings = self.trial, self.settings

@@ -1,10 +1,10 @@
 """Memory budget: how many trials the memory of a device holds side by side.
 
 Trials hold their parameters and what belongs to them side by side. One at a time has the device,
-and needs most for its check: a step in fp64, and copies to compare. The first trial of a model and
-batch size shows how much that is. A sweep that is resumed reads it from its records. A trial with
-unknown needs reserves nothing. If memory runs out on a shared device, the trial runs again alone on
-it: only then it is out of memory.
+and needs most for its check: a step in fp64, and copies to compare. The first process of a model
+and batch size shows how much that is. A sweep that is resumed reads it from its records. A process
+with unknown needs reserves nothing. If memory runs out on a shared device, the trial runs again
+alone on it: only then it is out of memory.
 """
 
 import math

@@ -55,7 +55,7 @@ OnPhase = Callable[[PhaseBegan], None]
 # is sent whether the trial gets it.
 Steps = Generator[TrialGain | None, bool, T]
 RunTrial = Callable[[Trial, DeviceSlot, OnPhase, threading.Event], Steps[Finished]]
-Events = queue.SimpleQueue[Event | Exception | None]  # an exception or None: a thread has ended
+Events = queue.SimpleQueue[Event | Exception | None]  # None: a thread has ended
 
 
 def run_all(
@@ -99,10 +99,9 @@ def run_all(
             if isinstance(event, Event):
                 yield event
                 continue
-            num_running -= 1
-            if event is not None:
-                turns.begin_no_other()
-                error = error or event
+            if event is None:
+                num_running -= 1
+            error = error or event
     finally:  # also when the caller closes the generator
         stop.set()
         for thread in threads:
@@ -114,7 +113,9 @@ def run_all(
 def _run_turns(
     slot: DeviceSlot, turns: Turns, events: Events, run_trial: RunTrial, stop: threading.Event
 ) -> None:
-    """Run processes on a slot, one after the other, as long as a trial wants one."""
+    """Run processes on a slot, one after the other, as long as a trial wants one. When one raises,
+    those that have begun go on, so that no other waits for them.
+    """
     try:
         while entrant := turns.take(slot):
             try:
@@ -128,11 +129,11 @@ def _run_turns(
                 finished: Finished = ended.value
                 turns.end(entrant, finished.record.status == "ok")
                 events.put(finished)
-            except BaseException:
+            except Exception as error:  # noqa: BLE001  # raised again in the caller's thread
+                turns.begin_no_other()
                 turns.end(entrant, ok=False)
-                raise
+                events.put(error)
             else:
                 turns.give_back(entrant, gain)
+    finally:
         events.put(None)
-    except Exception as error:  # noqa: BLE001  # raised again in the caller's thread
-        events.put(error)

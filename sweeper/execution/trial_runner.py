@@ -80,7 +80,6 @@ class TrialRun(Draft):
     num_processes: int = 0  # that have ended
     idle_s: float = 0.0  # for memory; per worker: for the device, or stopped
     lacking: str | None = None  # why a worker could not be started
-    stored_default: Record | None = None  # of an earlier command
     # the worker of the next process, where it was started ahead, and what ends it
     ahead: tuple[WorkerCall, WholeGroup, WorkerChannel] | None = None
     ahead_end: ExitStack = field(default_factory=ExitStack)
@@ -111,19 +110,21 @@ class TrialRun(Draft):
             self.paths.clear_logs()
 
     def read_default(self) -> None:
-        """Read the record that the trial of a feature is compared with, if this command does not
+        """Read the record that the trial of a feature is compared with, if this process does not
         make it.
         """
         default_id = self.trial.labels.default_id
         if default_id and not self.default_draft:
             paths = SweepPaths.of(self.settings.sweep).trial(self.trial.label, default_id)
             with suppress(RecordError):
-                self.stored_default = Record.read(paths.record)
+                record = Record.read(paths.record)
+                self.default_draft = Draft(record.trial, self.settings)
+                self.default_draft.record = record
 
     @property
     def default(self) -> Record | None:
         """What the trial of a feature is compared with, as far as it is known, if that is ok."""
-        record = self.default_draft.record if self.default_draft else self.stored_default
+        record = self.default_draft.record if self.default_draft else None
         return record if record and record.status == "ok" and record.processes else None
 
     @property
@@ -192,8 +193,8 @@ class TrialRun(Draft):
         default, measure, device = self.default, self.settings.measure, self.trial.device
         if default is None or not measure.goes_on_until_sure:
             return False
-        if default.wall_s is None:  # it has not ended; this trial waits until then, and asks again
-            return False
+        if self.default_draft and not self.default_draft.has_ended:
+            return False  # this trial waits until then, and asks again
         one = find_gain_so_far(default, derive(default), measure)
         other = find_gain_so_far(self.record, self.result, measure)
         if one is None or other is None:
@@ -247,7 +248,8 @@ class TrialRun(Draft):
         measure, following = self.settings.measure, self.num_processes + 1
         is_likely = following != measure.process_minimum and following < measure.process_limit
         on_gpu = self.slot.device.gpu is not None  # on a CPU it would take the cores
-        if self.ahead or self.default or self.trial.has_loop or not (is_likely and on_gpu):
+        feature = self.trial.labels.feature
+        if self.ahead or feature or self.trial.has_loop or not (is_likely and on_gpu):
             return
         call = self.describe_process(following)
         with suppress(OSError):  # it is started when its turn comes
@@ -300,22 +302,21 @@ def run_trial(run: TrialRun) -> Steps[None]:
     A record of the trial from an earlier run of the sweep becomes an attempt of the new record.
     """
     begin_s = time.monotonic()
-    trial, settings, known_needs = run.trial, run.settings, run.slot.known_needs
+    trial, settings = run.trial, run.settings
     run.add(attempts=read_attempts(run.paths.record))
     run.read_default()
-    smaller, need = None, known_needs.look_up(trial, trial.batch_size)
+    smaller, is_alone = None, False
     with processes.expose_package(trial.python) as run.variables, run.keep_caches():
         while True:
             run.begin_attempt(smaller)
-            was_shared = yield from _run_processes(run, need)
+            was_shared = yield from _run_processes(run, is_alone)
             record = run.record
             failed = any(process.failed_allocations for process in record.processes)
             is_short = failed or record.status == "oom"
             if is_short and was_shared and not run.stop.is_set():
-                need = WHOLE_DEVICE
+                is_alone = True
             elif record.status == "oom" and settings.measure.back_off and record.batch_size > 1:
-                smaller = record.batch_size // 2
-                need = known_needs.look_up(trial, smaller)
+                smaller, is_alone = record.batch_size // 2, False
             else:
                 break
         run.finish(wall_s=time.monotonic() - begin_s - run.idle_s)
@@ -324,19 +325,22 @@ def run_trial(run: TrialRun) -> Steps[None]:
             run.add(inspection=_inspect(run))
 
 
-def _run_processes(run: TrialRun, need: Need | None) -> Steps[bool]:
-    """Run the processes of an attempt; whether another trial had memory of the device meanwhile."""
-    was_shared = False
+def _run_processes(run: TrialRun, is_alone: bool) -> Steps[bool]:
+    """Run the processes of an attempt, which may need the whole device; whether another trial had
+    memory of it meanwhile.
+    """
+    was_shared, known_needs = False, run.slot.known_needs
     try:
         while run.needs_process():
             if run.num_processes:
                 goes_on = yield from run.wait_for_turn()
                 if not goes_on or not run.needs_process():
                     break
-            with run.reserve(need) as reservation:
+            known = known_needs.look_up(run.trial, run.record.batch_size)
+            with run.reserve(WHOLE_DEVICE if is_alone else known) as reservation:
                 call = run.describe_process(run.num_processes)
                 run.take(run_worker(run, call, run.find_known(call.slot.draw)))
-            run.slot.known_needs.learn(run.record)
+            known_needs.learn(run.record)
             was_shared |= reservation.shared
     finally:
         run.end_ahead()

@@ -13,7 +13,7 @@ processes go first.
 import math
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,8 +72,9 @@ class Turns:
                 of_slot = [one for one in self._left if _may_run(one, slot)]
                 if not of_slot:
                     return None
+                left = {one.id: one for one in self._left}
                 fewest = min(one.num_devices for one in self._left)
-                if ready := [one for one in of_slot if self._is_ready(one, fewest)]:
+                if ready := [one for one in of_slot if self._is_ready(one, left, fewest)]:
                     taken = min(ready, key=self._rank)
                     taken.slot, taken.runs = slot, True
                     return taken
@@ -108,14 +109,15 @@ class Turns:
     def _drop_waiting(self) -> None:
         self._left = [one for one in self._left if one.runs or one.processes]
 
-    def _is_ready(self, entrant: Entrant, fewest: int) -> bool:
-        """Whether it may run, where all that have not ended have `fewest` devices or more."""
+    def _is_ready(self, entrant: Entrant, left: Mapping[str, Entrant], fewest: int) -> bool:
+        """Whether it may run, where `left` has all that have not ended by their ids, and each of
+        them `fewest` devices or more.
+        """
         if entrant.runs or entrant.num_devices > fewest:
             return False
-        default_id = entrant.trial.labels.default_id
-        for default in (one for one in self._left if one.id == default_id):
-            if entrant.processes or not default.processes:
-                return False
+        default = left.get(entrant.trial.labels.default_id or "")
+        if default and (entrant.processes or not default.processes):
+            return False
         if not entrant.processes or self._stop.is_set() or self.time_is_over:
             return True
         mates = [one for one in self._left if one.race == entrant.race]

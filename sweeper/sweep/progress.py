@@ -121,6 +121,8 @@ class Progress:
     def _view(self) -> Group:
         lines = []
         for current in self._current.values():
+            if current.phase.startswith("waiting"):  # many features of an ablation may
+                continue
             took = duration(time.monotonic() - current.begin)
             lines.append(Text(f"{current.name}: {current.phase}  {took}", style="bold"))
         elapsed = duration(time.monotonic() - self._begin)

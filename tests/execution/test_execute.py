@@ -438,10 +438,10 @@ def test_record_of_an_interrupted_trial(
 def test_a_default_knows_the_features_that_are_compared_with_it(
     trials: list[Trial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compared = {}
+    compared, runs = {}, {}
 
     def note(run: TrialRun) -> Steps[None]:
-        compared[run.trial.id] = sorted(run.compared_features)
+        compared[run.trial.id], runs[run.trial.id] = sorted(run.compared_features), run
         run.finish(status="ok")
         yield from ()
 
@@ -454,6 +454,8 @@ def test_a_default_knows_the_features_that_are_compared_with_it(
         one.id: ["combo_kernels"],
         none.id: [],
     }
+    for trial, default in zip((*features, *trials), (two, two, one, None, None, None), strict=True):
+        assert runs[trial.id].default_draft is (runs[default.id] if default else None)
 
 
 def test_records_of_the_sweep_say_how_much_memory_its_trials_need(

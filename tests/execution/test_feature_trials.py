@@ -126,6 +126,35 @@ def test_a_feature_that_began_before_its_default_ended_is_judged_by_all_of_its_p
     assert phases.count("waiting") == 1, "until the default has ended"
 
 
+@pytest.mark.parametrize("begins_anew", ["before", "while it compiles"])
+def test_a_default_that_begins_anew_costs_its_features_nothing(
+    run, trial: Trial, monkeypatch: pytest.MonkeyPatch, begins_anew: str
+) -> None:
+    """As one does that is repeated alone on its device, before a feature begins or meanwhile."""
+    whole = run("CODE = 'same'" + CODED, processes=3)
+    default = Draft(trial, Settings("s"))
+    if begins_anew != "before":
+        default.record = replace(whole, wall_s=None)
+
+    def begin_anew(began: PhaseBegan) -> None:
+        if began.phase == "compiling":
+            default.begin()
+        if began.phase == "waiting":
+            default.record = whole
+
+    body = f"""CODE = 'same'
+known = ask().known
+assert known.timed == {None if begins_anew == "before" else "same"!r}
+say(Phase('compiling'))
+made = replace(process(), accuracy=Accuracy('float64', True), code_fingerprint=CODE)
+say(Outcome('ok', process=replace(made, rounds=()) if known.timed else made))
+"""
+    feature = change(trial, "combo_kernels")
+    record = run(body, of=feature, default=default, on_phase=begin_anew, processes=1)
+    assert record.status == "ok", record.message
+    assert (record.message is None) is (begins_anew == "before")
+
+
 def test_a_feature_that_is_all_code_is_told_apart_by_the_time_of_the_device(
     run, trial: Trial, monkeypatch: pytest.MonkeyPatch
 ) -> None:

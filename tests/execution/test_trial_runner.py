@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from processes import assert_gone
@@ -20,6 +21,7 @@ from sweeper.core.record import SCHEMA_VERSION, Attempt, Inspection, Record
 from sweeper.core.system.gpus import Device, Gpu
 from sweeper.core.trial import Trial
 from sweeper.execution import trial_runner
+from sweeper.execution.memory_budget import MemoryBudget, Need
 from sweeper.execution.placement import DeviceSlot
 
 
@@ -234,6 +236,19 @@ say(Outcome("oom", "compiling", "no memory"))
     assert started.exists() is (slot is GPU_SLOT)
     if started.exists():
         assert_gone(int(started.read_text()))
+
+
+def test_a_trial_reserves_what_its_first_process_needed(run, trial: Trial) -> None:
+    needs = []
+
+    class Noted(MemoryBudget):
+        def reserve(self, need: Need | None, stop: threading.Event) -> Any:
+            needs.append(need)
+            return super().reserve(need, stop)
+
+    body = "say(Outcome('ok', process=replace(process(), held_bytes=2.0, check_peak_bytes=9.0)))"
+    run(body, slot=DeviceSlot(Device("cpu"), memory=Noted()), processes=3)
+    assert needs == [None, Need(2.0, 9.0), Need(2.0, 9.0)]
 
 
 def test_each_draw_is_checked(run) -> None:

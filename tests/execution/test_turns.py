@@ -155,6 +155,42 @@ def test_features_begin_after_one_process_of_their_default_and_go_on_after_its_e
     assert sorted(map(str, order[4:])) == ["combo_kernels", "dynamic"]
 
 
+def test_a_feature_that_raises_keeps_no_other_waiting_for_the_default() -> None:
+    """The one of two devices on which the default began runs its next process all the same."""
+    default = make_trial("a")
+    features = [change(default, "combo_kernels"), change(default, "dynamic")]
+    slots = [replace(SLOT, device=Device("cuda", Gpu(name, name, "A GPU"))) for name in "01"]
+    of_default: list[DeviceSlot] = []
+    ended: list[Trial] = []
+
+    def run_trial(
+        trial: Trial, slot: DeviceSlot, _on_phase: OnPhase, _stop: threading.Event
+    ) -> Steps[Finished]:
+        if trial is default:
+            of_default.append(slot)
+        elif slot in of_default:
+            time.sleep(0.1)
+            raise OSError("no space")
+        yield None
+        ended.append(trial)
+        record = make_record(trial=trial)
+        return Finished(record, derive(record))
+
+    raised: list[str] = []
+
+    def run() -> None:
+        try:
+            list(run_all([*features, default], slots, run_trial, Settings("s")))
+        except OSError as error:
+            raised.append(str(error))
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(30)
+    assert raised == ["no space"]
+    assert default in ended
+
+
 def test_features_begin_where_the_default_is_not_in_the_plan() -> None:
     races = Races(Settings("s"))
     trial = change(make_trial("a"), "combo_kernels")

@@ -424,10 +424,13 @@ def test_a_terminal_shows_phases_and_no_clock(trial: Trial) -> None:
         progress.show(Started(trial))
         progress.show(PhaseBegan(trial, "compiling", 0))
         console.print(progress._view())
+        progress.show(PhaseBegan(trial, "waiting", 1))
+        console.print(progress._view())
         progress.show(Finished(made := make_record(trial=trial), derive(made)))
         console.print(progress._view())
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert f"{trial.label}: compiling  0 s" in text
+    assert "waiting" not in text, "of an ablation many do"
     assert "1/2 trials, 0 s elapsed" in text
     (line,) = [line for line in text.splitlines() if "[1/2]" in line]
     assert re.search(rf"\[1/2\] {trial.label}: 2\.00x\? \(0\.78 to 5\.10\)  \(0 s\)$", line)

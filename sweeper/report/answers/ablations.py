@@ -21,6 +21,7 @@ BREAKS, NEEDED, HURTS, PAYS = "breaks", "needed", "hurts", "pays"
 NOT_SURE, NO_DIFFERENCE, NO_EFFECT = "not sure", "no difference", "no effect"
 DIFFERING = (BREAKS, NEEDED, HURTS, PAYS)
 VERDICTS = ("", *DIFFERING, NOT_SURE, NO_DIFFERENCE, NO_EFFECT)  # "": of the default
+NOT_TIMED = "not timed"
 BLAMELESS = {*NOT_JUDGED, *CHANGEABLE, "timeout"}  # statuses that tell nothing of a feature
 # By default; then the feature's trial is better than the default.
 BETTER = {"on": (BREAKS, HURTS), "off": (NEEDED, PAYS)}
@@ -108,14 +109,16 @@ class FeatureAnswer:
         having, lacking = self.sides
         if self.feature is None:
             return ""
+        code, is_ok = having.result.code, find_status(self.entry) == "ok"
+        if is_ok and code and code == lacking.result.code and self.feature.in_code:
+            return NO_EFFECT
         if self.failure:
             statuses = find_status(having), find_status(lacking)
             if "ok" not in statuses or not BLAMELESS.isdisjoint(statuses):
                 return NOT_SURE
+            if judge(self.entry) == NOT_TIMED:  # its code was that of a default that failed later
+                return NOT_SURE
             return NEEDED if statuses[0] == "ok" else BREAKS
-        code = having.result.code
-        if code and code == lacking.result.code and self.feature.in_code:
-            return NO_EFFECT
         if self.gains is None:
             return NOT_SURE
         (one, other), device = self.gains, having.trial.device
@@ -143,9 +146,11 @@ def judge(entry: Entry) -> str:
     if UNVERIFIED in entry.flags:
         return "unverified"
     status, candidate = find_status(entry), find_candidate(entry)
-    if status == "ok" and candidate and candidate.gain.value <= 1:
-        return "no faster than eager"
-    return status
+    if status != "ok":
+        return status
+    if candidate is None:
+        return NOT_TIMED
+    return "ok" if candidate.gain.value > 1 else "no faster than eager"
 
 
 @dataclass(frozen=True)

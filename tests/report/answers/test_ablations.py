@@ -220,6 +220,25 @@ def test_what_is_not_verified_or_needs_a_smaller_batch_is_not_worth_having(tmp_p
     )
 
 
+@pytest.mark.parametrize(
+    ("failed", "verdict"),
+    [
+        ({"status": "accuracy_mismatch"}, "no effect"),
+        ({"status": "oom"}, "no effect"),
+        ({"smaller_batch_size": 1, "processes": ()}, "not sure"),
+    ],
+)
+def test_a_feature_with_the_code_of_a_default_that_failed_later_mends_nothing(
+    tmp_path: Path, failed: Mapping[str, object], verdict: str
+) -> None:
+    feature = make("combo_kernels", code="None", processes=1)
+    untimed = [replace(process, rounds=()) for process in feature.processes]
+    default = replace(make(None), **failed)  # type: ignore[arg-type]
+    answer = find(tmp_path, default, replace(feature, processes=tuple(untimed)))
+    assert read_verdicts(answer) == {"combo kernels": verdict}
+    assert "no setting is known that computes correctly" in answer.explain()
+
+
 def test_a_setting_that_is_no_faster_than_eager_is_not_advised(tmp_path: Path) -> None:
     none = "no setting is known that computes correctly and is faster than eager"
     wrong, slow = make(None, status="accuracy_mismatch"), make("lowerings", 0.04)
