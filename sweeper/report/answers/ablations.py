@@ -75,13 +75,15 @@ class FeatureAnswer:
     @cached_property
     def speedup(self) -> Estimate | None:
         """How many times as fast a compiled step with the feature is as one without it; by the time
-        of the device each beside its own eager step.
+        of the device, and on a CPU, each beside its own eager step.
         """
         if self.gains is None or self.entry is self.default:
             return None
         having, lacking = (gain.result for gain in self.gains)
         if self.gains[0].by_device:
             one, other = having.device_speedup, lacking.device_speedup
+        elif self.default.trial.device == "cpu":  # other work there slows down both arms
+            one, other = having.speedup, lacking.speedup
         else:
             one, other = lacking.compiled_step, having.compiled_step
         if one is None or other is None:

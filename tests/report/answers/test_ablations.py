@@ -108,6 +108,18 @@ def test_a_ratio_is_of_the_step_without_the_feature_over_the_step_with_it(tmp_pa
     assert [one.error for one in answer.features] == [pytest.approx(1.5)] * 3
 
 
+@pytest.mark.parametrize(("device", "expected"), [("cpu", 1.25), ("cuda", 0.625)])
+def test_on_a_cpu_each_step_is_beside_its_own_eager_step(
+    tmp_path: Path, device: str, expected: float
+) -> None:
+    """Other work slows down all of the feature's trial by two."""
+    plain = replace(PLAIN, device=device)
+    slowed = make("combo_kernels", 2.5, eager_s=0.04, plain=plain)
+    answer = find(tmp_path, make(None, plain=plain), slowed)
+    (estimate,) = (one.speedup for one in answer.features if one.feature)
+    assert estimate.ratio == pytest.approx(expected)
+
+
 def test_the_time_of_the_device_decides_but_of_a_feature_that_is_no_code(tmp_path: Path) -> None:
     """The host of the default was slow, so by wall clock every feature gains."""
     default = see_on_device(make(None, 1.0), 2.0)
