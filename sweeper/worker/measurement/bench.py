@@ -50,7 +50,7 @@ FIRST_STEPS = (5, 15)
 MAX_FIRST_STEPS_SPREAD = 0.10  # the first steps are over when three in a row lie within this range
 # of what the timed steps of both arms give, as a share of it; the check judges what is less
 MAX_SIZE_DIFFERENCE = 0.5
-MAX_NOISE = 1e-3  # of a loss near zero, as a share of the first loss
+MAX_NOISE = 5e-3  # of a loss near zero, as a share of the first loss
 Clock = Callable[[], float]
 T = TypeVar("T")
 # goes on at the end of each step of a loop; what it returns is a `T`
@@ -399,8 +399,9 @@ def _require_alike(
 
     What eager gives may itself change tenfold from round to round: a loss near zero. There an
     optimizer goes to and fro, and the loss is about the square of its distance from the minimum. At
-    MAX_NOISE of the first loss only 3 % of the first distance is left, so differences up to
-    MAX_NOISE are noise.
+    MAX_NOISE of the first loss only 7 % of the first distance is left, so differences up to
+    MAX_NOISE are noise: with dropout, a BERT that knew its two batches by heart had 0.007 and 0.015
+    after a first loss of about 6.
     """
     if not eager or not compiled:
         return

@@ -260,6 +260,33 @@ def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(
     assert at_first.status == "accuracy_mismatch", at_first.message
 
 
+@pytest.mark.parametrize(
+    ("wrong", "share", "status"),
+    [
+        pytest.param(4, 1.5, "ok", id="narrowly, but once"),
+        pytest.param(5, 1.5, "accuracy_mismatch", id="narrowly, every time"),
+        pytest.param(2, 2.5, "accuracy_mismatch", id="by far"),
+    ],
+)
+def test_step_that_is_narrowly_wrong_has_to_be_so_every_time(
+    monkeypatch: pytest.MonkeyPatch, wrong: int, share: float, status: str
+) -> None:
+    """At first, after a closer look at eager, and three times with its own numbers moved."""
+    from sweeper.worker.accuracy import rule
+
+    judge, verdicts = rule.judge, itertools.count()
+
+    def be_wrong_at_first(*arguments):
+        found = judge(*arguments)
+        if next(verdicts) < wrong:
+            return found._replace(accuracy=replace(found.accuracy, passed=False), share=share)
+        return found
+
+    monkeypatch.setattr(rule, "judge", be_wrong_at_first)
+    outcome, _ = run(custom("mlp"))
+    assert outcome.status == status, outcome.message
+
+
 @pytest.mark.slow
 def test_verdict_for_which_memory_is_short_is_given_at_the_second_try(
     monkeypatch: pytest.MonkeyPatch,
