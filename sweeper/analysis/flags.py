@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from sweeper.core.libraries import SCRIPT
-from sweeper.core.record import ARMS, MAX_BUSY_HOST, HostState, Process, Record
+from sweeper.core.record import ARMS, MAX_BUSY_HOST, HostState, Process, Record, of_arm
 from sweeper.core.settings import Measure
 
 from .derive import predict_loop_speedup, read_speedup
@@ -118,13 +118,26 @@ def _clock_difference(process: Process) -> float:
 
 def _share_taken_by_others(process: Process) -> float:
     """The share by which a step takes longer when others, or the cgroup's quota, take so much of
-    its cores, all in one arm.
+    its cores, all in one arm. They take nothing of the time in which the device computes.
     """
     host = process.host or HostState()
     taken = host.busy_while_measuring or 0.0
     if process.all_blocks_s:
         taken += (host.throttled_s or 0.0) / process.all_blocks_s
-    return 1 / (1 - min(taken, 0.99)) - 1
+    return min(1 / (1 - min(taken, 0.99)) - 1, _share_beside_device(process))
+
+
+def _share_beside_device(process: Process) -> float:
+    """The share by which a step is longer than what the device computes, in the arm where it is
+    more; infinite where that is not known, and in a script, whose loop does more than its steps.
+    """
+    shares = []
+    for arm in ARMS:
+        step_s, device_s = of_arm(process.steps_s, arm), of_arm(process.device_step_s, arm)
+        if process.script or not step_s or not device_s:
+            return math.inf
+        shares.append(max(step_s / device_s - 1, 0.0))
+    return max(shares)
 
 
 def _is_compile_contended(_record: Record, process: Process) -> bool:

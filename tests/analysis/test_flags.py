@@ -426,3 +426,33 @@ def test_a_flag_that_disturbs_moves_a_speedup_by_something(flag: str) -> None:
         "host_busy": {"host": HostState(throttled_s=0.01)},
     }
     assert MOVES[flag](quiet(**raised.get(flag, {}))) >= 0.01
+
+
+@pytest.mark.parametrize(
+    ("device_ms", "share"),
+    [
+        pytest.param((19.0, 9.9), 0.02 / 0.019 - 1, id="of eager's step"),
+        pytest.param((19.9, 9.0), 0.01 / 0.009 - 1, id="of the compiled step"),
+        pytest.param((20.1, 10.1), 0.0, id="none"),
+        pytest.param((10.0, 9.9), 1.0, id="more than they can have taken"),
+        pytest.param((19.0, None), 1.0, id="not known"),
+    ],
+)
+def test_others_on_the_host_take_what_the_device_leaves(
+    device_ms: tuple[float | None, float | None], share: float
+) -> None:
+    """Steps take 20 and 10 ms. Half of the cores are taken, so a step may take twice as long."""
+    device_s = PerArm(*(ms and ms / 1e3 for ms in device_ms))
+    busy = quiet(host=HostState(busy_while_measuring=0.5), device_step_s=device_s)
+    found = find_disturbances(replace(make_record(), processes=(busy,), flags=("host_busy",)))
+    assert found == {"host_busy": pytest.approx(share)}
+
+
+def test_others_on_the_host_may_slow_down_what_a_loop_does_beside_its_steps() -> None:
+    record = make_trained(None, 0.01, device="cuda", flags=("host_busy",))
+    busy = replace(
+        record.processes[0],
+        host=HostState(busy_while_measuring=0.5),
+        device_step_s=PerArm(0.02, 0.01),
+    )
+    assert find_disturbances(replace(record, processes=(busy,))) == {"host_busy": 1.0}

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from records import make_record, write_sweep
 from reports import load
+from summary_records import with_busy_host
 
 from sweeper.core.errors import ConfigError
-from sweeper.core.record import SCHEMA_VERSION, HostState, Record
+from sweeper.core.record import SCHEMA_VERSION, Record
 from sweeper.core.trial import Labels, Model, Text, Trial, name_variants
 from sweeper.loading.sources import find_sweep
 from sweeper.report.answers.trials import name_sweep
@@ -236,9 +237,7 @@ def test_old_and_new_steps_share_no_row_of_a_mean(tmp_path: Path) -> None:
 
 def test_an_entry_keeps_what_disturbed_its_record(tmp_path: Path) -> None:
     """The share is read from the processes, which an entry does not keep."""
-    record = make_record(flags=("host_busy", "unsteady"))
-    busy = HostState(busy_while_measuring=0.5)
-    record = replace(record, processes=tuple(replace(one, host=busy) for one in record.processes))
+    record = with_busy_host(make_record(flags=("host_busy", "unsteady")))
     (entry,) = load([write_sweep(tmp_path, [record])]).entries
     assert entry.record.processes == ()
     assert entry.disturbances == {"host_busy": pytest.approx(1.0)}
