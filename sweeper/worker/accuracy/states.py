@@ -168,17 +168,17 @@ def is_small_constant(value: torch.Tensor) -> bool:
     return bool(first.abs() < SMALL) and bool((value == first).all())
 
 
-def perturb(module: torch.nn.Module, batch: Batch, relative: float) -> Batch:
-    """Move every parameter and floating-point input at random by about `relative`; parameters in
-    place.
+def perturb(module: torch.nn.Module, batch: Batch, relative: float) -> None:
+    """Move every parameter and floating-point input at random by about `relative`, in place: code
+    is compiled for the strides of inputs, and for whether they want a gradient.
     """
 
-    def perturb_tensor(tensor: torch.Tensor) -> torch.Tensor:
-        if not tensor.is_floating_point():
-            return tensor
-        return tensor * (1 + relative * torch.randn_like(tensor))
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.is_floating_point():
+            tensor.mul_(1 + relative * torch.randn_like(tensor))
+        return tensor
 
     with torch.no_grad():
         for parameter in module.parameters():
-            parameter.copy_(perturb_tensor(parameter))
-        return map_tensors(batch, perturb_tensor)
+            move(parameter)
+        map_tensors(batch, move)

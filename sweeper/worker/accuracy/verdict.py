@@ -6,7 +6,7 @@ from sweeper.core.record import Accuracy
 
 
 class CaseVerdict(NamedTuple):
-    """What was found in a case, and the share of its bound that the worst tensor takes; above 1 it
+    """What was found in a case, and the largest share of its bound that a tensor takes; above 1 it
     is wrong.
     """
 

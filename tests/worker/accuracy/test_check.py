@@ -263,7 +263,7 @@ def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(
 @pytest.mark.parametrize(
     ("wrong", "share", "status"),
     [
-        pytest.param(4, 1.5, "ok", id="narrowly, but once"),
+        pytest.param(4, 1.5, "ok", id="narrowly, all but once"),
         pytest.param(5, 1.5, "accuracy_mismatch", id="narrowly, every time"),
         pytest.param(2, 2.5, "accuracy_mismatch", id="by far"),
     ],
@@ -273,8 +273,10 @@ def test_step_that_is_narrowly_wrong_has_to_be_so_every_time(
 ) -> None:
     """At first, after a closer look at eager, and three times with its own numbers moved."""
     from sweeper.worker.accuracy import rule
+    from sweeper.worker.accuracy.check import AccuracyCheck
 
     judge, verdicts = rule.judge, itertools.count()
+    capture, moved = AccuracyCheck._capture, []
 
     def be_wrong_at_first(*arguments):
         found = judge(*arguments)
@@ -282,9 +284,57 @@ def test_step_that_is_narrowly_wrong_has_to_be_so_every_time(
             return found._replace(accuracy=replace(found.accuracy, passed=False), share=share)
         return found
 
+    def note_moved(check, arm, case, seed_offset=0, perturbation=0.0):
+        if perturbation and arm.name == "compiled":
+            moved.append(seed_offset)
+        return capture(check, arm, case, seed_offset, perturbation)
+
     monkeypatch.setattr(rule, "judge", be_wrong_at_first)
+    monkeypatch.setattr(AccuracyCheck, "_capture", note_moved)
     outcome, _ = run(custom("mlp"))
     assert outcome.status == status, outcome.message
+    assert moved == ([1, 2, 3] if share < 2 else [])
+
+
+def test_step_whose_moved_steps_cannot_be_run_stays_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one that refuses inputs outside of a range."""
+    from sweeper.worker.accuracy import rule
+    from sweeper.worker.accuracy.check import AccuracyCheck
+
+    judge, capture = rule.judge, AccuracyCheck._capture
+
+    def be_narrowly_wrong(*arguments):
+        found = judge(*arguments)
+        return found._replace(accuracy=replace(found.accuracy, passed=False), share=1.5)
+
+    def refuse_moved(check, arm, case, seed_offset=0, perturbation=0.0):
+        if perturbation and arm.name == "compiled":
+            raise ValueError("an input is outside of its range")
+        return capture(check, arm, case, seed_offset, perturbation)
+
+    monkeypatch.setattr(rule, "judge", be_narrowly_wrong)
+    monkeypatch.setattr(AccuracyCheck, "_capture", refuse_moved)
+    outcome, _ = run(custom("mlp"))
+    assert outcome.status == "accuracy_mismatch", outcome.message
+
+
+def test_moved_inputs_are_as_others_to_a_compiler() -> None:
+    import torch
+
+    from sweeper.worker.accuracy.states import perturb
+    from sweeper.worker.models.batches import Batch, copy_batch
+
+    asks, slice_, numbers = (
+        torch.ones(2, requires_grad=True),
+        torch.ones(4, 6)[:, ::2],
+        torch.ones(2),
+    )
+    batch = Batch((asks, slice_, numbers.int()))
+    moved = copy_batch(batch)
+    perturb(torch.nn.Linear(1, 1), moved, 0.1)
+    for one, other in zip(batch.inputs, moved.inputs, strict=True):
+        assert (one.stride(), one.requires_grad) == (other.stride(), other.requires_grad)
+        assert torch.equal(one, other) != one.is_floating_point()
 
 
 @pytest.mark.slow

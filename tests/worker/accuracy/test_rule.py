@@ -821,6 +821,23 @@ def test_least_size_itself_is_not_too_small() -> None:
         assert (verdict.share, verdict.accuracy.too_small) == (share, too_small)
 
 
+def test_share_is_that_of_the_furthest_tensor_though_another_is_nearer_to_the_cause() -> None:
+    import torch
+
+    from sweeper.worker.accuracy import rule
+
+    def step(output: float, gradient: float) -> list:
+        named = {"output": output, "gradient of weight": gradient}
+        return [(name, torch.full((4,), by, dtype=torch.float64)) for name, by in named.items()]
+
+    truth = step(1.0, 1.0)
+    found = rule.judge(
+        _compare(step(1 + 1.5e-4, 2.0), truth), _bounds(truth, _compare(truth, truth))
+    )
+    assert found.accuracy.worst == "output"
+    assert found.share > 1000, "of a bound of 1e-4"
+
+
 def test_what_proves_nothing_has_taken_no_share_of_a_bound() -> None:
     from sweeper.worker.accuracy import rule
 

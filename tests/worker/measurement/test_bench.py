@@ -285,7 +285,7 @@ def test_a_loss_that_jumps_near_its_minimum_is_alike() -> None:
     [
         pytest.param(0.3, 2.0e-9, 1.1e-8, True, id="noise near the minimum"),
         pytest.param(-0.3, -2.0e-9, 1.1e-8, True, id="a negative loss"),
-        pytest.param(6.2, 0.0066, 0.0154, True, id="dropout, on batches known by heart"),
+        pytest.param(6.2, 0.0066, 0.0154, True, id="dropout, on memorised batches"),
         pytest.param(0.3, 2.0e-9, 0.0, True, id="zeros near the minimum"),
         pytest.param(None, 2.0e-9, 1.1e-8, False, id="outputs of inference"),
         pytest.param(2.0e-9, 2.0e-9, 1.1e-8, False, id="a loss that was always small"),

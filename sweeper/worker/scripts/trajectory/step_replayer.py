@@ -215,9 +215,7 @@ class StepReplayer:
         if relative:
             torch.manual_seed(self._num_noises)  # another noise in each arm of each call
             self._num_noises += 1
-            unmoved, leaves = leaves, perturb(self._module, leaves, relative)
-            for tensor, other in zip(leaves.inputs, unmoved.inputs, strict=True):
-                tensor.requires_grad_(other.requires_grad)
+            perturb(self._module, leaves, relative)
         write_states(call.generators, self._device)
         function: Function = self._call_eager
         if arm == COMPILED:
