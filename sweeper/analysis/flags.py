@@ -135,13 +135,13 @@ def _share_beside_device(process: Process) -> float:
     """
     if process.script:
         return math.inf
-    shares = []
+    shares = [0.0]
     for arm in ARMS:
         step_s, device_s = of_arm(process.steps_s, arm), of_arm(process.device_step_s, arm)
         if not step_s or not device_s:
             return math.inf
-        shares.append(max(step_s / device_s - 1, 0.0) + CLOCKS_DIFFER)
-    return max(shares)
+        shares.append(step_s / device_s - 1)
+    return max(shares) + CLOCKS_DIFFER
 
 
 def _is_compile_contended(_record: Record, process: Process) -> bool:

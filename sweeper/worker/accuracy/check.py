@@ -72,7 +72,6 @@ MISSING = "missing"
 # Of parameters, from which on a check on the host takes longer than to run the trial again alone.
 # Beside an H200 that of 10 GB had not ended after seven minutes; on the device it takes 25 s.
 LARGE_BYTES = 1e9
-NARROWLY = 2.0  # times what is allowed
 
 T = TypeVar("T")
 
@@ -404,7 +403,7 @@ class AccuracyCheck:
                     break
                 bounds = closer
                 verdict = self._judge_step(case, bounds)
-            if verdict.accuracy.passed is False and verdict.share <= NARROWLY:
+            if verdict.accuracy.passed is False and verdict.share <= rule.NARROWLY:
                 verdict = self._find_acquittal(case, bounds) or verdict
         return _name_case(verdict, case)
 

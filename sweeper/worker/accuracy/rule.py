@@ -85,6 +85,7 @@ MIN_PROJECTION = 0.5
 PERTURBATION = 1e-5
 # eager steps before a step is called wrong, and more of them, which widen directions alone
 PERTURBED_STEPS, DIRECTION_STEPS = 3, 9
+NARROWLY = 2.0  # times what is allowed: a compiled step up to that is moved as well
 WIDER = 10.0  # times as much for whole numbers: one that is near a tie is to change sides
 
 ALL_GRADIENTS = "all gradients"
