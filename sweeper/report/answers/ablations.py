@@ -15,7 +15,7 @@ from sweeper.loading.entries import Entry
 from sweeper.report.columns.formats import estimated, join, shorten_names
 
 from .candidates import find_candidate
-from .trials import NAMING_AXES, find_varying, list_compile_arguments, show_axes
+from .trials import NAMING_AXES, find_varying, list_compile_arguments, name_by
 
 BREAKS, NEEDED, HURTS, PAYS = "breaks", "needed", "hurts", "pays"
 NOT_SURE, NO_DIFFERENCE, NO_EFFECT = "not sure", "no difference", "no effect"
@@ -242,5 +242,4 @@ def conclude(answers: Sequence[AblationAnswer]) -> Iterator[str]:
     """Say what each ablation found, e.g. `ablation of resnet50 amp: combo kernels pays (1.25)`."""
     axes = find_varying([one.default for one in answers], NAMING_AXES)
     for one in answers:
-        name = join(show_axes(one.default, ("model", *axes)), " ")
-        yield f"ablation of {name}: {one.explain()}"
+        yield f"ablation of {name_by(one.default, axes)}: {one.explain()}"

@@ -36,7 +36,7 @@ from sweeper.report.columns.formats import (
 from . import trajectories
 from .candidates import Candidate, find_candidate
 from .decision import OPEN, Answer
-from .trials import find_varying, list_compile_arguments, show_axes
+from .trials import find_varying, list_compile_arguments, name_by
 
 # torch compiles a frame for so many shapes that differ in more than one size, then runs it eager.
 MANY_SHAPES = 8
@@ -339,8 +339,7 @@ def conclude(answers: Sequence[Answer]) -> list[str]:
     axes = find_varying([answer.entry for answer in answers], ("variant",))
     lines = []
     for answer in sorted(answers, key=_rank, reverse=True):
-        name = join(show_axes(answer.entry, ("model", *axes)), " ")
-        parts = [f"script {name}: {answer}"]
+        parts = [f"script {name_by(answer.entry, axes)}: {answer}"]
         if answer.best:
             parts += _add_of_loop(ScriptAnswer(answer.best.entry), answer)
         lines.append(join(parts))

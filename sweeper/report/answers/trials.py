@@ -54,11 +54,16 @@ def find_varying(entries: Sequence[Entry], names: Iterable[str]) -> list[str]:
     return [name for name in names if len(set(map(AXES[name], entries))) > 1]
 
 
+def name_by(entry: Entry, axes: Iterable[str]) -> str:
+    """Name a trial by its model and its values of `axes`, e.g. `resnet50 amp`."""
+    return join(show_axes(entry, ("model", *axes)), " ")
+
+
 def name_trial(entry: Entry, axes: Iterable[str]) -> str:
     """Name a trial by its model, precision and mode and its values of `axes`, e.g. `resnet50 amp
     default`.
     """
-    return join(show_axes(entry, ("model", "precision", "mode", *axes)), " ")
+    return name_by(entry, ("precision", "mode", *axes))
 
 
 def name_common_axes(entries: Sequence[Entry]) -> str:

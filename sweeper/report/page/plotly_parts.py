@@ -18,8 +18,15 @@ from typing import Any, TypeVar
 from sweeper.analysis.stats import Estimate
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
-from sweeper.report.answers.trials import NAMING_AXES, find_varying, rank_mode, show_axes, show_axis
-from sweeper.report.columns.formats import join, ratio, shorten
+from sweeper.report.answers.trials import (
+    NAMING_AXES,
+    find_varying,
+    name_by,
+    rank_mode,
+    show_axes,
+    show_axis,
+)
+from sweeper.report.columns.formats import ratio, shorten
 
 T = TypeVar("T")
 K = TypeVar("K")
@@ -120,7 +127,7 @@ def name_entries(entries: Sequence[Entry], without: str = "") -> list[str]:
     `resnet50 amp default 32`.
     """
     axes = [axis for axis in find_varying(entries, NAMING_AXES) if axis != without]
-    return [join(show_axes(entry, ("model", *axes)), " ") for entry in entries]
+    return [name_by(entry, axes) for entry in entries]
 
 
 def points(name: str, xs: Numbers, ys: Numbers, marker: Part, **more: Any) -> Trace:

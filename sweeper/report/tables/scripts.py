@@ -34,9 +34,9 @@ from sweeper.loading.entries import Entry
 from sweeper.report.answers import trajectories
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.scripts import Saving, ScriptAnswer, describe_call
-from sweeper.report.answers.trials import find_varying, show_axes
+from sweeper.report.answers.trials import find_varying, name_by
 from sweeper.report.columns.column import MARKDOWN, PAGE, Column, estimate_column, lift
-from sweeper.report.columns.formats import estimated, join, percent
+from sweeper.report.columns.formats import estimated, percent
 
 from .spec import TableSpec
 from .trials import file_columns, trial_columns
@@ -136,6 +136,6 @@ class ScriptsTable(TableSpec[ScriptAnswer]):
         )
         lines = []
         for script in items:
-            name = join(show_axes(script.entry, ("model", *axes)), " ")
+            name = name_by(script.entry, axes)
             lines += [f"on {name}: {finding}" for finding in script.findings]
         return lines
