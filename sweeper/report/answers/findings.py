@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from operator import attrgetter
 
 from sweeper.core.grouping import group_by
@@ -15,7 +14,7 @@ from .ablations import AblationAnswer, find_ablations
 from .causes import Cause, find_causes
 from .decision import NO_LIMITS, Answer, Limits, choose_all
 from .groups import Group, group_by_suite, make_groups
-from .ladders import LadderAnswer, Rung, answer_ladders
+from .ladders import LadderAnswer, answer_ladders
 from .model_points import ModelPoints, collect
 from .provenance import name_amp_format
 from .scripts import ScriptAnswer
@@ -73,10 +72,6 @@ class Findings:
     @cached_property
     def ablations(self) -> list[AblationAnswer]:
         return find_ablations(self.entries)
-
-    @property
-    def rungs(self) -> list[Rung]:
-        return list(chain.from_iterable(map(attrgetter("rungs"), self.ladders)))
 
     @cached_property
     def amp(self) -> str:

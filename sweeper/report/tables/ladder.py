@@ -110,7 +110,7 @@ class LadderTable(TableSpec[Rung]):
     )
 
     def items(self, findings: Findings) -> Sequence[Rung]:
-        return findings.rungs
+        return [rung for answer in findings.ladders for rung in answer.rungs]
 
     def entry(self, item: Rung) -> Entry:
         return item.entry

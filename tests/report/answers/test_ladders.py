@@ -20,6 +20,7 @@ from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.ladders import Rung
 from sweeper.report.build import make_report
 from sweeper.report.page.ladder_figure import draw_ladders
+from sweeper.report.tables.ladder import LadderTable
 from sweeper.report.text.report import Report
 
 
@@ -28,7 +29,7 @@ def report_on(folder: Path, records: Sequence[Record]) -> Report:
 
 
 def find_rungs(folder: Path, records: Sequence[Record]) -> Sequence[Rung]:
-    return report_on(folder, records).findings.rungs
+    return LadderTable().items(report_on(folder, records).findings)
 
 
 def name_strongest(rungs: Sequence[Rung]) -> str | None:
@@ -133,7 +134,7 @@ def test_device_time_is_that_of_both_arms_where_eager_is_timed_against_eager(
         replace(entry, result=replace(entry.result, readings=readings))
         for entry in load([write_sweep(tmp_path, records)]).entries
     ]
-    assert {rung.title: rung.device_step_s for rung in Findings(entries).rungs} == {
+    assert {rung.title: rung.device_step_s for rung in LadderTable().items(Findings(entries))} == {
         "eager": pytest.approx(0.011),
         "eager + fused optimizer": pytest.approx(0.011),
         "eager + cudnn.benchmark": pytest.approx(0.010),  # the eager arm of the compiled trial
