@@ -108,7 +108,7 @@ class Mean:
     """
 
     title: str
-    meaning: str
+    name: str  # of its column, or of its metric in MLflow
     weights: Sequence[str] = WEIGHTS
     speedup: Callable[[Result], Estimate | None] = lambda result: result.speedup
     doubts: Set[str] = DOUBTS
@@ -151,10 +151,15 @@ class Mean:
         return f"{count(self.count(group), 'model')}, {self.name_sure(group)} undisturbed"
 
 
-WEIGHTED = Mean("weighted", f"{stats.AMP_SHARE:g} AMP + {stats.FP32_SHARE:g} fp32")
-AMP = Mean("AMP", "AMP alone", ("amp",))
-FP32 = Mean("fp32", "fp32 alone", ("fp32",))
-DEVICE = Mean("by device time", "", WEIGHTS, lambda result: result.device_speedup, DEVICE_DOUBTS)
+WEIGHTED = Mean("weighted", "weighted")
+AMP = Mean("AMP", "geomean_amp", ("amp",))
+FP32 = Mean("fp32", "geomean_fp32", ("fp32",))
+DEVICE = Mean(
+    "by device time",
+    "weighted_device",
+    speedup=lambda result: result.device_speedup,
+    doubts=DEVICE_DOUBTS,
+)
 MEANS = (WEIGHTED, AMP, FP32, DEVICE)
 
 

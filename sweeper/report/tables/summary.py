@@ -30,6 +30,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
+from sweeper.analysis.stats import AMP_SHARE, FP32_SHARE
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.groups import AMP, DEVICE, FP32, WEIGHTED, Group, Mean
 from sweeper.report.answers.model_points import GroupKey
@@ -48,7 +49,7 @@ from sweeper.report.published import Published, find_published, find_references
 
 from .spec import Headline, TableSpec
 
-WEIGHTING = f"weighted {WEIGHTED.meaning}"
+WEIGHTING = f"weighted {AMP_SHARE:g} AMP + {FP32_SHARE:g} fp32"
 MODELS_TO_PREDICT = 6  # a new one: with four models, the interval reaches from 0.2 to 16
 CLIPPED = "preset=pt2"  # its figures were made so
 
@@ -75,12 +76,12 @@ def show_new_model(group: Group) -> str:
     return interval(*bounds)
 
 
-def _mean_columns(name: str, mean: Mean) -> list[Column[Group]]:
+def _mean_columns(mean: Mean) -> list[Column[Group]]:
     """Make the columns of a mean; a terminal has no room for how many models are undisturbed."""
     return [
-        Column(f"models_{name.removeprefix('geomean_')}", mean.count, int),
+        Column(f"models_{mean.name.removeprefix('geomean_')}", mean.count, int),
         *estimate_columns(
-            name,
+            mean.name,
             mean.estimate,
             title=mean.title,
             text=lambda group: show_mean(mean, group),
@@ -118,9 +119,9 @@ class SummaryTable(TableSpec[Group]):
             text=lambda group: f"{len(group.passed)} of {len(group.judged)}",
         ),
         Column("pass_rate", lambda group: group.pass_rate, float),
-        *_mean_columns("geomean_amp", AMP),
-        *_mean_columns("geomean_fp32", FP32),
-        *_mean_columns("weighted", WEIGHTED),
+        *_mean_columns(AMP),
+        *_mean_columns(FP32),
+        *_mean_columns(WEIGHTED),
         *interval_columns("weighted_new_model", attrgetter("weighted_new_model")),
         Column("", show_new_model, title="a new model", media=(PAGE,)),
         estimate_column(

@@ -6,7 +6,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from sweeper.report.answers.groups import AMP, DEVICE, FP32, WEIGHTED, Group
+from sweeper.report.answers.groups import Group
 from sweeper.report.answers.model_points import GroupKey
 from sweeper.report.columns.cell import show
 from sweeper.report.columns.column import MARKDOWN
@@ -18,9 +18,6 @@ from . import markdown
 from .report import Report
 
 MAX_NAME_CHARACTERS = 100  # of what tells rows apart; MLflow takes 250 for a whole name
-
-
-MEANS = {"weighted": WEIGHTED, "weighted_device": DEVICE, "geomean_amp": AMP, "geomean_fp32": FP32}
 
 
 def overview(report: Report) -> Overview:
@@ -48,9 +45,9 @@ def metrics(groups: Sequence[Group]) -> Mapping[str, float]:
         named.append(("", groups[0]))
     found = {}
     for suffix, group in named:
-        for figure, mean in MEANS.items():
-            if estimate := mean.estimate(group):
-                found[f"{figure}{suffix}"] = estimate.ratio
+        for mean, estimate in group.means.items():
+            if estimate:
+                found[f"{mean.name}{suffix}"] = estimate.ratio
         if group.pass_rate is not None:
             found[f"pass_rate{suffix}"] = group.pass_rate
     return found
