@@ -17,7 +17,6 @@ from sweeper.report.answers.candidates import find_candidate
 from sweeper.report.answers.groups import ALL, AMP, FP32, Group
 from sweeper.report.answers.model_points import GroupKey
 from sweeper.report.answers.speedups import (
-    read_speedup,
     show_device_speedup,
     show_speedup,
     shows_range,
@@ -74,17 +73,15 @@ MARKS = {
 
 def select_measured(entries: Sequence[Entry]) -> list[Entry]:
     """Select the trials with a speedup that can be drawn, the fastest first."""
-    return sorted(filter(read_speedup, entries), key=speedup, reverse=True)
+    return sorted(filter(find_candidate, entries), key=speedup, reverse=True)
 
 
 def speedup(entry: Entry) -> float:
-    """Return the speedup of a trial that `select_measured` selected."""
-    found = read_speedup(entry)
-    assert found is not None
-    return found
+    return _find_gain(entry).value
 
 
 def _find_gain(entry: Entry) -> Gain:
+    """Return what a trial gains that `select_measured` selected."""
     one = find_candidate(entry)
     assert one is not None
     return one.gain
