@@ -23,7 +23,6 @@ from sweeper.report.answers.trials import (
     find_varying,
     name_by,
     rank_mode,
-    show_axes,
     show_axis,
 )
 from sweeper.report.columns.formats import ratio, shorten
@@ -103,12 +102,6 @@ def list_shades(entries: Iterable[Entry]) -> list[tuple[str, int]]:
         modes.add("eager")
     ordered = sorted(modes, key=lambda mode: (rank_mode(mode), mode))
     return [(mode, COLOURS.get(mode, OTHER_MODE)) for mode in ordered]
-
-
-def list_kinds(entries: Sequence[Entry]) -> list[tuple[str, ...]]:
-    """List the precision of each trial and, where trials have several modes, its mode."""
-    axes = "precision", *find_varying(entries, ("mode",))
-    return [show_axes(entry, axes) for entry in entries]
 
 
 def name_first(names: Sequence[str]) -> str:

@@ -39,7 +39,6 @@ from .plotly_parts import (
     error_bars,
     estimate_bars,
     lay_out,
-    list_kinds,
     log_axis,
     name_entries,
     name_first,
@@ -140,9 +139,9 @@ def _both_ends(start: str, entries: Sequence[Entry], max_entries: int) -> Drawin
 
 
 def _forest(name: str, entries: Sequence[Entry], *lines: Part) -> Drawing:
-    marks = list(MARKS)
-    keys = zip(list_kinds(entries), map(marks.index, map(_mark, entries)), strict=True)
-    number = len(entries)
+    marks, number = list(MARKS), len(entries)
+    axes = "precision", *find_varying(entries, ("mode",))
+    keys = [(show_axes(entry, axes), marks.index(_mark(entry))) for entry in entries]
     traces = []
     for (kind, rank), places in sorted(group_by(keys, range(number)).items()):
         shown = [entries[place] for place in places]
