@@ -74,9 +74,6 @@ class Side:
     def take(self, quantity: Quantity) -> Sequence[Sample]:
         return self.samples.get(quantity.name, ())
 
-    def count_draws(self, quantity: Quantity) -> int:
-        return len({sample.draw for sample in self.take(quantity)})
-
 
 Sides = tuple[Side, Side]  # of BASE and of HEAD
 

@@ -19,7 +19,6 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from sweeper.core.system.exit_codes import OK
 from sweeper.core.trial import Trial
 from sweeper.report.columns import cell
 from sweeper.report.columns.cell import Value
@@ -171,7 +170,7 @@ COLUMNS: tuple[Column[JudgedPair], ...] = (
     *_side_columns("message", _read_message),
     *_side_columns("flags", attrgetter("flags")),
     *_side_columns("processes", lambda side: len(side.take(COMPILED))),
-    *_side_columns("draws", lambda side: side.count_draws(COMPILED)),
+    *_side_columns("draws", lambda side: len({sample.draw for sample in side.take(COMPILED)})),
     *chain.from_iterable(map(_quantity_columns, QUANTITIES)),
     Column("versions", lambda row: describe_versions(row.pair)),
     lift(
@@ -258,11 +257,11 @@ class Document:
     head: str
     comparison: Comparison
     facts: Sequence[str]  # what else changed
-    versions: Sequence[FactChange] = ()  # that differ
-    problems: Sequence[str] = ()
-    show_all: bool = False
-    exit_code: int = OK
-    why: str = ""  # the exit code is this one, where an option would change it
+    versions: Sequence[FactChange]  # that differ
+    problems: Sequence[str]
+    show_all: bool
+    exit_code: int
+    why: str  # the exit code is this one, where an option would change it
 
     @cached_property
     def rows(self) -> list[JudgedPair]:

@@ -52,7 +52,7 @@ class Examination:
     software: Software
     cpp_compiler: Package
     warnings: tuple[str, ...]
-    noise: tuple[Noise, ...] | None = None
+    noise: tuple[Noise, ...] | None
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -43,10 +43,10 @@ class Fact(NamedTuple):
 class Provenance:
     """Where the numbers of a report come from; what is not known is empty."""
 
-    facts: tuple[Fact, ...] = ()
-    sweeps: str = ""
-    machine: str = ""  # what the figures hold for, e.g. `NVIDIA H200 · torch 2.11.0+cu130`
-    precedence: str = ""  # of several sweeps: whose trial counts where two have the same
+    facts: tuple[Fact, ...]
+    sweeps: str
+    machine: str  # what the figures hold for, e.g. `NVIDIA H200 · torch 2.11.0+cu130`
+    precedence: str  # of several sweeps: whose trial counts where two have the same
 
 
 def describe(

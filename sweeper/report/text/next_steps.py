@@ -56,7 +56,7 @@ class ReportedModel(NamedTuple):
     """A model as tables name it: models of several suites may have one name."""
 
     name: str
-    suite: str | None = None
+    suite: str | None
 
     @staticmethod
     def of(entry: Entry) -> "ReportedModel":

@@ -51,11 +51,11 @@ class FirstFailure(NamedTuple):
 class Verdict:
     """What a reader should know first."""
 
-    sentences: tuple[str, ...] = ()  # whether to compile, which mode, how sure
-    again: tuple[Again, ...] = ()
+    sentences: tuple[str, ...]  # whether to compile, which mode, how sure
+    again: tuple[Again, ...]
     # counts the trials that are not ok by status, and those without a record; "": there are none
-    failed: str = ""
-    first_failed: FirstFailure | None = None
+    failed: str
+    first_failed: FirstFailure | None
 
     @property
     def lines(self) -> list[str]:

@@ -438,7 +438,8 @@ def test_links_start_from_the_folder_of_the_page(tmp_path: Path, out: str) -> No
 
 def test_a_trial_whose_folder_is_elsewhere_has_no_links(tmp_path: Path) -> None:
     moved = [replace(entry, folder=tmp_path / "gone") for entry in loaded(tmp_path, PAIR)]
-    report = Report(Findings(moved), Provenance(), (), (), Verdict())
+    nothing = Provenance((), "", "", ""), (), (), Verdict((), (), "", None)
+    report = Report(Findings(moved), *nothing)
     data = data_of(page.begin_page(report, tmp_path)())
     assert [row["links"] for row in data["tables"]["speedups"]["rows"]] == [[], []]
 
