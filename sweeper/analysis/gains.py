@@ -104,11 +104,6 @@ class TrialGain:
         return replace(self, gain=self.device, eager_s=eager_s)
 
     @property
-    def waits_for_host(self) -> bool:
-        """Whether the device waits for the host in a compiled step."""
-        return self.result.host_bound_arms in ("compiled", "both")
-
-    @property
     def why_unsure(self) -> tuple[str, ...]:
         """What keeps its answer from being sure, in the words of `explain`."""
         reasons = []

@@ -93,6 +93,11 @@ class Result:
         return PerArm(ratio_of(self.eager_step), ratio_of(self.compiled_step))
 
     @property
+    def compiled_waits(self) -> bool:
+        """Whether the device waits for the host in a compiled step."""
+        return self.host_bound_arms in ("compiled", "both")
+
+    @property
     def length(self) -> int | None:
         """Steps of a script's whole training, where it ended by itself."""
         return self.seen_of_script.length if self.seen_of_script else None

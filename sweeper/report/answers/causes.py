@@ -85,7 +85,7 @@ def find_causes(entries: Iterable[Entry]) -> list[Cause]:
 def _find_causes(entry: Entry) -> Iterator[Cause]:
     result, trial, diagnostics = entry.result, entry.trial, entry.record.diagnostics
     share, step_s = result.compiled_waits_fraction, result.step_s.compiled
-    if share is not None and step_s and result.host_bound_arms in ("compiled", "both"):
+    if share is not None and step_s and result.compiled_waits:
         fix, detail = LARGER_BATCH, WAITS
         has_graphs = trial.mode in GRAPH_MODES or "triton.cudagraphs" in trial.compile.options
         if trial.backend == "inductor" and not has_graphs:  # another mode would record them

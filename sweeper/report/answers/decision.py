@@ -286,8 +286,8 @@ def _take(answer: Answer, gaining: Sequence[Candidate]) -> Answer:
     best = equals[0]
     if best.steps is None:
         sure = [one for one in equals if not one.why_unsure] or equals
-        calm = max((one.gain.value for one in sure if not one.waits_for_host), default=0.0)
-        kept = [one for one in sure if one.gain.value >= calm or not one.waits_for_host]
+        calm = max((one.gain.value for one in sure if not one.result.compiled_waits), default=0.0)
+        kept = [one for one in sure if one.gain.value >= calm or not one.result.compiled_waits]
         longest_s = min(map(compile_s, kept)) * (1 + ALIKE)
         quick = [one for one in kept if compile_s(one) <= longest_s]
         best = min(quick, key=lambda one: (rank_mode(one.entry.trial.mode), one.name))
