@@ -18,6 +18,7 @@ from sweeper.report.columns.formats import (
     show_steps,
 )
 
+from .candidates import find_candidate
 from .trials import TRIAL_AXES, find_varying, name_trial
 
 NOT_KNOWN = "not known"  # of what the device has, and a trial could not tell
@@ -27,29 +28,14 @@ def is_ok(entry: Entry) -> bool:
     return entry.is_ok
 
 
-def shows_range(entry: Entry) -> bool:
-    """Return whether a host-bound trial has so few processes that only their range can be shown.
-    A script's loop, which stands before its step, has an interval of its own.
-    """
-    result = entry.result
-    is_bound = bool(result.host_bound_arms) and not result.loop_speedup
-    return is_bound and result.interval == "none" and result.speedup_min is not None
-
-
-def read_speedup(entry: Entry) -> float | None:
-    """Read the speedup that decides: of a script its loop's, where that was timed."""
-    return ratio_of(entry.result.loop_speedup or entry.result.speedup)
-
-
 def show_speedup(entry: Entry) -> str:
     """Show `1.58 [1.55, 1.61]`, or the range of processes, `2.01 (1.89 to 2.12)`, where host noise
     has no interval. Of a script, `loop 1.10 [1.06, 1.13], step 1.19 [1.16, 1.22]`.
     """
-    result = entry.result
+    result, one = entry.result, find_candidate(entry)
     shown = estimated(result.speedup)
-    if shows_range(entry):
-        ends = f"{ratio(result.speedup_min)} to {ratio(result.speedup_max)}"
-        shown = f"{ratio(ratio_of(result.speedup))} ({ends})"
+    if one and one.gain.by_range:
+        shown = f"{ratio(one.gain.value)} {one.bounds}"
     if entry.trial.workload != SCRIPT:
         return shown
     loop = prefix("loop ", estimated(result.loop_speedup))

@@ -19,7 +19,6 @@ from sweeper.report.answers.model_points import GroupKey
 from sweeper.report.answers.speedups import (
     show_device_speedup,
     show_speedup,
-    shows_range,
 )
 from sweeper.report.answers.trials import find_varying, name_trial, show_axes, show_axis
 from sweeper.report.columns.formats import estimated, join, prefix, shorten
@@ -174,11 +173,10 @@ def _speedups(
 def _mark(entry: Entry) -> str:
     if UNVERIFIED in entry.flags:
         return NOT_VERIFIED
-    if shows_range(entry):
+    gain = _find_gain(entry)
+    if gain.by_range:
         return RANGE
-    if _find_gain(entry).by_margin:
-        return SINGLE
-    return INTERVAL
+    return SINGLE if gain.by_margin else INTERVAL
 
 
 def _ends(entry: Entry) -> tuple[float, float, float]:

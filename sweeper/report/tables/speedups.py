@@ -38,10 +38,12 @@ from typing import Any
 from sweeper.analysis.derive import MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.flags import leave_out_housekeeping
 from sweeper.analysis.metrics import METRICS
+from sweeper.analysis.stats import ratio_of
 from sweeper.core.record import ARMS, PERCENTILES, Accuracy
 from sweeper.loading.entries import Entry, OverStrongest
 from sweeper.loading.environment import read_text_form
 from sweeper.report.answers import speedups
+from sweeper.report.answers.candidates import find_candidate
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.speedups import NOT_KNOWN, is_ok, select_flags
 from sweeper.report.answers.trials import name_common_axes, rank_trial
@@ -128,7 +130,7 @@ SHOWN: tuple[Column[Entry], ...] = (
     ),
     Column(  # beside the status
         "",
-        speedups.read_speedup,
+        lambda entry: ratio_of(entry.result.loop_speedup or entry.result.speedup),
         float,
         title="speedup",
         text=speedups.show_speedup,
@@ -307,9 +309,9 @@ def explain_intervals(entries: Sequence[Entry]) -> str:
     """Explain the brackets and parentheses beside the speedups in one line."""
     kinds = set()
     for entry in entries:
-        result = entry.result
+        result, one = entry.result, find_candidate(entry)
         kind = result.interval
-        if speedups.shows_range(entry):
+        if one and one.gain.by_range:
             kind = "range"
         elif kind == "processes" and result.draws > 1:
             kind = "several draws"
