@@ -25,8 +25,8 @@ from sweeper.report.columns.cell import Value
 from sweeper.report.columns.column import (
     TERMINAL,
     Column,
+    estimate_columns,
     find_varying,
-    interval_columns,
     lift,
     select,
     show_row,
@@ -96,8 +96,8 @@ def _quantity_columns(quantity: Quantity) -> list[Column[JudgedPair]]:
         return [Column(f"{name}_{part}", attrgetter(part)) for part in parts]
 
     columns: list[Column[Change]] = [
-        *read("base", "head", "ratio"),
-        *interval_columns(f"{name}_ratio", attrgetter("estimate")),
+        *read("base", "head"),
+        *estimate_columns(f"{name}_ratio", attrgetter("estimate")),
         *read("p", "unit", "verdict", "reason"),
     ]
     return [lift(column, lambda row: row.find_change(quantity)) for column in columns]

@@ -15,7 +15,7 @@ from sweeper.analysis import stats
 from sweeper.analysis.derive import MIN_DRAWS_FOR_INTERVAL, MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.flags import UNVERIFIED
 from sweeper.analysis.margins import find_margin
-from sweeper.analysis.stats import CONFIDENCE, Estimate, Interval, ratio_of
+from sweeper.analysis.stats import CONFIDENCE, Estimate, Interval
 from sweeper.core.record import say_while
 from sweeper.report.columns.formats import join
 
@@ -63,11 +63,6 @@ class Change:
     p: float | None = None  # of the difference, for the number of rows and of clocks
     # of an UNRESOLVED one: the share of the smallest increase that its figures exclude
     ruled_out: float | None = None
-
-    @property
-    def ratio(self) -> float | None:
-        """HEAD / BASE."""
-        return ratio_of(self.estimate)
 
     @property
     def interval(self) -> Interval | None:

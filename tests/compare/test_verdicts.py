@@ -606,7 +606,7 @@ def test_a_compile_time_is_not_judged_where_others_kept_the_processor_busy() -> 
     found = change(
         only(measured(), measured(compile_s=90.0, flags=("compile_contended",))), COMPILE.name
     )
-    assert (found.verdict, found.ratio) == ("UNRESOLVED", pytest.approx(3.0))
+    assert (found.verdict, found.estimate.ratio) == ("UNRESOLVED", pytest.approx(3.0))
     assert found.reason is not None
     assert "compile_contended" in found.reason
 
