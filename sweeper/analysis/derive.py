@@ -134,10 +134,9 @@ def find_break_even(
         saved_s = eager_s - eager_s / ratio
         return max(compile_s, 0.0) / saved_s if saved_s > 0 else None
 
-    bounds = speedup.interval()
-    if bounds is None:
-        return Bounded(count_steps(speedup.ratio))
-    return Bounded(*map(count_steps, (speedup.ratio, bounds.high, bounds.low)))
+    # the larger the speedup, the fewer the steps
+    ends = reversed(speedup.interval() or ())
+    return Bounded(*map(count_steps, (speedup.ratio, *ends)))
 
 
 def find_host_s(host_s: float, device_s: float, step_s: float) -> float:
