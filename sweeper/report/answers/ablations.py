@@ -23,6 +23,7 @@ DIFFERING = (BREAKS, NEEDED, HURTS, PAYS)
 VERDICTS = ("", *DIFFERING, NOT_SURE, NO_DIFFERENCE, NO_EFFECT)  # "": of the default
 NOT_TIMED = "not timed"
 BLAMELESS = {*NOT_JUDGED, *CHANGEABLE, "timeout"}  # statuses that tell nothing of a feature
+NO_FEATURE = Feature("", "", "", None)  # of the default
 # By default; then the feature's trial is better than the default.
 BETTER = {"on": (BREAKS, HURTS), "off": (NEEDED, PAYS)}
 
@@ -44,23 +45,14 @@ class FeatureAnswer:
         return self.entry.trial.labels.feature or ""
 
     @property
-    def feature(self) -> Feature | None:
-        """What its trial leaves out or adds; None: nothing, it is the default."""
-        return FEATURES.get(self.name)
-
-    @property
-    def title(self) -> str:
-        return self.feature.title if self.feature else ""
-
-    @property
-    def usual(self) -> str:
-        """Whether torch has the feature `on` or `off` by default."""
-        return self.feature.usual if self.feature else ""
+    def feature(self) -> Feature:
+        """What its trial leaves out or adds."""
+        return FEATURES.get(self.name, NO_FEATURE)
 
     @property
     def sides(self) -> tuple[Entry, Entry]:
         """The trial with the feature, and the one without it."""
-        if self.usual == "on":
+        if self.feature.usual == "on":
             return self.default, self.entry
         return self.entry, self.default
 
@@ -70,7 +62,7 @@ class FeatureAnswer:
         having, lacking = map(find_candidate, self.sides)
         if having is None or lacking is None:
             return None
-        return choose_clock(self.feature is None or self.feature.in_code, having, lacking)
+        return choose_clock(self.feature.in_code, having, lacking)
 
     @cached_property
     def speedup(self) -> Estimate | None:
@@ -94,7 +86,7 @@ class FeatureAnswer:
     def failure(self) -> str:
         """The side that is not ok, and what became of it."""
         for entry, side in zip(self.sides, ("with it", "without it"), strict=True):
-            if self.feature and find_status(entry) != "ok":
+            if self.feature is not NO_FEATURE and find_status(entry) != "ok":
                 return f"{find_status(entry)} {side}"
         return ""
 
@@ -109,7 +101,7 @@ class FeatureAnswer:
     @cached_property
     def verdict(self) -> str:
         having, lacking = self.sides
-        if self.feature is None:
+        if self.feature is NO_FEATURE:
             return ""
         code, is_ok = having.result.code, find_status(self.entry) == "ok"
         if is_ok and code and code == lacking.result.code and self.feature.in_code:
@@ -131,11 +123,11 @@ class FeatureAnswer:
     @property
     def is_better(self) -> bool:
         """Whether its trial is better than the default, so that the setting is worth having."""
-        return self.verdict in BETTER.get(self.usual, ()) and judge(self.entry) == "ok"
+        return self.verdict in BETTER.get(self.feature.usual, ()) and judge(self.entry) == "ok"
 
     def describe(self) -> str:
         """E.g. `mix-order reduction hurts (0.95 [0.94, 0.96])`."""
-        return f"{self.title} {self.verdict} ({self.failure or estimated(self.speedup)})"
+        return f"{self.feature.title} {self.verdict} ({self.failure or estimated(self.speedup)})"
 
 
 def find_status(entry: Entry) -> str:
@@ -210,8 +202,8 @@ class AblationAnswer:
 
 
 def _name_unsure(one: FeatureAnswer) -> str:
-    status = find_status(one.entry)
-    return one.title if status == "ok" else f"{one.title} ({status})"
+    title, status = one.feature.title, find_status(one.entry)
+    return title if status == "ok" else f"{title} ({status})"
 
 
 def write_call(trial: Trial) -> str:

@@ -43,12 +43,12 @@ class AblationTable(TableSpec[FeatureAnswer]):
         *trial_columns("model", "workload", "batch_size", "sweep", "precision"),
         Column(
             "feature",
-            lambda one: one.title,
+            lambda one: one.feature.title,
             title="feature",
-            text=lambda one: one.title or "(the default)",
+            text=lambda one: one.feature.title or "(the default)",
             is_name=True,
         ),
-        Column("by_default", lambda one: one.usual, title="by default"),
+        Column("by_default", lambda one: one.feature.usual, title="by default"),
         Column("verdict", lambda one: one.verdict, title="verdict", is_filter=True),
         *estimate_columns(
             "step_without_over_with",

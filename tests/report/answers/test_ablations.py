@@ -16,7 +16,7 @@ from sweeper.core.ablation import change
 from sweeper.core.record import Accuracy, PerArm, Record
 from sweeper.core.trial import Compile, Trial
 from sweeper.loading.sources import SweepFolder
-from sweeper.report.answers.ablations import AblationAnswer
+from sweeper.report.answers.ablations import NO_FEATURE, AblationAnswer
 from sweeper.report.build import make_report
 from sweeper.report.text.report import Report
 
@@ -64,7 +64,7 @@ def find(folder: Path, *records: Record) -> AblationAnswer:
 
 
 def read_verdicts(answer: AblationAnswer) -> Mapping[str, str]:
-    return {one.feature.title: one.verdict for one in answer.features if one.feature}
+    return {one.feature.title: one.verdict for one in answer.features if one.name}
 
 
 def test_each_verdict(tmp_path: Path) -> None:
@@ -98,12 +98,12 @@ def test_each_verdict(tmp_path: Path) -> None:
         "layout optimization": "no difference",
         "pattern matcher": "no effect",
     }
-    assert answer.features[0].feature is None
+    assert answer.features[0].feature is NO_FEATURE
 
 
 def test_a_ratio_is_of_the_step_without_the_feature_over_the_step_with_it(tmp_path: Path) -> None:
     answer = find(tmp_path, make(None), make("epilogue_fusion", 1.6), make("combo_kernels", 2.5))
-    ratios = {one.usual: one.speedup.ratio for one in answer.features if one.speedup}
+    ratios = {one.feature.usual: one.speedup.ratio for one in answer.features if one.speedup}
     assert ratios == {"on": pytest.approx(1.25), "off": pytest.approx(1.25)}
     assert [one.error for one in answer.features] == [pytest.approx(1.5)] * 3
 
@@ -116,7 +116,7 @@ def test_on_a_cpu_each_step_is_beside_its_own_eager_step(
     plain = replace(PLAIN, device=device)
     slowed = make("combo_kernels", 2.5, eager_s=0.04, plain=plain)
     answer = find(tmp_path, make(None, plain=plain), slowed)
-    (estimate,) = (one.speedup for one in answer.features if one.feature)
+    (estimate,) = (one.speedup for one in answer.features if one.name)
     assert estimate.ratio == pytest.approx(expected)
 
 
@@ -132,7 +132,7 @@ def test_the_time_of_the_device_decides_but_of_a_feature_that_is_no_code(tmp_pat
         "memory budget of 0.5": "no difference",
         "CUDA graphs": "pays",
     }
-    ratios = {one.feature.title: one.speedup for one in answer.features if one.feature}
+    ratios = {one.feature.title: one.speedup for one in answer.features if one.name}
     shown = {name: round(speedup.ratio, 3) for name, speedup in ratios.items() if speedup}
     assert shown == {"combo kernels": 1.25, "memory budget of 0.5": 1.0, "CUDA graphs": 3.0}
 
