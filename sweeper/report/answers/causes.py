@@ -33,9 +33,13 @@ class Cause:
     name: str  # host_bound, graph_break, recompile, cudagraph_skip, cache_bypass or throttled
     detail: str  # the compiler's reason and the place in the user's code
     reason: str  # without a place
-    fix: str
     count: int | None = None  # how often it was seen; None for a state
     lost_s: float | None = None  # per step; None: it cannot be told
+    own_fix: str = ""  # where its name does not say what to do
+
+    @property
+    def fix(self) -> str:
+        return self.own_fix or {**FLAGS, **CAUSES}[self.name].todo.replace("`", "")
 
     @property
     def lost_fraction(self) -> float | None:
@@ -92,33 +96,28 @@ def _find_causes(entry: Entry) -> Iterator[Cause]:
             fix, detail = GRAPHS, f"{WAITS}; {GRAPHS}"
         if device := result.device_speedup:
             detail += f"; the device alone is {device.ratio:.2f} times as fast as eager"
-        yield Cause(entry, "host_bound", detail, WAITS, fix, lost_s=share * step_s)
+        yield Cause(entry, "host_bound", detail, WAITS, lost_s=share * step_s, own_fix=fix)
     if diagnostics is not None:
         for item in diagnostics.graph_breaks:
             detail = f"{item.reason}{prefix(' at ', item.where or '')}"
-            yield Cause(entry, "graph_break", detail, item.reason, _fix("graph_break"), item.count)
+            yield Cause(entry, "graph_break", detail, item.reason, item.count)
         if diagnostics.recompiles:
             inspect = "" if trial.has_loop else " or inspect=true"
             detail = f"TORCH_LOGS=recompiles{inspect} says why"
-            says, fix = CAUSES[RECOMPILE].says, _fix(RECOMPILE)
-            yield Cause(entry, RECOMPILE, detail, says, fix, diagnostics.recompiles)
-    fix = _fix("cudagraph_skip")
+            yield Cause(entry, RECOMPILE, detail, CAUSES[RECOMPILE].says, diagnostics.recompiles)
+    fix = ""
     if trial.device == "cpu":
         fix = "Nothing: on a GPU this mode records them."
     for reason, times in Counter(entry.record.cudagraph_skips).items():
-        yield Cause(entry, "cudagraph_skip", reason, reason, fix, times)
+        yield Cause(entry, "cudagraph_skip", reason, reason, times, own_fix=fix)
     bypasses = Counter[str]()
     for start in result.starts:
         bypasses |= Counter(start.bypasses)
     for reason, times in bypasses.items():
-        yield Cause(entry, "cache_bypass", reason, reason, _fix("cache_bypass"), times)
+        yield Cause(entry, "cache_bypass", reason, reason, times)
     if "throttled" in entry.flags:
         detail = "clocks were lowered in the rounds (power or heat)"
-        yield Cause(entry, "throttled", detail, detail, _fix("throttled"))
-
-
-def _fix(cause: str) -> str:
-    return {**FLAGS, **CAUSES}[cause].todo.replace("`", "")
+        yield Cause(entry, "throttled", detail, detail)
 
 
 def explain(entry: Entry, causes: Sequence[Cause]) -> Iterator[str]:
