@@ -22,19 +22,18 @@ Trials are compared as modes are. Of a script the verdict is about its loop.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from sweeper.loading.entries import Entry
 from sweeper.report.answers.ablations import FeatureAnswer, conclude
 from sweeper.report.answers.findings import Findings
 from sweeper.report.columns.column import Column, estimate_columns
 from sweeper.report.columns.formats import estimated, sentence
 
-from .spec import TableSpec
+from .spec import TrialTable
 from .trials import file_columns, trial_columns
 
 COSTS: list[Column[FeatureAnswer]] = trial_columns("compile_cold_s", "compiled_peak_memory_mib")
 
 
-class AblationTable(TableSpec[FeatureAnswer]):
+class AblationTable(TrialTable[FeatureAnswer]):
     name = "ablation"
     title = "Which features of the compiler pay"
     word = "Ablation"
@@ -65,9 +64,6 @@ class AblationTable(TableSpec[FeatureAnswer]):
 
     def items(self, findings: Findings) -> Sequence[FeatureAnswer]:
         return [one for answer in findings.ablations for one in answer.features]
-
-    def entry(self, item: FeatureAnswer) -> Entry:
-        return item.entry
 
     def explain(self, findings: Findings, items: Sequence[FeatureAnswer]) -> str:
         said = ("the row without a feature is the default", *conclude(findings.ablations))

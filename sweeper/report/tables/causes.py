@@ -21,20 +21,19 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from sweeper.core.grouping import group_by
-from sweeper.loading.entries import Entry
 from sweeper.report.answers.causes import Cause
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.trials import TRIAL_AXES, find_varying, name_trial
 from sweeper.report.columns.column import Column, lift
 from sweeper.report.columns.formats import join_lines, shorten_names
 
-from .spec import TableSpec
+from .spec import TableSpec, TrialTable
 from .trials import NAMES, trial_columns
 
 MAX_TRIALS = 200  # that a cause on the page opens to
 
 
-class CausesTable(TableSpec[Cause]):
+class CausesTable(TrialTable[Cause]):
     name = "causes"
     title = "Causes of lost time"
     word = "Causes"
@@ -60,9 +59,6 @@ class CausesTable(TableSpec[Cause]):
 
     def items(self, findings: Findings) -> Sequence[Cause]:
         return findings.causes
-
-    def entry(self, item: Cause) -> Entry:
-        return item.entry
 
     def line(self, item: Cause) -> tuple[str, str]:
         return item.name, item.describe_behind_name()

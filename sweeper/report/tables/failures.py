@@ -18,7 +18,7 @@ from sweeper.report.columns.cell import show
 from sweeper.report.columns.column import MARKDOWN, PAGE, TERMINAL, Column
 from sweeper.report.columns.formats import count, join_lines, prefix
 
-from .spec import TableSpec
+from .spec import TrialTable
 from .trials import NAMES, file_columns, trial_columns
 
 
@@ -42,7 +42,7 @@ def _name_bisection(failed: FailedTrial) -> str | None:
     return f"python -m sweeper.bisect {name_sweep(failed.entry)} {record.trial_id}"
 
 
-class FailuresTable(TableSpec[FailedTrial]):
+class FailuresTable(TrialTable[FailedTrial]):
     name = "failures"
     title = "Failures"
     place = 10
@@ -76,9 +76,6 @@ class FailuresTable(TableSpec[FailedTrial]):
             for point in group.judged:
                 judged.update(point.entries.values())
         return [FailedTrial(entry, entry in judged) for entry in findings.failed]
-
-    def entry(self, item: FailedTrial) -> Entry:
-        return item.entry
 
     def arrange(self, items: Sequence[FailedTrial]) -> Sequence[FailedTrial]:
         return sorted(items, key=lambda failed: rank_trial(failed.entry))

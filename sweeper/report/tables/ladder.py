@@ -29,14 +29,13 @@ Trials are compared unpaired, by Welch's t over processes (over draws where ther
 from collections.abc import Sequence
 
 from sweeper.analysis.stats import Estimate
-from sweeper.loading.entries import Entry
 from sweeper.loading.ladder import Step
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.ladders import Rung, answer_ladders, find_ladder_axes
 from sweeper.report.columns.column import MARKDOWN, PAGE, Column, estimate_columns, lift
 from sweeper.report.columns.formats import estimated, shorten_names
 
-from .spec import TableSpec
+from .spec import TrialTable
 from .trials import file_columns, trial_columns
 
 
@@ -46,7 +45,7 @@ def show_speedup_or_status(rung: Rung) -> str:
     return rung.step.status
 
 
-class LadderTable(TableSpec[Rung]):
+class LadderTable(TrialTable[Rung]):
     name = "ladder"
     title = "How much of the speedup comes from torch.compile"
     word = "Ladder"
@@ -111,9 +110,6 @@ class LadderTable(TableSpec[Rung]):
 
     def items(self, findings: Findings) -> Sequence[Rung]:
         return [rung for answer in findings.ladders for rung in answer.rungs]
-
-    def entry(self, item: Rung) -> Entry:
-        return item.entry
 
     def notes(self, items: Sequence[Rung]) -> Sequence[str]:
         """Make a line per ladder that says how much of the best speedup torch.compile gives."""

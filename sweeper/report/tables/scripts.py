@@ -30,7 +30,6 @@ was timed |
 from collections.abc import Sequence
 
 from sweeper.core.record import LoopRun
-from sweeper.loading.entries import Entry
 from sweeper.report.answers import trajectories
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.scripts import Saving, ScriptAnswer, describe_call
@@ -38,7 +37,7 @@ from sweeper.report.answers.trials import find_varying, name_by
 from sweeper.report.columns.column import MARKDOWN, PAGE, Column, estimate_column, lift
 from sweeper.report.columns.formats import estimated, percent
 
-from .spec import TableSpec
+from .spec import TrialTable
 from .trials import file_columns, trial_columns
 
 
@@ -46,7 +45,7 @@ def _of_saving(column: Column[Saving]) -> Column[ScriptAnswer]:
     return lift(column, lambda script: script.saving)
 
 
-class ScriptsTable(TableSpec[ScriptAnswer]):
+class ScriptsTable(TrialTable[ScriptAnswer]):
     name = "scripts"
     title = "Your own scripts"
     place = 75
@@ -126,9 +125,6 @@ class ScriptsTable(TableSpec[ScriptAnswer]):
 
     def items(self, findings: Findings) -> Sequence[ScriptAnswer]:
         return findings.scripts
-
-    def entry(self, item: ScriptAnswer) -> Entry:
-        return item.entry
 
     def notes(self, items: Sequence[ScriptAnswer]) -> Sequence[str]:
         axes = find_varying(

@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from sweeper.loading.entries import Entry
 from sweeper.report.answers.findings import Findings
 from sweeper.report.columns.column import Column, find_varying, write_csv
 
+
+class HasEntry(Protocol):
+    """A row with a trial."""
+
+    @property
+    def entry(self) -> Entry: ...
+
+
 T = TypeVar("T")
+E = TypeVar("E", bound=HasEntry)
 
 
 @dataclass(frozen=True)
@@ -102,6 +111,13 @@ class TableSpec(Generic[T]):
     def for_page(self) -> TableSpec[Any]:
         """Return the table that the page shows in place of this one."""
         return self
+
+
+class TrialTable(TableSpec[E]):
+    """A table whose rows have a trial each, to whose details they open on the page."""
+
+    def entry(self, item: E) -> Entry:
+        return item.entry
 
 
 def select_shown(

@@ -18,13 +18,12 @@ Inductor |
 
 from collections.abc import Sequence
 
-from sweeper.loading.entries import Entry
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.starts import StartRow, list_starts
 from sweeper.report.columns.column import Column
 from sweeper.report.columns.formats import join
 
-from .spec import TableSpec
+from .spec import TrialTable
 from .trials import NAMES, file_columns, trial_columns
 
 
@@ -35,7 +34,7 @@ def _counts(name: str, title: str) -> Column[StartRow]:
     return Column(name, show, title=title, meaning=f"{title} are hits/misses/bypasses of its cache")
 
 
-class StartsTable(TableSpec[StartRow]):
+class StartsTable(TrialTable[StartRow]):
     name = "starts"
     title = "How compiled programs start"
     word = "Starts"
@@ -58,6 +57,3 @@ class StartsTable(TableSpec[StartRow]):
 
     def items(self, findings: Findings) -> Sequence[StartRow]:
         return list_starts(findings.entries)
-
-    def entry(self, item: StartRow) -> Entry:
-        return item.entry
