@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
+from typing import Any
 
 from sweeper.analysis.stats import AMP_SHARE, FP32_SHARE
 from sweeper.report.answers.findings import Findings
@@ -76,6 +77,10 @@ def show_new_model(group: Group) -> str:
     return interval(*bounds)
 
 
+def _key_column(name: str, **shown: Any) -> Column[Group]:
+    return Column(name, attrgetter(f"key.{name}"), title=name, is_axis=True, **shown)
+
+
 def _mean_columns(mean: Mean) -> list[Column[Group]]:
     """Make the columns of a mean; a terminal has no room for how many models are undisturbed."""
     return [
@@ -104,12 +109,10 @@ class SummaryTable(TableSpec[Group]):
     is_last_in_terminal = True
     columns: Sequence[Column[Group]] = (
         Column("family", lambda group: group.family, title="family", folds=True, is_filter=True),
-        Column("workload", lambda group: group.key.workload, title="workload", is_axis=True),
-        Column("mode", lambda group: group.key.mode, title="mode", is_axis=True, is_filter=True),
-        Column("backend", lambda group: group.key.backend, title="backend", is_axis=True),
-        Column(
-            "variant", lambda group: group.key.variant, title="variant", is_axis=True, folds=True
-        ),
+        _key_column("workload"),
+        _key_column("mode", is_filter=True),
+        _key_column("backend"),
+        _key_column("variant", folds=True),
         Column("models", lambda group: len(group.judged), int),
         Column(
             "passed",
