@@ -17,6 +17,7 @@ Inductor |
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 
 from sweeper.report.answers.findings import Findings
 from sweeper.report.answers.starts import StartRow, list_starts
@@ -25,6 +26,10 @@ from sweeper.report.columns.formats import join
 
 from .spec import TrialTable
 from .trials import NAMES, file_columns, trial_columns
+
+
+def _time(name: str, title: str) -> Column[StartRow]:
+    return Column(name, attrgetter(f"start.{name}"), float, title=title)
 
 
 def _counts(name: str, title: str) -> Column[StartRow]:
@@ -44,10 +49,10 @@ class StartsTable(TrialTable[StartRow]):
         *trial_columns(*NAMES),
         *file_columns("trial_id"),
         Column("starts_from", lambda row: row.origin, title="starts from", is_name=True),
-        Column("first_step_s", lambda row: row.start.first_step_s, float, title="first step s"),
-        Column("steady_s", lambda row: row.start.steady_s, float, title="steady s"),
-        Column("step_ms", lambda row: row.start.step_ms, float, title="step ms"),
-        Column("device_step_ms", lambda row: row.start.device_step_ms, float, title="device ms"),
+        _time("first_step_s", "first step s"),
+        _time("steady_s", "steady s"),
+        _time("step_ms", "step ms"),
+        _time("device_step_ms", "device ms"),
         _counts("autograd_cache", "AOTAutograd"),
         _counts("compile_cache", "Inductor"),
         Column("bypasses", lambda row: join(row.start.bypasses, " | "), title="bypasses"),
