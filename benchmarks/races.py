@@ -125,8 +125,7 @@ def ends_early(entry: Entry, answer: Answer) -> bool:
     """Whether another mode of a grid beats one."""
     own = find_candidate(entry)
     others = [find_candidate(other) for other in answer.entries if other.is_ok]
-    device = entry.trial.device
-    return own is not None and any(other and beats(other, own, device) for other in others)
+    return own is not None and any(other and beats(other, own) for other in others)
 
 
 def main() -> None:

@@ -49,6 +49,7 @@ class Gain:
 class TrialGain:
     """What a trial shows, of which the result is right. Seconds are wall seconds per step."""
 
+    device_type: str  # cpu or cuda
     result: Result
     flags: Sequence[str]
     disturbances: Mapping[str, float]
@@ -157,7 +158,7 @@ def choose_clock(in_code: bool, one: TrialGain, other: TrialGain) -> tuple[Trial
     return first, second
 
 
-def differ(one: TrialGain, other: TrialGain, device: str) -> bool:
+def differ(one: TrialGain, other: TrialGain) -> bool:
     """Whether two modes are told apart, as `compare --by mode` does it: both their speedups and
     their compiled steps lie further apart than draws and hosts explain that were not sampled, and
     the noise of their processes.
@@ -165,22 +166,22 @@ def differ(one: TrialGain, other: TrialGain, device: str) -> bool:
     gains = one.gain, other.gain
     speedups, steps = _find_distances(one, other)
     noise = math.hypot(*(math.log1p(gain.share) for gain in gains if not gain.by_margin))
-    draws, host = _find_unsampled(one, other, device)
+    draws, host = _find_unsampled(one, other)
     reach = draws + max(host, noise)
     return speedups * steps > 0 and min(abs(speedups), abs(steps)) > reach
 
 
-def are_alike(one: TrialGain, other: TrialGain, device: str) -> bool:
+def are_alike(one: TrialGain, other: TrialGain) -> bool:
     """Whether two trials differ by no more than draws of one program do, at both ends of the
     interval between them; never where a host may have slowed either of them.
     """
     noise = math.hypot(*(math.log1p(gain.share) for gain in (one.gain, other.gain)))
-    _, host = _find_unsampled(one, other, device)
+    _, host = _find_unsampled(one, other)
     distance = max(map(abs, _find_distances(one, other)))
-    return not host and distance + noise <= math.log1p(find_margin(device).row)
+    return not host and distance + noise <= math.log1p(find_margin(one.device_type).row)
 
 
-def can_be_compared(in_code: bool, found: TrialGain, device: str) -> bool:
+def can_be_compared(in_code: bool, found: TrialGain) -> bool:
     """Whether a trial is known well enough to compare a feature with it.
 
     By the time of the device, its interval of three processes leaves the feature half of what draws
@@ -191,17 +192,17 @@ def can_be_compared(in_code: bool, found: TrialGain, device: str) -> bool:
     if not one.by_device:
         return in_code or not one.gain.waits
     has_three = one.result.processes >= 3
-    return has_three and one.gain.share <= find_margin(device).row / 2
+    return has_three and one.gain.share <= find_margin(one.device_type).row / 2
 
 
-def can_be_told(one: TrialGain, other: TrialGain, device: str) -> bool:
+def can_be_told(one: TrialGain, other: TrialGain) -> bool:
     """Whether more processes of `other` may tell both apart or show that they are alike: whether
     an end of its interval would, or what lies nearest to `one`, were it known for sure.
     """
     low, high = other.gain.low, other.gain.high
     for value in (low, high, min(max(one.gain.value, low), high)):
         known = replace(other, gain=Gain(value, value, value, Interval(value, value)))
-        if differ(one, known, device) or are_alike(one, known, device):
+        if differ(one, known) or are_alike(one, known):
             return True
     return False
 
@@ -212,12 +213,13 @@ def _find_distances(one: TrialGain, other: TrialGain) -> tuple[float, float]:
     return speedups, speedups - math.log(one.eager_s / other.eager_s)
 
 
-def _find_unsampled(one: TrialGain, other: TrialGain, device: str) -> tuple[float, float]:
+def _find_unsampled(one: TrialGain, other: TrialGain) -> tuple[float, float]:
     samples_draws = {one.result.interval, other.result.interval} == {"draws"}
-    return find_unsampled(device, samples_draws, not (one.gain.waits or other.gain.waits))
+    samples_host = not (one.gain.waits or other.gain.waits)
+    return find_unsampled(one.device_type, samples_draws, samples_host)
 
 
-def beats(one: TrialGain, other: TrialGain, device: str) -> bool:
+def beats(one: TrialGain, other: TrialGain) -> bool:
     """Whether no answer takes a mode, since another is told to be faster: over a job of known
     length with its compilation, and verified.
     """
@@ -229,7 +231,7 @@ def beats(one: TrialGain, other: TrialGain, device: str) -> bool:
         own_s, other_s = one.total_s(other.steps), other.total_s(other.steps)
         if own_s is None or other_s is None or own_s >= other_s:
             return False
-    return differ(one, other, device)
+    return differ(one, other)
 
 
 def read_gain(record: Record, result: Result) -> TrialGain | None:
@@ -264,7 +266,7 @@ def find_gain(
         return None
     is_unbounded = of_loop and device == "cpu" and "host_busy" in disturbances
     return TrialGain(
-        result, flags, disturbances, gain, of_device, eager_s, of_loop, is_unbounded, steps
+        device, result, flags, disturbances, gain, of_device, eager_s, of_loop, is_unbounded, steps
     )
 
 

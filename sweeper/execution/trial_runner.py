@@ -182,15 +182,13 @@ class TrialRun(Draft):
             return False
         found = find_gain_so_far(self.record, self.result, self.settings.measure)
         kinds = {ablation.FEATURES[name].in_code for name in self.compared_features}
-        return found is not None and not all(
-            can_be_compared(in_code, found, self.trial.device) for in_code in kinds
-        )
+        return found is not None and not all(can_be_compared(in_code, found) for in_code in kinds)
 
     def _is_settled(self) -> bool:
         """Whether the trial of a feature is as fast as the default or, after the minimum of
         processes, known not to be; or has had enough, or more of its own would not tell.
         """
-        default, measure, device = self.default, self.settings.measure, self.trial.device
+        default, measure = self.default, self.settings.measure
         if default is None or not measure.goes_on_until_sure:
             return False
         if self.default_draft and not self.default_draft.has_ended:
@@ -200,13 +198,13 @@ class TrialRun(Draft):
         if one is None or other is None:
             return False
         one, other = choose_clock(self._is_in_code, one, other)
-        if are_alike(one, other, device):
+        if are_alike(one, other):
             return True
         if self.num_processes < measure.process_minimum:
             return False
         if self.num_processes >= MAX_FEATURE_PROCESSES:
             return True
-        return differ(one, other, device) or not can_be_told(one, other, device)
+        return differ(one, other) or not can_be_told(one, other)
 
     def wait_for_turn(self) -> Steps[bool]:
         """Have others take their turn; whether this trial gets another process."""

@@ -126,9 +126,9 @@ class Turns:
         return not self._is_beaten(entrant) or all(map(self._is_beaten, mates))
 
     def _is_beaten(self, entrant: Entrant) -> bool:
-        own, device = entrant.gain, entrant.trial.device
+        own = entrant.gain
         others = [one.gain for one in (*self._left, *self._ended) if one.race == entrant.race]
-        return own is not None and any(gain and beats(gain, own, device) for gain in others)
+        return own is not None and any(gain and beats(gain, own) for gain in others)
 
     def _rank(self, entrant: Entrant) -> tuple[int, int, int]:
         race, number = entrant.place

@@ -115,10 +115,10 @@ class FeatureAnswer:
             return NEEDED if statuses[0] == "ok" else BREAKS
         if self.gains is None:
             return NOT_SURE
-        (one, other), device = self.gains, having.trial.device
-        if differ(one, other, device):
+        one, other = self.gains
+        if differ(one, other):
             return PAYS if one.gain.value > other.gain.value else HURTS
-        return NO_DIFFERENCE if are_alike(one, other, device) else NOT_SURE
+        return NO_DIFFERENCE if are_alike(one, other) else NOT_SURE
 
     @property
     def is_better(self) -> bool:

@@ -223,8 +223,7 @@ def choose(entries: Sequence[Entry], limits: Limits) -> Answer:
     if crossing:
         return replace(answer, why_not=_say_range(nearest), why_unsure=nearest.why_unsure)
     # what another mode beats has one process, and cannot gain where that one does not
-    device = first.trial.device
-    left = [one for one in kept if not any(beats(other, one, device) for other in kept)]
+    left = [one for one in kept if not any(beats(other, one) for other in kept)]
     unsure = chain.from_iterable(one.why_unsure for one in left)
     return replace(
         answer,
@@ -277,11 +276,10 @@ def _take(answer: Answer, gaining: Sequence[Candidate]) -> Answer:
     def compile_s(one: Candidate) -> float:
         return one.result.compile_cold_s or math.inf
 
-    device = answer.trial.device
     ranked = sorted(gaining, key=rank, reverse=True)
     equals: list[Candidate] = []
     for place, one in enumerate(ranked):
-        if not any(differ(one, better, device) for better in ranked[:place]):
+        if not any(differ(one, better) for better in ranked[:place]):
             equals.append(one)
     best = equals[0]
     if best.steps is None:
