@@ -112,7 +112,7 @@ def make_listing(spec: TableSpec[T], findings: Findings, out: Path) -> Listing |
         )
     data = {"columns": heads, "filters": [column.name for column in filters], "rows": rows}
     lines = (spec.lead(items), *spec.notes(items))
-    note = join((*map(sentence, lines), spec.explain(findings, items)), " ")
+    note = join((*map(sentence, lines), spec.explain(findings)), " ")
     return Listing(spec.name, spec.title, spec.word or spec.title, spec.place, data, note)
 
 

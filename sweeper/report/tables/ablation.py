@@ -65,6 +65,6 @@ class AblationTable(TrialTable[FeatureAnswer]):
     def items(self, findings: Findings) -> Sequence[FeatureAnswer]:
         return [one for answer in findings.ablations for one in answer.features]
 
-    def explain(self, findings: Findings, items: Sequence[FeatureAnswer]) -> str:
+    def explain(self, findings: Findings) -> str:
         said = ("the row without a feature is the default", *conclude(findings.ablations))
         return " ".join(map(sentence, said))

@@ -80,7 +80,8 @@ class FailuresTable(TrialTable[FailedTrial]):
     def arrange(self, items: Sequence[FailedTrial]) -> Sequence[FailedTrial]:
         return sorted(items, key=lambda failed: rank_trial(failed.entry))
 
-    def explain(self, findings: Findings, items: Sequence[FailedTrial]) -> str:
+    def explain(self, findings: Findings) -> str:
+        items = self.items(findings)
         left_out = sum(not failed.in_pass_rate for failed in items)
         verb, counted = "are", "all of them"
         if len(items) == 1:

@@ -117,7 +117,7 @@ class LadderTable(TrialTable[Rung]):
         axes = find_ladder_axes(answers)
         return [f"on {answer.name(axes)}: {answer.explain()}" for answer in answers]
 
-    def explain(self, findings: Findings, items: Sequence[Rung]) -> str:
+    def explain(self, findings: Findings) -> str:
         spread = dict.fromkeys(answer.model for answer in findings.ladders if answer.num_gpus > 1)
         moved = ""
         if spread:

@@ -90,7 +90,7 @@ class TableSpec(Generic[T]):
         """List what stands below the notes on a terminal."""
         return ()
 
-    def explain(self, findings: Findings, items: Sequence[T]) -> str:
+    def explain(self, findings: Findings) -> str:
         """Explain the table, below it in Markdown and on the page."""
         return ""
 

@@ -190,7 +190,7 @@ class SummaryTable(TableSpec[Group]):
             names = shorten_names(map(str, found), between="; ")
             yield f"undisturbed models: {sure} ({names})"
 
-    def explain(self, findings: Findings, items: Sequence[Group]) -> str:
+    def explain(self, findings: Findings) -> str:
         amp = ""
         if findings.amp:
             amp = f" AMP: {findings.amp}."
@@ -212,9 +212,9 @@ class SummaryOfPage(SummaryTable):
     def items(self, findings: Findings) -> Sequence[Group]:
         return [*findings.groups, *findings.suites]
 
-    def explain(self, findings: Findings, items: Sequence[Group]) -> str:
+    def explain(self, findings: Findings) -> str:
         published = find_references(findings).sentence
-        return join((super().explain(findings, items), published), " ")
+        return join((super().explain(findings), published), " ")
 
 
 def _count_sure(mean: Mean, group: Group) -> str:

@@ -47,7 +47,7 @@ def document(report: Report) -> str:
         if hidden > 0:
             sections.append(f"And {hidden:,} more in {spec.name}.csv.")
         sections += map(escape, map(sentence, spec.notes(items)))
-        sections += [meaning, escape(spec.explain(report.findings, items))]
+        sections += [meaning, escape(spec.explain(report.findings))]
     if report.notes:
         sections += ["## Notes", bullets(report.notes)]
     if report.problems:
