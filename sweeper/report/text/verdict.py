@@ -20,7 +20,7 @@ from sweeper.loading.invocations import Manifest
 from sweeper.report.answers import ablations, ladders, scripts, starts
 from sweeper.report.answers.decision import COMPILE, OPEN, STAY, Answer
 from sweeper.report.answers.findings import Findings
-from sweeper.report.answers.trials import name_sweep, name_trial, rank_trial
+from sweeper.report.answers.trials import name_sweep, name_trial, rank_trial, show_axes
 from sweeper.report.columns.cell import show
 from sweeper.report.columns.formats import (
     count,
@@ -98,14 +98,8 @@ def make_verdict(findings: Findings, manifests: Sequence[Manifest]) -> Verdict:
     return Verdict(sentences, again, join((lost, failed)), _find_first_failure(findings))
 
 
-def _name_model(entry: Entry) -> tuple[object, ...]:
-    trial = entry.trial
-    return (
-        trial.labels.model,
-        trial.labels.precision,
-        trial.workload,
-        entry.record.known_batch_size,
-    )
+def _name_model(entry: Entry) -> tuple[str, ...]:
+    return show_axes(entry, ("model", "precision", "workload", "batch_size"))
 
 
 def _say_answers(answers: Sequence[Answer]) -> list[str]:
