@@ -111,7 +111,7 @@ def make_listing(spec: TableSpec[T], findings: Findings, out: Path) -> Listing |
             }
         )
     data = {"columns": heads, "filters": [column.name for column in filters], "rows": rows}
-    lines = (spec.lead(items), *spec.notes(items))
+    lines = (spec.lead(findings), *spec.notes(findings))
     note = join((*map(sentence, lines), spec.explain(findings)), " ")
     return Listing(spec.name, spec.title, spec.word or spec.title, spec.place, data, note)
 

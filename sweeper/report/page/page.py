@@ -73,7 +73,7 @@ def _render(
         css=_read("page.css"),
         report=report,
         published=published,
-        means=list(SummaryTable().headlines(findings.groups)),
+        means=list(SummaryTable().headlines(findings)),
         legend=make_legend(findings),
         shades=list_shades(findings.entries),
         tables=tables,

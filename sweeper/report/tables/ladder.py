@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from sweeper.analysis.stats import Estimate
 from sweeper.loading.ladder import Step
 from sweeper.report.answers.findings import Findings
-from sweeper.report.answers.ladders import Rung, answer_ladders, find_ladder_axes
+from sweeper.report.answers.ladders import Rung, find_ladder_axes
 from sweeper.report.columns.column import MARKDOWN, PAGE, Column, estimate_columns, lift
 from sweeper.report.columns.formats import estimated, shorten_names
 
@@ -111,9 +111,9 @@ class LadderTable(TrialTable[Rung]):
     def items(self, findings: Findings) -> Sequence[Rung]:
         return [rung for answer in findings.ladders for rung in answer.rungs]
 
-    def notes(self, items: Sequence[Rung]) -> Sequence[str]:
+    def notes(self, findings: Findings) -> Sequence[str]:
         """Make a line per ladder that says how much of the best speedup torch.compile gives."""
-        answers = answer_ladders(dict.fromkeys(rung.ladder for rung in items))
+        answers = findings.ladders
         axes = find_ladder_axes(answers)
         return [f"on {answer.name(axes)}: {answer.explain()}" for answer in answers]
 

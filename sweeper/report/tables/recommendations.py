@@ -148,12 +148,12 @@ class RecommendationsTable(TableSpec[Answer]):
     def items(self, findings: Findings) -> Sequence[Answer]:
         return findings.answers
 
-    def notes(self, items: Sequence[Answer]) -> Sequence[str]:
+    def notes(self, findings: Findings) -> Sequence[str]:
         """Say when an answer is `compile` and sure, and what the speedup of a rung is over."""
-        if not items:
+        if not findings.answers:
             return []
         lines = []
-        if any(answer.trial.labels.rung for answer in items):
+        if any(answer.trial.labels.rung for answer in findings.answers):
             lines.append("the speedup of a rung is over eager with the same options")
         lines.append(
             f"the answer is compile from {ratio(1 + MIN_GAIN)}x on, in a job of `--steps N` only "

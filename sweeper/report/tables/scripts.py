@@ -126,12 +126,12 @@ class ScriptsTable(TrialTable[ScriptAnswer]):
     def items(self, findings: Findings) -> Sequence[ScriptAnswer]:
         return findings.scripts
 
-    def notes(self, items: Sequence[ScriptAnswer]) -> Sequence[str]:
+    def notes(self, findings: Findings) -> Sequence[str]:
         axes = find_varying(
-            [script.entry for script in items], ("mode", "backend", "variant", "sweep")
+            [script.entry for script in findings.scripts], ("mode", "backend", "variant", "sweep")
         )
         lines = []
-        for script in items:
+        for script in findings.scripts:
             name = name_by(script.entry, axes)
             lines += [f"on {name}: {finding}" for finding in script.findings]
         return lines

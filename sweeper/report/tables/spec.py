@@ -75,18 +75,18 @@ class TableSpec(Generic[T]):
             axes = find_varying(self.columns, items)
         return select_shown(self.columns, items, axes, medium)
 
-    def lead(self, items: Sequence[T]) -> str:
+    def lead(self, findings: Findings) -> str:
         """Say what stands above the table."""
         return ""
 
-    def headlines(self, items: Sequence[T]) -> Iterable[Headline]:
+    def headlines(self, findings: Findings) -> Iterable[Headline]:
         return ()
 
-    def notes(self, items: Sequence[T]) -> Iterable[str]:
+    def notes(self, findings: Findings) -> Iterable[str]:
         """List what stands below the table."""
         return ()
 
-    def terminal_notes(self, items: Sequence[T]) -> Iterable[str]:
+    def terminal_notes(self, findings: Findings) -> Iterable[str]:
         """List what stands below the notes on a terminal."""
         return ()
 

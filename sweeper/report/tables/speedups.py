@@ -280,26 +280,28 @@ class SpeedupsTable(TableSpec[Entry]):
             shown.append(Column("", show_flags, title="flags"))
         return shown
 
-    def lead(self, items: Sequence[Entry]) -> str:
+    def lead(self, findings: Findings) -> str:
         """Say what all trials have in common, or why there is nothing to see."""
-        if not items:
+        entries = findings.entries
+        if not entries:
             return "there are no records"
-        if not any(map(is_ok, items)):
+        if not any(map(is_ok, entries)):
             return "no trial is ok"
-        axes, flagged = name_common_axes(items), speedups.name_common_flags(items)
+        axes, flagged = name_common_axes(entries), speedups.name_common_flags(entries)
         return join((prefix("all trials: ", axes), prefix("flags of ", flagged)))
 
-    def notes(self, items: Sequence[Entry]) -> Sequence[str]:
+    def notes(self, findings: Findings) -> Sequence[str]:
+        entries = findings.entries
         return [
-            explain_intervals(items),
-            *speedups.describe_scaling(items),
-            *speedups.explain_missing(items),
+            explain_intervals(entries),
+            *speedups.describe_scaling(entries),
+            *speedups.explain_missing(entries),
         ]
 
-    def terminal_notes(self, items: Sequence[Entry]) -> Iterator[str]:
-        if any(map(_show_device, items)):
+    def terminal_notes(self, findings: Findings) -> Iterator[str]:
+        if any(map(_show_device, findings.entries)):
             yield _MEANING_OF_DEVICE
-        yield from speedups.list_flags(items)
+        yield from speedups.list_flags(findings.entries)
 
     def entry(self, item: Entry) -> Entry:
         return item

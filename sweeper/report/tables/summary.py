@@ -159,12 +159,12 @@ class SummaryTable(TableSpec[Group]):
         families = Counter(group.key for group in judged if not group.is_whole)
         return [group for group in judged if not group.is_whole or families[group.key] != 1]
 
-    def headlines(self, items: Sequence[Group]) -> Iterator[Headline]:
+    def headlines(self, findings: Findings) -> Iterator[Headline]:
         """Show the weighted mean of each row of the family `all`; rows without one share a line per
         reason.
         """
         without: dict[str, list[str]] = defaultdict(list)
-        for group in items:
+        for group in findings.groups:
             if not group.is_whole or not group.judged:
                 continue
             if group.weighted is None:
@@ -174,15 +174,15 @@ class SummaryTable(TableSpec[Group]):
         for line, keys in without.items():
             yield Headline(line, shorten_names(keys, between="; "), False)
 
-    def notes(self, items: Sequence[Group]) -> Sequence[str]:
+    def notes(self, findings: Findings) -> Sequence[str]:
         """Name the groups in which no model was judged."""
-        keys = [str(group.key) for group in items if group.is_whole and not group.judged]
+        keys = [str(group.key) for group in findings.groups if group.is_whole and not group.judged]
         return [prefix("no model was judged, see the failures: ", "; ".join(keys))]
 
-    def terminal_notes(self, items: Sequence[Group]) -> Iterator[str]:
+    def terminal_notes(self, findings: Findings) -> Iterator[str]:
         """Make a line for each key with how many models are undisturbed; equal lines are one."""
         keys: dict[str, list[GroupKey]] = defaultdict(list)
-        for group in items:
+        for group in findings.groups:
             sure = join((_count_sure(AMP, group), _count_sure(FP32, group)), ", ")
             if group.is_whole and sure:
                 keys[sure].append(group.key)

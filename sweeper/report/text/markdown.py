@@ -4,6 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from sweeper.core.text import escape_markdown, printable
+from sweeper.report.answers.findings import Findings
 from sweeper.report.columns.column import MARKDOWN, Column, show_row
 from sweeper.report.columns.formats import join, sentence
 from sweeper.report.tables.registry import TABLES
@@ -22,7 +23,7 @@ def escape(value: str) -> str:
 
 def document(report: Report) -> str:
     """Write the whole report."""
-    verdict = report.verdict
+    verdict, findings = report.verdict, report.findings
     facts = [fact.line for fact in report.provenance.facts]
     sections = ["# Speedups of torch.compile", bullets(verdict.lines)]
     if verdict.again:
@@ -33,21 +34,21 @@ def document(report: Report) -> str:
             sections.append(f"      {printable(item.command)}")  # code, to be copied as it is
     sections.append(bullets(facts))
     for spec in TABLES:
-        items = spec.items(report.findings)
-        shown, lead = spec.arrange(items), spec.lead(items)
+        items = spec.items(findings)
+        shown, lead = spec.arrange(items), spec.lead(findings)
         if not items and not lead:
             continue
-        sections += [f"## {spec.title}", escape(sentence(lead)), *write_headlines(spec, items)]
+        sections += [f"## {spec.title}", escape(sentence(lead)), *write_headlines(spec, findings)]
         meaning = ""
         if shown:
-            columns = spec.shown(shown, report.findings, MARKDOWN)
+            columns = spec.shown(shown, findings, MARKDOWN)
             sections.append(table(columns, shown[: spec.max_markdown_rows]))
             meaning = escape(sentence(join(column.meaning for column in columns)))
         hidden = len(shown) - spec.max_markdown_rows
         if hidden > 0:
             sections.append(f"And {hidden:,} more in {spec.name}.csv.")
-        sections += map(escape, map(sentence, spec.notes(items)))
-        sections += [meaning, escape(spec.explain(report.findings))]
+        sections += map(escape, map(sentence, spec.notes(findings)))
+        sections += [meaning, escape(spec.explain(findings))]
     if report.notes:
         sections += ["## Notes", bullets(report.notes)]
     if report.problems:
@@ -55,9 +56,9 @@ def document(report: Report) -> str:
     return f"{join(sections, PARAGRAPH)}\n"
 
 
-def write_headlines(spec: TableSpec[T], items: Sequence[T]) -> list[str]:
+def write_headlines(spec: TableSpec[T], findings: Findings) -> list[str]:
     """Write the headlines of a table in bold, each with the rows that it speaks of."""
-    return [f"**{escape(line.text)}** ({escape(line.rows)})" for line in spec.headlines(items)]
+    return [f"**{escape(line.text)}** ({escape(line.rows)})" for line in spec.headlines(findings)]
 
 
 def table(columns: Sequence[Column[T]], items: Iterable[T]) -> str:

@@ -80,7 +80,7 @@ def _describe(report: Report, whole: Sequence[Group]) -> str:
     spec, findings = SummaryTable(), report.findings
     lines = (
         markdown.bullets(report.verdict.lines),
-        *markdown.write_headlines(spec, whole),
+        *markdown.write_headlines(spec, findings),
         markdown.escape(prefix("AMP: ", findings.amp)),
     )
     text = ""

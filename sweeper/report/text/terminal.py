@@ -176,7 +176,7 @@ def print_tables(findings: Findings, console: Console) -> None:
         shown = arranged[: spec.max_terminal_rows]
         if arranged:
             print_line(f"\n[bold]{escape(spec.title.lower())}[/]", console)
-        print_line(escape(spec.lead(items)), console)
+        print_line(escape(spec.lead(findings)), console)
         in_lines = False
         for item in shown:
             line, entry = spec.line(item), spec.entry(item)
@@ -189,10 +189,10 @@ def print_tables(findings: Findings, console: Console) -> None:
             _print_in_parts(spec.shown(arranged, findings, TERMINAL), shown, console)
         if len(arranged) > len(shown):
             print_line(f"and {len(arranged) - len(shown)} more in {spec.name}.csv", console)
-        for headline in spec.headlines(items):
+        for headline in spec.headlines(findings):
             style = "bold green" if headline.is_good else "bold"
             print_line(f"{escape(headline.rows)}: [{style}]{escape(headline.text)}[/]", console)
-        for note in (*spec.notes(items), *spec.terminal_notes(items)):
+        for note in (*spec.notes(findings), *spec.terminal_notes(findings)):
             print_line(escape(note), console)
 
 

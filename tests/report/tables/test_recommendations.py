@@ -135,9 +135,9 @@ def test_the_ends_of_one_process_are_those_of_its_margin(tmp_path: Path) -> None
 
 
 def test_the_note_says_where_an_answer_turns(tmp_path: Path) -> None:
-    (note,) = TABLE.notes(findings_of(tmp_path, make_record()).answers)
+    (note,) = TABLE.notes(findings_of(tmp_path, make_record()))
     assert note.startswith("the answer is compile from 1.05x on, in ")
-    assert TABLE.notes([]) == []
+    assert TABLE.notes(Findings([])) == []
 
 
 @pytest.mark.parametrize(
