@@ -464,30 +464,28 @@ class AccuracyCheck:
 
     def _look_closer(self, case: Case, bounds: Bounds) -> Bounds:
         """Set the bounds anew, by more eager steps."""
-        more = self._compare_moved(case, bounds, rule.PERTURBED_STEPS)
-        return rule.set_bounds(bounds.reference, more, None, self._tolerance)
+        return self._add_moved(case, bounds, rule.PERTURBED_STEPS)
 
     def _look_at_directions(self, case: Case, bounds: Bounds) -> Bounds:
         """Widen the spans of projections by more eager steps."""
-        more = self._compare_moved(case, bounds, rule.DIRECTION_STEPS)
-        wider = rule.set_bounds(bounds.reference, more, None, self._tolerance)
+        wider = self._add_moved(case, bounds, rule.DIRECTION_STEPS)
         return replace(bounds, projections={**bounds.projections, **wider.projections})
 
-    def _compare_moved(self, case: Case, bounds: Bounds, number: int) -> list[rule.TensorSums]:
-        """Compare `number` more eager steps, whose numbers are moved by what rounding does; return
-        the comparisons of all steps so far.
+    def _add_moved(self, case: Case, bounds: Bounds, number: int) -> Bounds:
+        """Set the bounds by all eager steps so far and `number` more, whose numbers are moved by
+        what rounding does.
         """
-        judged, reference, relative = self._judged, bounds.reference, self._perturbation
+        eager, reference, relative = self._judged.eager, bounds.reference, self._perturbation
         comparisons = [*bounds.comparisons]
         for index in range(len(comparisons), len(comparisons) + number):
-            step = self._capture(judged.eager, case, index, relative)
+            step = self._capture(eager, case, index, relative)
             compared = dict(rule.compare(step, reference, self._stages))
             if any(sums.whole for sums in compared.values()):
-                step = self._capture(judged.eager, case, index, rule.WIDER * relative)
+                step = self._capture(eager, case, index, rule.WIDER * relative)
                 wider = rule.compare(step, reference)
                 compared |= {name: sums for name, sums in wider.items() if sums.whole}
             comparisons.append(compared)
-        return comparisons
+        return rule.set_bounds(reference, comparisons, None, self._tolerance)
 
     def _find_acquittal(self, case: Case, bounds: Bounds) -> CaseVerdict | None:
         """Find a compiled step that is not wrong, of those whose parameters and inputs are moved as
