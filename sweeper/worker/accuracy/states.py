@@ -30,7 +30,8 @@ class _Held(NamedTuple):
     name: str  # in its module
     tensor: torch.Tensor
     built: torch.Tensor  # on the host
-    near: dict[str, torch.Tensor]  # by state, where restoring takes no time
+    # by state, where restoring takes no time; none of its own for MOVED where it stays as built
+    near: dict[str, torch.Tensor]
 
     def move(self, share: float, generator: torch.Generator) -> torch.Tensor:
         """The values as built, moved by `share` of the way to where they do something; most stay.
@@ -86,7 +87,7 @@ class States:
         if is_expanded(tensor):
             return
         value = tensor.detach().to("cpu", copy=True)
-        self._held[id(tensor)] = _Held(name, tensor, value, {BUILT: value, MOVED: value})
+        self._held[id(tensor)] = _Held(name, tensor, value, {BUILT: value})
         if isinstance(tensor, torch.nn.Parameter) and is_small_constant(value):
             self.is_dead = True
 
@@ -104,7 +105,7 @@ class States:
         """Make the second state, by a share of the way; the same each time."""
         generator = torch.Generator().manual_seed(self._seed)
         for held in self._held.values():
-            held.near[MOVED] = held.near[BUILT]  # the memory of the last moved one is free first
+            held.near.pop(MOVED, None)  # the memory of the last moved one is free first
             moved = held.move(share, generator)
             if moved is not held.built:
                 held.near[MOVED] = moved.to(self._place)
@@ -114,9 +115,9 @@ class States:
         the host alone.
         """
         for held in self._held.values():
-            stays = held.near[MOVED] is held.near[BUILT]
             held.near[BUILT] = held.built.to(device)
-            held.near[MOVED] = held.near[BUILT] if stays else held.near[MOVED].to(device)
+            if MOVED in held.near:
+                held.near[MOVED] = held.near[MOVED].to(device)
         self._place = device
 
     def restore(
