@@ -15,6 +15,7 @@ import torch
 
 from sweeper.core.libraries import library_packages, read_versions
 from sweeper.core.system import gpus, host
+from sweeper.core.system.orphans import read_start_ticks
 
 from .gpu_monitor import open_nvml
 
@@ -58,11 +59,9 @@ def describe() -> dict[str, Any]:
 
 
 def process_age_s() -> float:
-    """Wall seconds since this process was started: field 22 of /proc/self/stat, see
-    proc_pid_stat(5).
-    """
-    started_ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / host.TICKS_PER_SECOND
+    """Wall seconds since this process was started."""
+    started_s = read_start_ticks(os.getpid()) / host.TICKS_PER_SECOND
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_s
 
 
 def _inductor_config() -> list[str]:
