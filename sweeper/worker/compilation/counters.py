@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
-from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handler
+from torch._dynamo.callback import CallbackArgs, callback_handler
 from torch._dynamo.utils import (
     compilation_time_metrics,
     counters,
@@ -23,6 +23,7 @@ from sweeper.worker.source_lines import name_call
 
 from .artifacts import REASON_LENGTH, bypass_log, code_fingerprint, count_kernels
 from .backends import fallback_log, find_compiler
+from .lease_breaks import COMPILES
 from .wrapped_backend import WrappedBackend
 
 # files that stand in for Python: a break in them is one of who calls them
@@ -46,7 +47,8 @@ class CompileCounters:
 
     def __init__(self, keep_compiled: bool = False) -> None:
         self._keeps_compiled = keep_compiled
-        self._programs: set[str] = set()
+        # identities of everything that has been compiled so far; there are more when more is
+        self.programs: frozenset[str] = frozenset()
         self._backend: WrappedBackend | None = None
         self._inductor = False
         self._code_before: str | None = None
@@ -74,14 +76,8 @@ class CompileCounters:
         callback_handler.remove_start_callback(self._start_compilation)
 
     def _start_compilation(self, call: CallbackArgs) -> None:
-        # not a recording of CUDA graphs
-        if call.callback_trigger in (CallbackTrigger.DYNAMO, CallbackTrigger.LAZY_BACKWARD):
-            self._programs.add(f"{call.callback_trigger.name} {call.compile_id}")
-
-    @property
-    def programs(self) -> frozenset[str]:
-        """Identities of everything that has been compiled so far; there are more when more is."""
-        return frozenset(self._programs)
+        if call.callback_trigger in COMPILES:
+            self.programs |= {f"{call.callback_trigger.name} {call.compile_id}"}
 
     def wrap_backend(self, name: str) -> str | Callable[..., Any]:
         """Wrap the trial's backend for `torch.compile`, to count its runs; names alone stand for
@@ -135,10 +131,10 @@ class CompileCounters:
         return None
 
     def report(
-        self, settings: Mapping[str, Json], parameters: Mapping[str, int] | None = None
+        self, settings: Mapping[str, Json] = {}, parameters: Mapping[str, int] = {}
     ) -> Diagnostics:
         # Compilations of a frame beyond its first here; an id is `frame/compilation`.
-        compiled = [name for name in self._programs if name.startswith("DYNAMO")]
+        compiled = [name for name in self.programs if name.startswith("DYNAMO")]
         frames = {name.rpartition("/")[0] for name in compiled}
         num_run_eager = len(self._backend.ran_as_given) if self._backend else 0
         kernels = count_kernels() if self._inductor else None
@@ -158,7 +154,7 @@ class CompileCounters:
             tuple(skips),
             settings,
             num_run_eager,
-            parameters or {},
+            parameters,
             kernels,
         )
 

@@ -20,7 +20,7 @@ from sweeper.core.protocol import DEVICE, NOTHING, RESUME
 from sweeper.worker.lease import Lease
 
 F = TypeVar("F", bound=Callable[..., object])
-# the other triggers are work on the device
+# the other triggers are work on the device, such as a recording of CUDA graphs
 COMPILES = (CallbackTrigger.DYNAMO, CallbackTrigger.LAZY_BACKWARD)
 
 

@@ -49,7 +49,7 @@ def inspect(folder: Path, job: Job, log: ProcessLog) -> None:
             found = Inspected(
                 job.trial,
                 log.environment["versions"],
-                subject.counters.report({}),
+                subject.counters.report(),
                 log.process.code_fingerprint,
                 log.known.timed,
                 [f"{item.compile_id} since {item.recompile_reason}" for item in metrics],

@@ -147,7 +147,7 @@ def _run_phases(
         else:
             yield from run_loop(subject, log, which, known)
         if loop.ranks.size > 1:
-            found = switch.counters.report({})
+            found = switch.counters.report()
             peaks = log.process.allocator_peak_bytes
             own = RankRun(found.graphs or 0, found.recompiles or 0, peaks)
             log.add_to_script(ranks=tuple(loop.ranks.share("end", own)))

@@ -141,7 +141,7 @@ def test_nine_modules_are_compiled_as_by_hand(
         finally:
             counters.end()
         assert counters.explain_not_compiled() is None
-        found = counters.report({})
+        found = counters.report()
         return found.graphs, found.recompiles
 
     trial = make_trial("train.py")
