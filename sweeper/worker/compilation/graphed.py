@@ -53,17 +53,14 @@ class GraphedModule:
         return run(*args, **kwargs)
 
     def _watch_gradients(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        output, self._used = Structure(self._module(*args, **kwargs)), set()
+        output = Structure(self._module(*args, **kwargs))
+        self._used = used = set[int]()
         # Gradients that come from outside of the module reach an alias alone.
         aliases = tuple(tensor.view_as(tensor) for tensor in output.tensors)
         for index, alias in enumerate(aliases):
             if alias.requires_grad:
-                alias.register_hook(functools.partial(self._note_gradient, index))  # type: ignore[no-untyped-call]
+                alias.register_hook(lambda _gradient, index=index: used.add(index))  # type: ignore[no-untyped-call]
         return output.fill(aliases)
-
-    def _note_gradient(self, index: int, _gradient: torch.Tensor) -> None:
-        assert self._used is not None
-        self._used.add(index)
 
 
 class OutputsOf(FlatModule):
