@@ -16,8 +16,7 @@ import torch
 from torch._inductor.runtime.cache_dir_utils import cache_dir
 
 from sweeper.worker.failures import UnavailableError, describe_error
-
-CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+from sweeper.worker.source_lines import CACHES
 
 
 def begin_start(start: str) -> None:

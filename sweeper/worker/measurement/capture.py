@@ -24,7 +24,7 @@ from sweeper.worker.models.batches import (
 )
 
 from .attributes import Attributes
-from .leaves import Leaves, read_leaves
+from .leaves import read_leaves
 from .step import make_optimizer, make_step
 
 HOST = torch.device("cpu")
@@ -82,7 +82,7 @@ class OutputCapture:
         leaves = read_leaves(OUTPUT, output)
         self.texts = leaves.texts
         self.unseen |= dict.fromkeys(leaves.unseen)
-        return _detach(leaves)
+        return [(name, to_reals(tensor.detach())) for name, tensor in leaves.tensors]
 
 
 @dataclass(frozen=True)
@@ -329,10 +329,6 @@ def capture_step(
 def is_whole(tensor: torch.Tensor) -> bool:
     """Whether it holds whole numbers or booleans."""
     return not (tensor.is_floating_point() or tensor.is_complex())
-
-
-def _detach(leaves: Leaves) -> Named:
-    return [(name, to_reals(tensor.detach())) for name, tensor in leaves.tensors]
 
 
 def name_gradients(module: torch.nn.Module) -> Named:
