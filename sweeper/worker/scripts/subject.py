@@ -119,15 +119,12 @@ class LoopBench(Bench):
         loop = self._loop
         has_room = all(one.leave_room(steps) for one in loop.disturbances)
         has_batches = loop.loader.read_ahead(steps) >= steps
-        return (has_batches and has_room) or steps > self._fit_own()
-
-    def _fit_own(self) -> float:
-        rooms = [one.interval - 1 for one in self._loop.disturbances if one.interval]
-        return min([self._loop.loader.max_steps, *rooms])
+        return (has_batches and has_room) or steps > self.fit_block()
 
     def fit_block(self) -> float:
-        """The most steps in a row that are known to be possible in all ranks."""
-        return min(self._ranks.share("fit", self._fit_own()))
+        """The most steps in a row that are known to be possible in this rank."""
+        rooms = [one.interval - 1 for one in self._loop.disturbances if one.interval]
+        return min([self._loop.loader.max_steps, *rooms])
 
     def steps_s(self, arm: Arm, steps: int, until_idle: bool = True) -> Steps[list[float]]:
         self._switch.choose(arm.name)
@@ -322,20 +319,20 @@ class ScriptSubject(Subject):
     def _note_missing(self, why: str, log: ProcessLog) -> None:
         """Say of each reading that is not there why."""
         process = log.process
-        if self.measure.energy and process.energy_j is None and process.energy_missing is None:
-            log.add(energy_missing=why)
-        if self.device.type != "cuda":
-            return
-        if process.device_time_s is None and process.device_time_missing is None:
-            log.add(device_time_missing=why)
-        if process.host_step_s is None and process.host_time_missing is None:
-            log.add(host_time_missing=why)
+        figures = {"energy_missing": process.energy_j} if self.measure.energy else {}
+        if self.device.type == "cuda":
+            figures["device_time_missing"] = process.device_time_s
+            figures["host_time_missing"] = process.host_step_s
+        for reason, figure in figures.items():
+            if figure is None and getattr(process, reason) is None:
+                log.add(**{reason: why})
 
     def _shorten_blocks(self, log: ProcessLog) -> bool:
         """Shorten blocks until one fits into an epoch, and between two evaluations or saved files
         of the script; whether they are now.
         """
-        steps, most = log.process.steps_per_block, self.bench.fit_block() - STEPS_BEFORE_BLOCK
+        steps = log.process.steps_per_block
+        most = min(self.ranks.share("fit", self.bench.fit_block())) - STEPS_BEFORE_BLOCK
         if steps is None or not 1 <= most < steps:
             return False
         more = min(math.ceil(steps / most), MAX_MORE_ROUNDS)
