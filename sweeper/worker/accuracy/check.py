@@ -55,7 +55,7 @@ from sweeper.worker.measurement.capture import (
     run_reference,
 )
 from sweeper.worker.models import Built
-from sweeper.worker.models.batches import Batch, copy_batch, describe_tensors
+from sweeper.worker.models.batches import Batch, copy_batch, describe_tensors, name_format
 from sweeper.worker.monitoring import torch_flags
 
 from . import rule
@@ -416,8 +416,7 @@ class AccuracyCheck:
         for dtype in (torch.float64, torch.float32):  # the first that will do
             taken = self._try(self._compare_eager, case, dtype)
             if isinstance(taken, Missing):
-                number_format = str(dtype).removeprefix("torch.")
-                reasons.append(f"in {number_format}: {taken.reason.splitlines()[0]}")
+                reasons.append(f"in {name_format(dtype)}: {taken.reason.splitlines()[0]}")
             else:
                 found.append(taken)
                 if not taken.far_off:

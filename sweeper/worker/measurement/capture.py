@@ -21,6 +21,7 @@ from sweeper.worker.models.batches import (
     find_tensors,
     is_plain,
     map_tensors,
+    name_format,
 )
 
 from .attributes import Attributes
@@ -253,7 +254,7 @@ def run_reference(
         for name, tensor in capture_step(run, capture, changes, module, trial, keep=keep):
             is_copy = trial.workload == "train" and name.startswith(OUTPUT)  # by the loss's wrapper
             copies |= {name: tensor} if is_copy else keep.copy([(name, tensor)])
-    return StepTensors(copies, str(dtype).removeprefix("torch."), changes.sizes(copies))
+    return StepTensors(copies, name_format(dtype), changes.sizes(copies))
 
 
 @contextmanager
@@ -316,7 +317,7 @@ def capture_step(
     yield from named
     if trial.workload == "train":
         assert isinstance(returned, torch.Tensor)
-        capture.texts[LOSS] = str(returned.dtype).removeprefix("torch.")
+        capture.texts[LOSS] = name_format(returned.dtype)
         yield LOSS, returned
         for name, tensor in name_gradients(module):
             yield name, tensor / factor if factor != 1.0 else tensor

@@ -14,7 +14,7 @@ from torch.optim.optimizer import Optimizer, _default_to_fused_or_foreach
 from sweeper.core.serialization import Json
 from sweeper.core.trial import CACHED, Trial
 from sweeper.worker.models import Built, read_attention, read_memory_format
-from sweeper.worker.models.batches import Batch
+from sweeper.worker.models.batches import Batch, name_format
 
 # Of Adam. A step takes as long with any; torch's 1e-3 let MobileBERT diverge within 32 steps on an
 # H200 (docs/results/h200-pt2-huggingface.md).
@@ -160,7 +160,7 @@ def describe_step(trial: Trial, built: Built, numerics: Numerics) -> dict[str, J
     """What the record says of a step beside its optimizer."""
     autocast = numerics.autocast
     return {
-        "autocast": str(autocast).removeprefix("torch.") if autocast else None,
+        "autocast": name_format(autocast) if autocast else None,
         "grad_scaler": numerics.scaler,
         "dropout": trial.model.dropout,
         "text": built.text,

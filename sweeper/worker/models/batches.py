@@ -218,7 +218,7 @@ def describe_tensors(batch: Batch) -> dict[str, str]:
     for path, leaf in places:
         text = type(leaf).__name__
         if isinstance(leaf, torch.Tensor):
-            text = f"{str(leaf.dtype).removeprefix('torch.')} {list(leaf.shape)}"
+            text = f"{name_format(leaf.dtype)} {list(leaf.shape)}"
         described[torch.utils._pytree.keystr(path[1:])] = text
     return described
 
@@ -237,6 +237,11 @@ def make_batch(inputs: Any) -> Batch | None:
         if isinstance(item, torch.Tensor):
             return batch
     return None
+
+
+def name_format(dtype: torch.dtype) -> str:
+    """Name a number format as a record does, e.g. `bfloat16`."""
+    return str(dtype).removeprefix("torch.")
 
 
 def cast_tensor(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

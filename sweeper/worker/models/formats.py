@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from sweeper.core.trial import Precision
 from sweeper.worker.failures import EagerError, UnavailableError
 
-from .batches import find_tensors
+from .batches import find_tensors, name_format
 
 FLOAT8_MULTIPLE = 16  # of both sizes of a weight, which the products in float8 ask for
 
@@ -22,7 +22,7 @@ def count_parameters(module: torch.nn.Module) -> dict[str, int]:
     """How many numbers of each format the parameters hold, e.g. `{"float32": 25557032}`."""
     counts: Counter[str] = Counter()
     for parameter in module.parameters():
-        counts[_name(parameter.dtype)] += parameter.numel()
+        counts[name_format(parameter.dtype)] += parameter.numel()
     return dict(counts)
 
 
@@ -54,14 +54,14 @@ def find_precision(
     """
     short = _find_short(module.parameters())
     if autocast:
-        computed = _name(autocast)
+        computed = name_format(autocast)
     elif short:
         computed = ""
     return Precision(short or "float32", computed or None)
 
 
 def _find_short(tensors: Iterable[torch.Tensor]) -> str | None:
-    formats = {_name(tensor.dtype) for tensor in tensors}
+    formats = {name_format(tensor.dtype) for tensor in tensors}
     return next((name for name in ("bfloat16", "float16") if name in formats), None)
 
 
@@ -117,8 +117,8 @@ def require_format(module: torch.nn.Module, dtype: torch.dtype) -> None:
         for name, count in count_parameters(module).items()
         if name.startswith(("float", "bfloat", "complex"))
     }
-    wanted = _name(dtype)
-    if counts.keys() <= {wanted, _name(dtype.to_complex())}:
+    wanted = name_format(dtype)
+    if counts.keys() <= {wanted, name_format(dtype.to_complex())}:
         return
     total = sum(counts.values())
     shares = [f"{100 * count / total:.3g} % {name}" for name, count in sorted(counts.items())]
@@ -126,7 +126,3 @@ def require_format(module: torch.nn.Module, dtype: torch.dtype) -> None:
         f"the parameters of the model are {', '.join(shares)}, those of the precision {wanted}; "
         f"model.cast=true casts parameters, buffers and inputs to {wanted}"
     )
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
