@@ -637,9 +637,9 @@ def judge(comparison: TensorSums, bounds: Bounds) -> CaseVerdict:
         return CaseVerdict(replace(found, unequal=sums.error**2), share)
     found = replace(
         found,
-        compiled_error=sums.error if math.isfinite(sums.error) else None,
+        compiled_error=keep_finite(sums.error),
         size=sums.reference_size,
-        compiled_size=sums.step_size if math.isfinite(sums.step_size) else None,
+        compiled_size=keep_finite(sums.step_size),
     )
     if worst in bounds.bounds:
         found = replace(found, eager_error=bounds.errors[worst], bound=bounds.bounds[worst])
@@ -673,6 +673,11 @@ def _share_of_bounds(name: str, sums: Sums, bounds: Bounds) -> float:
     if name in bounds.projections:
         shares.append(bounds.projections[name].share(sums))
     return max(shares)
+
+
+def keep_finite(value: float) -> float | None:
+    """The value as a record keeps it, None where it is NaN or infinite."""
+    return value if math.isfinite(value) else None
 
 
 def _divide(error: float, allowed: float) -> float:

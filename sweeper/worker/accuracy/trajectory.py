@@ -21,7 +21,6 @@ where eager does not, and the other way around. `docs/decisions/same-training.md
 rates.
 """
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -32,7 +31,7 @@ from sweeper.core.record import Trajectory
 from sweeper.core.trial import MIN_TRAJECTORY
 from sweeper.worker.measurement.capture import GRADIENT, OUTPUT
 
-from .rule import FLOOR, pair_up
+from .rule import FLOOR, keep_finite, pair_up
 
 EAGER, COMPILED, LONGER = "eager", "compiled", "longer"
 MOVED = ("moved 1", "moved 2")
@@ -164,9 +163,9 @@ class Differences:
             worst=self._names[tensor],
             kind=KINDS[row],
             reference=LONGER if excused else EAGER,
-            value=_finite(value),
-            yardstick=_finite(yardstick),
-            limit=_finite(limit),
+            value=keep_finite(value),
+            yardstick=keep_finite(yardstick),
+            limit=keep_finite(limit),
         )
 
     def _judge_kind(self, kind: str, figures: Mapping[tuple[str, str], _Figures]) -> torch.Tensor:
@@ -219,7 +218,3 @@ def _kind(name: str) -> str:
         if name.startswith(kind):
             return kind
     return ""
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
