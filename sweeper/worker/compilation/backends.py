@@ -39,13 +39,8 @@ fallback_log = HeardLogs(
     logging.DEBUG,
     ("OpenVINO execution failed", "Failed in OpenVINO execution"),
 )
+FOR_DEBUGGING = ("_TESTING_ONLY", "_minifier_backend")  # end the names of torch's own tools
 MODE_SINCE = {"lite": "2.10"}  # https://github.com/pytorch/pytorch/pull/167115
-
-
-def list_known() -> list[str]:
-    """Names of the backends that torch lists, without its own tools for debugging."""
-    for_debugging = ("_TESTING_ONLY", "_minifier_backend")
-    return [name for name in torch._dynamo.list_backends(None) if not name.endswith(for_debugging)]
 
 
 def require_all(trial: Trial, device: torch.device) -> None:
@@ -60,14 +55,15 @@ def require(name: str, workload: str, device: str) -> None:
     device.
     """
     if name not in NEEDS:
-        if name in (*WITHOUT_DYNAMO, *torch._dynamo.list_backends(None)):
+        listed = torch._dynamo.list_backends(None)
+        if name in (*WITHOUT_DYNAMO, *listed):
             return
         if name in GONE:
             raise UnavailableError(f"backend {name} is no more: {GONE[name]}")
-        known = [*list_known(), *WITHOUT_DYNAMO, *NEEDS]
+        known = [one for one in listed if not one.endswith(FOR_DEBUGGING)]
         raise UnavailableError(
             f"torch has no backend {name}, and no installed package registers it; "
-            f"{nearest(name, known)}"
+            f"{nearest(name, [*known, *WITHOUT_DYNAMO, *NEEDS])}"
         )
     needs = NEEDS[name]
     if needs.device not in (None, device):
