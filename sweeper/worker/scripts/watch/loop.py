@@ -160,23 +160,21 @@ class Loop:
         return self.num_watched + self.num_steps
 
     def _count_steps(self) -> str:
-        if not self.num_watched and self._num_elsewhere:
-            steps = self._num_elsewhere
-            are = "step was" if steps == 1 else "steps were"
-            return (
-                f"{steps:,} {are} in other threads, and only those of the main thread are "
-                "measured; call the training there"
-            )
-        if not self.num_watched:
+        steps = self.num_seen or self._num_elsewhere
+        if not steps:
             return f"no step of an optimizer of torch was seen{describe_children()}"
-        steps = self.num_seen
-        seen = f"{steps:,} {'step was' if steps == 1 else 'steps were'} seen"
+        were = f"{steps:,} {'step was' if steps == 1 else 'steps were'}"
+        if not self.num_seen:
+            return (
+                f"{were} in other threads, and only those of the main thread are measured; call "
+                "the training there"
+            )
         if self._last is None:
             return (
-                f"{seen}, and up to {LATE_WATCHED} are watched before the first one is timed; give "
-                "it several hundred by its arguments"
+                f"{were} seen, and up to {LATE_WATCHED} are watched before the first one is timed; "
+                "give it several hundred by its arguments"
             )
-        return f"{seen}, and more are needed"
+        return f"{were} seen, and more are needed"
 
     def finish(self, error: BaseException | None = None) -> None:
         """The script has ended by itself, or with an error: its phases hear it, and what it has is
