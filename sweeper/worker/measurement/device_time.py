@@ -30,7 +30,8 @@ MIN_QUEUED_GAPS = 10  # of an arm; with fewer, its gap is calibrated
 CALIBRATING_KERNELS = 500  # fit into the queue of 1,024 launches
 # 15 ms at 2 GHz: the host launches the calibrating kernels in a third of this
 SPIN_CYCLES = 30_000_000
-COLLECTIVE = "ncclDevKernel"  # begins the name of each kernel of NCCL, from its version 2.19 on
+# begins the name of each kernel of NCCL, from its version 2.19 on; it waits for other ranks
+COLLECTIVE = "ncclDevKernel"
 # part of a kernel's name -> whose it is
 ATTENTION = {"sdpa": "cudnn", "flash": "flash", "fmha": "memory_efficient"}
 
@@ -46,7 +47,7 @@ class Work(NamedTuple):
     start_ns: int
     end_ns: int
     launched_ns: int | None = None
-    is_collective: bool = False  # a kernel of NCCL, which waits for other ranks
+    name: str = ""
 
 
 class Gap(NamedTuple):
@@ -110,8 +111,8 @@ def profile_arms(
             yield from bench.before_block(bench.round_up(STEPS))
             with recording() as read:
                 yield from bench.run(arm, bench.round_up(STEPS))
-            work, names = read_work(read())
-            attention = frozenset(kind for name in names if (kind := attention_kind(name)))
+            work = read_work(read())
+            attention = frozenset(kind for item in work if (kind := attention_kind(item.name)))
             busy_s, gaps = find_gaps(work)
             exposed_s = find_exposed_s(work)
             passes[arm.name].append(Pass(busy_s, len(work), gaps, attention, exposed_s))
@@ -196,7 +197,7 @@ def calibrate_gap_s() -> float:
     launch()  # the first launch of a kernel loads it
     with recording() as read:
         launch()
-    work, _ = read_work(read())
+    work = read_work(read())
     _, gaps = find_gaps(work)
     if len(gaps) < MIN_QUEUED_GAPS:
         raise UnknownError(
@@ -224,7 +225,7 @@ def find_gaps(work: Iterable[Work]) -> tuple[float, list[Gap]]:
 
 def find_exposed_s(work: Sequence[Work]) -> float | None:
     """Return the seconds in which collectives ran and nothing else; None where there was none."""
-    others = [item for item in work if not item.is_collective]
+    others = [item for item in work if not item.name.startswith(COLLECTIVE)]
     if len(others) == len(work):
         return None
     return find_gaps(work)[0] - find_gaps(others)[0]
@@ -255,7 +256,7 @@ def select_work(events: Iterable[Any], device: DeviceType = DeviceType.CUDA) -> 
     ]
 
 
-def read_work(events: Sequence[Any]) -> tuple[list[Work], set[str]]:
+def read_work(events: Sequence[Any]) -> list[Work]:
     """Join what ran on the device with the calls that launched it; both have the correlation id of
     CUPTI.
 
@@ -263,22 +264,20 @@ def read_work(events: Sequence[Any]) -> tuple[list[Work], set[str]]:
     calls are those of the CUDA runtime and driver (cudaLaunchKernel, cuLaunchKernelEx,
     cudaGraphLaunch, cudaMemcpyAsync, ...).
     """
-    on_device = select_work(events)
     launched_ns = {
         call.correlation_id(): call.end_ns()
         for call in select_work(events, DeviceType.CPU)
         if call.correlation_id() > 0 and call.name().startswith("cu")
     }
-    work = [
+    return [
         Work(
             item.start_ns(),
             item.end_ns(),
             launched_ns.get(item.correlation_id()),
-            item.name().startswith(COLLECTIVE),
+            item.name(),
         )
-        for item in on_device
+        for item in select_work(events)
     ]
-    return work, {item.name() for item in on_device}
 
 
 def attention_kind(kernel: str) -> str | None:

@@ -97,8 +97,14 @@ def test_gaps_before_queued_kernels_are_told_from_gaps_in_which_the_device_waits
         Event("aten::add", 0, 99_000, 3, DeviceType.CPU),
         Event("Optimizer.step", 0, 99_000, 0, annotation=True),
     ]
-    work, names = read_work(events)
-    assert names == {"gemm", "triton_poi_fused_0", "Memcpy DtoD", "unlaunched", "no id"}
+    work = read_work(events)
+    assert {item.name for item in work} == {
+        "gemm",
+        "triton_poi_fused_0",
+        "Memcpy DtoD",
+        "unlaunched",
+        "no id",
+    }
     busy_s, gaps = find_gaps(work)
     assert busy_s == pytest.approx(37e-6)
     queued = [(round(gap.length_s * 1e9), gap.queued) for gap in gaps]
@@ -108,7 +114,7 @@ def test_gaps_before_queued_kernels_are_told_from_gaps_in_which_the_device_waits
 def test_kernels_of_a_cuda_graph_share_its_launch() -> None:
     """The first follows the launch at once; those that begin more than 20 us later were queued."""
     kernels = [Event(f"k{i}", 35_000 + 10_000 * i, 44_000 + 10_000 * i, 7) for i in range(5)]
-    _, gaps = find_gaps(read_work([call("cudaGraphLaunch", 30_000, 7), *kernels])[0])
+    _, gaps = find_gaps(read_work([call("cudaGraphLaunch", 30_000, 7), *kernels]))
     assert [gap.queued for gap in gaps] == [False, True, True, True]
 
 
@@ -254,8 +260,8 @@ def test_without_a_calibrated_gap_busy_time_stays_and_the_reason_is_told(
 
 def test_kernels_of_nccl_are_collectives() -> None:
     kernels = [Event("ncclDevKernel_AllReduce_Sum_f32_RING_LL", 0, 9), Event("gemm", 2, 5)]
-    work, _ = read_work(kernels)
-    assert [item.is_collective for item in work] == [True, False]
+    assert find_exposed_s(read_work(kernels)) == pytest.approx(6e-9)
+    assert find_exposed_s(read_work(kernels[1:])) is None
 
 
 @pytest.mark.parametrize(
@@ -273,5 +279,5 @@ def test_what_collectives_take_that_nothing_overlaps(
 ) -> None:
     work = [Work(0, int(3e9)), Work(int(4e9), int(5e9))]
     for start, end in collectives:
-        work.append(Work(int(start), int(end), is_collective=True))
+        work.append(Work(int(start), int(end), name=device_time.COLLECTIVE))
     assert find_exposed_s(work) == (exposed_s if exposed_s is None else pytest.approx(exposed_s))
