@@ -133,7 +133,7 @@ class Subject:
         optimizer = setup.compiled_optimizer(setup.compiled)
         changes = Changes(module, self._states.attributes, batch, optimizer)
         run, factor = (lambda: setup.bench.run_on(setup.compiled, batch)), setup.gradient_factor()
-        given = capture_step(run, setup.capture, changes, module, setup.trial, factor)
+        given = capture_step(run, setup.capture, changes, setup.trial, factor)
         return {name: tensor.detach().double().clone() for name, tensor in given}
 
 

@@ -605,7 +605,7 @@ class AccuracyCheck:
             seed_generators(judged.measure.seed + seed_offset)
         changes = Changes(module, self._states.attributes, batch, judged.compiled_optimizer(arm))
         run, factor = partial(judged.bench.run_on, arm, batch), judged.gradient_factor()
-        named = [*capture_step(run, judged.capture, changes, module, judged.trial, factor)]
+        named = [*capture_step(run, judged.capture, changes, judged.trial, factor)]
         self._texts[arm.name] = judged.capture.texts
         return named
 

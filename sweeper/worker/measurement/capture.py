@@ -113,7 +113,7 @@ class Changes:
         batch: Batch,
         optimizer: torch.optim.Optimizer | None,
     ) -> None:
-        self._module, self._batch, self._optimizer = module, batch, optimizer
+        self.module, self._batch, self._optimizer = module, batch, optimizer
         self._attributes = attributes
         named = (*self._name_tensors(), *self._name_others())
         self._before = {name: tensor.detach().clone() for name, tensor in named}
@@ -127,7 +127,7 @@ class Changes:
         yield from self._name_changed(self._attributes.name_tensors())
         if self._optimizer is None:
             return
-        for name, parameter in self._module.named_parameters():
+        for name, parameter in self.module.named_parameters():
             for key, value in self._optimizer.state.get(parameter, {}).items():
                 if isinstance(value, torch.Tensor):
                     yield f"{key} of {name}", to_reals(value)
@@ -135,7 +135,7 @@ class Changes:
     def name_parameters(self) -> Named:
         """Name the parameters that the forward pass has changed, while nothing else has."""
         if self._optimizer is None:
-            yield from self._name_changed(_name_parameters(self._module))
+            yield from self._name_changed(_name_parameters(self.module))
 
     def _name_changed(self, named: Named) -> Named:
         pairs = [(name, tensor.detach(), self._before.get(name)) for name, tensor in named]
@@ -161,20 +161,20 @@ class Changes:
         return sizes
 
     def _name_tensors(self) -> Named:
-        for name, tensor in self._module.named_buffers():
+        for name, tensor in self.module.named_buffers():
             yield f"buffer {name}", tensor
         inputs = find_tensors([self._batch.args, self._batch.kwargs, self._batch.target])
         for index, tensor in enumerate(inputs):
             if is_plain(tensor):
                 yield f"input {index}", tensor
         if self._optimizer is not None:
-            yield from self._module.named_parameters()
+            yield from self.module.named_parameters()
 
     def _name_others(self) -> Named:
         """What few steps change, and what is compared only where one has."""
         yield from self._attributes.name_tensors()
         if self._optimizer is None:
-            yield from _name_parameters(self._module)
+            yield from _name_parameters(self.module)
 
 
 def _name_parameters(module: torch.nn.Module) -> Named:
@@ -251,7 +251,7 @@ def run_reference(
         changes = Changes(module, attributes, batch, optimizer)
         run = partial(make_step(trial, built, module, optimizer), batch)
         copies: dict[str, torch.Tensor] = {}
-        for name, tensor in capture_step(run, capture, changes, module, trial, keep=keep):
+        for name, tensor in capture_step(run, capture, changes, trial, keep=keep):
             is_copy = trial.workload == "train" and name.startswith(OUTPUT)  # by the loss's wrapper
             copies |= {name: tensor} if is_copy else keep.copy([(name, tensor)])
     return StepTensors(copies, name_format(dtype), changes.sizes(copies))
@@ -299,7 +299,6 @@ def capture_step(
     run: Callable[[], object],
     capture: OutputCapture,
     changes: Changes,
-    module: torch.nn.Module,
     trial: Trial,
     factor: float = 1.0,
     keep: Keep = Keep(None),
@@ -319,7 +318,7 @@ def capture_step(
         assert isinstance(returned, torch.Tensor)
         capture.texts[LOSS] = name_format(returned.dtype)
         yield LOSS, returned
-        for name, tensor in name_gradients(module):
+        for name, tensor in name_gradients(changes.module):
             yield name, tensor / factor if factor != 1.0 else tensor
     else:
         yield from capture.read(returned)

@@ -413,7 +413,7 @@ def test_step_that_fails_leaves_nothing_of_what_was_seen_of_it() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     with pytest.raises(torch.OutOfMemoryError):
-        list(capture_step(fails, capture, changes, module, trial))
+        list(capture_step(fails, capture, changes, trial))
     assert capture.output == []
 
 
