@@ -296,6 +296,37 @@ def test_step_that_is_narrowly_wrong_has_to_be_so_every_time(
     assert moved == ([1, 2, 3] if share < 2 else [])
 
 
+def test_step_whose_moved_step_is_unverified_is_not_called_wrong(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its tensors were compared, and the comparison does not say that the step is wrong."""
+    from sweeper.worker.accuracy import rule
+    from sweeper.worker.accuracy.check import AccuracyCheck
+
+    judge, capture, moved = rule.judge, AccuracyCheck._capture, [0]
+
+    def note_moved(check, arm, case, seed_offset=0, perturbation=0.0):
+        if arm.name == "compiled":
+            moved.append(seed_offset if perturbation else 0)
+        return capture(check, arm, case, seed_offset, perturbation)
+
+    def judge_none_that_is_moved(*arguments):
+        found = judge(*arguments)
+        assert found.accuracy.worst
+        accuracy = replace(found.accuracy, passed=False)
+        if moved[-1]:
+            accuracy = replace(found.accuracy, passed=None, unverified="no telling")
+        return found._replace(accuracy=accuracy, share=1.5)
+
+    monkeypatch.setattr(rule, "judge", judge_none_that_is_moved)
+    monkeypatch.setattr(AccuracyCheck, "_capture", note_moved)
+    outcome, _ = run(custom("mlp"))
+    assert outcome.status == "ok", outcome.message
+    found = accuracy_of(outcome)
+    assert (found.passed, found.unverified) == (None, "no telling")
+    assert set(moved) == {0, 1}, "the first moved step is enough"
+
+
 def test_step_whose_moved_steps_cannot_be_run_stays_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     """As one that refuses inputs outside of a range."""
     from sweeper.worker.accuracy import rule
