@@ -33,8 +33,8 @@ class Entrant:
 
     trial: Trial
     id: str  # of the trial
-    race: str
-    place: tuple[int, int]  # of the race among races, and of the trial among all
+    race: int  # the number of its first trial
+    number: int  # of the trial among all
     num_devices: int
     slot: DeviceSlot | None = None  # on which it began
     steps: Generator[TrialGain | None, bool, Any] | None = None  # as the scheduler says
@@ -54,10 +54,9 @@ class Turns:
         self._left: list[Entrant] = []
         self._ended: list[Entrant] = []
         begins: dict[str, int] = {}
-        races = name_races(trials, settings.measure)
-        for number, (trial, race) in enumerate(zip(trials, races, strict=True)):
-            place = begins.setdefault(race, number), number
-            self._left.append(Entrant(trial, trial.id, race, place, trial.num_devices))
+        for number, name in enumerate(name_races(trials, settings.measure)):
+            trial, race = trials[number], begins.setdefault(name, number)
+            self._left.append(Entrant(trial, trial.id, race, number, trial.num_devices))
 
     @property
     def time_is_over(self) -> bool:
@@ -72,7 +71,7 @@ class Turns:
                 of_slot = [one for one in self._left if _may_run(one, slot)]
                 if not of_slot:
                     return None
-                left = {one.id: one for one in self._left}
+                left: dict[str | None, Entrant] = {one.id: one for one in self._left}
                 fewest = min(one.num_devices for one in self._left)
                 if ready := [one for one in of_slot if self._is_ready(one, left, fewest)]:
                     taken = min(ready, key=self._rank)
@@ -109,13 +108,13 @@ class Turns:
     def _drop_waiting(self) -> None:
         self._left = [one for one in self._left if one.runs or one.processes]
 
-    def _is_ready(self, entrant: Entrant, left: Mapping[str, Entrant], fewest: int) -> bool:
+    def _is_ready(self, entrant: Entrant, left: Mapping[str | None, Entrant], fewest: int) -> bool:
         """Whether it may run, where `left` has all that have not ended by their ids, and each of
         them `fewest` devices or more.
         """
         if entrant.runs or entrant.num_devices > fewest:
             return False
-        default = left.get(entrant.trial.labels.default_id or "")
+        default = left.get(entrant.trial.labels.default_id)
         if default and (entrant.processes or not default.processes):
             return False
         if not entrant.processes or self._stop.is_set() or self.time_is_over:
@@ -131,10 +130,9 @@ class Turns:
         return own is not None and any(gain and beats(gain, own) for gain in others)
 
     def _rank(self, entrant: Entrant) -> tuple[int, int, int]:
-        race, number = entrant.place
         if self._limit_s is not None:
-            return entrant.processes, race, number
-        return race, entrant.processes, number
+            return entrant.processes, entrant.race, entrant.number
+        return entrant.race, entrant.processes, entrant.number
 
 
 def _may_run(entrant: Entrant, slot: DeviceSlot) -> bool:
