@@ -87,8 +87,8 @@ def execute(
 
 def _run_and_write(
     settings: Settings,
-    features: Mapping[str, Set[str]],
-    defaults: dict[str, Draft],
+    features: Mapping[str | None, Set[str]],
+    defaults: dict[str | None, Draft],
     trial: Trial,
     slot: DeviceSlot,
     on_phase: OnPhase,
@@ -98,8 +98,7 @@ def _run_and_write(
     the device. `features` has those that are compared with a trial, by its id, and `defaults` gets
     the draft of that trial.
     """
-    compared, default_id = features.get(trial.id, ()), trial.labels.default_id
-    default = defaults.get(default_id) if default_id else None
+    compared, default = features.get(trial.id, ()), defaults.get(trial.labels.default_id)
     run = TrialRun(trial, settings, slot, on_phase, stop, compared, default)
     if compared:
         defaults[trial.id] = run
