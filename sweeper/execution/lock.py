@@ -12,7 +12,7 @@ import os
 import socket
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from sweeper.core.errors import ConfigError
@@ -36,30 +36,24 @@ def hold_lock(path: Path, what: str, enabled: bool = True) -> Iterator[None]:
     if not enabled:
         yield
         return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, writable = _open_lock(path)
-    except OSError as error:
-        why = error.strerror
-        if error.errno == errno.ELOOP:
-            why = "it is a link, which is not followed"
-        raise ConfigError(f"cannot write to {path}: {why}; nothing was started") from error
-    try:
-        _take(handle, path, what)
-        # else it has another name, and may be anything
-        if writable and os.fstat(handle).st_nlink == 1:
-            started = dt.datetime.now().astimezone().isoformat(timespec="seconds")
-            text = f"process {os.getpid()} on {socket.gethostname()} since {started}"
-            try:
+    with ExitStack() as opened:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle, writable = _open_lock(path)
+            opened.callback(os.close, handle)
+            _take(handle, path, what)
+            # else it has another name, and may be anything
+            if writable and os.fstat(handle).st_nlink == 1:
+                started = dt.datetime.now().astimezone().isoformat(timespec="seconds")
+                text = f"process {os.getpid()} on {socket.gethostname()} since {started}"
                 # covers what the last holder wrote
                 os.pwrite(handle, text.encode().ljust(MAX_HOLDER_BYTES - 1) + b"\n", 0)
-            except OSError as error:
-                raise ConfigError(
-                    f"cannot write to {path}: {error.strerror}; nothing was started"
-                ) from error
+        except OSError as error:
+            why = error.strerror
+            if error.errno == errno.ELOOP:
+                why = "it is a link, which is not followed"
+            raise ConfigError(f"cannot write to {path}: {why}; nothing was started") from error
         yield
-    finally:
-        os.close(handle)
 
 
 def _open_lock(path: Path) -> tuple[int, bool]:
