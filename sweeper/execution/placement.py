@@ -147,13 +147,13 @@ def join_slots(slots: Sequence[DeviceSlot], count: int) -> DeviceSlot:
 def make_slots(
     placement: Placement,
     claimed: Sequence[Device],
-    reaper: Reaper | None = None,
-    known_needs: KnownNeeds | None = None,
+    reaper: Reaper | None,
+    known_needs: KnownNeeds,
 ) -> list[DeviceSlot]:
     """Make a slot for each claimed device; all slots learn from each other how much memory a trial
     needs.
     """
-    known_needs, slots = known_needs or KnownNeeds(), []
+    slots = []
     for share in placement.shares:
         if share.device in claimed:
             gpu = share.device.gpu

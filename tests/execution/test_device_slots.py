@@ -16,6 +16,7 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.system.gpus import Device, Gpu
 from sweeper.execution import device_claim, placement
 from sweeper.execution.device_claim import claim_devices
+from sweeper.execution.memory_budget import KnownNeeds
 from sweeper.execution.placement import DeviceShare, Placement, join_slots, make_slots
 
 DEVICES = [Device("cuda", Gpu(str(index), f"GPU-{index}", "A GPU")) for index in range(4)]
@@ -32,7 +33,7 @@ def test_claimed_devices_have_leases_of_their_own_and_learn_from_each_other(
 ) -> None:
     monkeypatch.setattr(placement, "total_memory_bytes", lambda _gpu: None)
     four = Placement("4 GPUs", tuple(DeviceShare(device, (0, 1), 3) for device in DEVICES))
-    found = make_slots(four, DEVICES[1:3])
+    found = make_slots(four, DEVICES[1:3], None, KnownNeeds())
     assert [(slot.device, slot.cores, slot.concurrency) for slot in found] == [
         (DEVICES[1], (0, 1), 3),
         (DEVICES[2], (0, 1), 3),
@@ -46,7 +47,7 @@ def test_a_training_in_several_processes_has_a_slot_of_several_gpus(
 ) -> None:
     monkeypatch.setattr(placement, "total_memory_bytes", lambda _gpu: None)
     shares = (DeviceShare(device, (2 * number,), 3) for number, device in enumerate(DEVICES))
-    slots = make_slots(Placement("4 GPUs", tuple(shares)), DEVICES)
+    slots = make_slots(Placement("4 GPUs", tuple(shares)), DEVICES, None, KnownNeeds())
     slot = join_slots(slots, 3)
     assert slot.device.environment()["CUDA_VISIBLE_DEVICES"] == "0,1,2"
     assert (slot.cores, slot.concurrency) == ((0, 2, 4), 1)
@@ -198,6 +199,7 @@ def test_without_locks_a_gpu_has_no_lock_file(tmp_path: Path) -> None:
 
 def test_device_slots_are_equal_by_their_devices() -> None:
     share = DeviceShare(DEVICES[0], (0, 1), 3)
-    one, other = (make_slots(Placement("a GPU", (share,)), DEVICES)[0] for _ in range(2))
+    where = Placement("a GPU", (share,))
+    one, other = (make_slots(where, DEVICES, None, KnownNeeds())[0] for _ in range(2))
     assert one == other
     assert one.lease is not other.lease
