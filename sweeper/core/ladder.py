@@ -66,7 +66,7 @@ def explain_not_for(trial: Trial, rung: str) -> str | None:
     if rung == GRAPHED:
         if trial.device == "cpu":
             return f"rung={rung} is for a GPU, {NO_CUDA_GRAPHS}"
-        return explain_no_graph(trial)
+        return explain_not_by_hand(trial, GRAPHED)
     needs = ""
     convolutional = ["cnn", "diffusion"]
     if "image_size" in LIBRARIES[trial.model.library].input_sizes:
@@ -81,18 +81,18 @@ def explain_not_for(trial: Trial, rung: str) -> str | None:
     return f"rung={rung} is for {needs}: later rungs go without it" if needs else None
 
 
-def explain_no_graph(trial: Trial) -> str | None:
-    """Say why a CUDA graph of a trial's model cannot be recorded by hand; None where that may be
-    tried.
+def explain_not_by_hand(trial: Trial, backend: str) -> str | None:
+    """Say why a backend without torch.compile cannot convert a trial's model; None where that may
+    be tried.
     """
-    if trial.vary:
+    if trial.vary and backend == GRAPHED:
         return (
             f"backend={GRAPHED} records a graph of one size, and vary.{next(iter(trial.vary))} "
             "gives several"
         )
     if trial.workload in CACHED:
         return (
-            f"backend={GRAPHED} runs the model to record it, which moves the cache of "
+            f"backend={backend} runs the model to convert it, which moves the cache of "
             f"workload={trial.workload} on"
         )
     return None

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from operator import attrgetter
 
 from sweeper.core import ablation
-from sweeper.core.backends import GRAPHED, WITHOUT_DYNAMO, WITHOUT_MEMORY_BUDGET, WITHOUT_MODE
+from sweeper.core.backends import WITHOUT_DYNAMO, WITHOUT_MEMORY_BUDGET, WITHOUT_MODE
 from sweeper.core.errors import ConfigError
-from sweeper.core.ladder import explain_no_graph, explain_not_for
+from sweeper.core.ladder import explain_not_by_hand, explain_not_for
 from sweeper.core.libraries import LIBRARIES, SCRIPT
 from sweeper.core.serialization import drop_defaults
 from sweeper.core.trial import AXES, CACHED, Trial, name_variants
@@ -188,13 +188,8 @@ def explain_incompatible(trial: Trial) -> str | None:
         return f"{backend} takes no compile.start, which is about Inductor's code: use inductor"
     if asked.start == "aot_compile" and asked.scope != "model":
         return f"compile.start=aot_compile cannot go with {scope}: it compiles a whole model"
-    if trial.backend == GRAPHED and (reason := explain_no_graph(trial)):
+    if trial.backend in WITHOUT_DYNAMO and (reason := explain_not_by_hand(trial, trial.backend)):
         return reason
-    if trial.backend in WITHOUT_DYNAMO and trial.workload in CACHED:
-        return (
-            f"{backend} runs the model to convert it, which moves the cache of "
-            f"workload={trial.workload} on"
-        )
     return _explain_budget(trial) if asked.memory_budget is not None else None
 
 

@@ -12,8 +12,9 @@ from records import make_trial
 from hydra_plugins.sweeper_hydra.grid import expand
 from sweeper.config.grid import Composer
 from sweeper.config.schema import conf_folder
+from sweeper.core.backends import GRAPHED
 from sweeper.core.errors import ConfigError
-from sweeper.core.ladder import RUNGS, climb, explain_no_graph
+from sweeper.core.ladder import RUNGS, climb, explain_not_by_hand
 from sweeper.sweep import hydra_app
 from sweeper.sweep.plan import Plan, describe_plan, make_plan
 
@@ -165,8 +166,8 @@ def test_an_unknown_rung_is_refused() -> None:
 
 def test_no_graph_of_sizes_that_change_or_of_a_cache() -> None:
     assert "records a graph of one size" in str(
-        explain_no_graph(make_trial(vary={"batch_size": (8, 16)}))
+        explain_not_by_hand(make_trial(vary={"batch_size": (8, 16)}), GRAPHED)
     )
     llama = make_trial(workload="decode")
-    assert "moves the cache" in str(explain_no_graph(llama))
-    assert explain_no_graph(make_trial()) is None
+    assert "moves the cache" in str(explain_not_by_hand(llama, GRAPHED))
+    assert explain_not_by_hand(make_trial(), GRAPHED) is None

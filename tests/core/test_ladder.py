@@ -9,7 +9,14 @@ from dataclasses import replace
 import pytest
 from records import make_trial
 
-from sweeper.core.ladder import RUNGS, climb, explain_no_graph, explain_not_for, list_eager_variants
+from sweeper.core.backends import GRAPHED
+from sweeper.core.ladder import (
+    RUNGS,
+    climb,
+    explain_not_by_hand,
+    explain_not_for,
+    list_eager_variants,
+)
 from sweeper.core.trial import Compile, Model, Trial
 
 CNN, VIT = make_trial("resnet50"), make_trial("vit_b16", family="vit")
@@ -106,4 +113,4 @@ def test_every_mode_of_the_compiler_applies_to_every_trial() -> None:
 
 @pytest.mark.parametrize("workload", ["prefill", "decode"])
 def test_a_cache_cannot_be_recorded_by_hand(workload: str) -> None:
-    assert "moves the cache" in str(explain_no_graph(make_trial(workload=workload)))
+    assert "moves the cache" in str(explain_not_by_hand(make_trial(workload=workload), GRAPHED))
