@@ -20,7 +20,7 @@ from yaml import safe_load
 from sweeper.core.serialization import show_value
 from sweeper.core.trial import AXES
 
-from .schema import CHOICES, GROUPS, Config, conf_folder
+from .schema import CHOICES, Config, conf_folder
 
 COMMANDS = {  # `sweeper NAME ...` is `python -m sweeper.NAME ...`
     "report": "tables and a page of sweeps that have run",
@@ -74,8 +74,8 @@ def read_keys() -> dict[str, ConfigKey]:
 def _read_keys(schema: Any, prefix: str) -> Iterator[ConfigKey]:
     comments, hints = _read_comments(schema), typing.get_type_hints(schema)
     group, own = prefix.rstrip("."), {}
-    if group in GROUPS:
-        file = conf_folder() / group / f"{list_default_options()[group]}.yaml"
+    if option := list_default_options().get(group):
+        file = conf_folder() / group / f"{option}.yaml"
         own = safe_load(file.read_text("utf-8"))
     for entry in fields(schema):
         name, hint = prefix + entry.name, hints[entry.name]

@@ -184,19 +184,6 @@ class Config(Settings):
     worker: WorkerConf = field(default_factory=WorkerConf)
 
 
-GROUPS = (
-    "model",
-    "mode",
-    "backend",
-    "precision",
-    "workload",
-    "optimizer",
-    "text",
-    "parallel",
-    "measure",
-    "tracking",
-)
-
 # Values allowed for a key that is not null.
 CHOICES: Mapping[str, Collection[str]] = {
     "retry": RETRIES,

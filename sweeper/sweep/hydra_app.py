@@ -19,6 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from sweeper.config import reader, schema
 from sweeper.config.grid import Composed, make_repository
+from sweeper.config.reference import list_default_options
 from sweeper.core.errors import ConfigError
 from sweeper.core.settings import Settings
 from sweeper.core.system import interrupts
@@ -69,8 +70,9 @@ def read_point(composed: Composed, files: IConfigRepository) -> reader.GridPoint
     ConfigError.
     """
     choices = composed.choices
-    for group in schema.GROUPS:
-        if not isinstance(choices.get(group), str):  # a list of options leaves no choice behind
+    for group, option in list_default_options().items():
+        # a list of options leaves no choice behind
+        if option and not isinstance(choices.get(group), str):
             raise ConfigError(f"{group}: give one option; several make a grid: -m {group}=a,b")
     own = {key: _read_option(files, f"{key}/{choices[key]}") for key in ("model", "precision")}
     preset = choices.get("preset")
