@@ -179,13 +179,9 @@ def explain_incompatible(trial: Trial) -> str | None:
         return f"{scope} is for workload=train: a step of {trial.workload} is the model's forward"
     if asked.scope == "optimizer" and trial.optimizer == "none":
         return f"{scope} with optimizer=none leaves nothing to compile; take optimizer=adam"
-    if asked.precision_casts and trial.backend not in (None, "inductor"):
-        return (
-            f"{backend} takes no compile.precision_casts, a switch of Inductor: use "
-            "backend=inductor"
-        )
-    if asked.start != "local_cache" and trial.backend not in (None, "inductor"):
-        return f"{backend} takes no compile.start, which is about Inductor's code: use inductor"
+    for key in ("precision_casts", "start"):
+        if trial.backend not in (None, "inductor") and key in drop_defaults(asked):
+            return f"{backend} takes no compile.{key}, which is Inductor's: use backend=inductor"
     if asked.start == "aot_compile" and asked.scope != "model":
         return f"compile.start=aot_compile cannot go with {scope}: it compiles a whole model"
     if trial.backend in WITHOUT_DYNAMO and (reason := explain_not_by_hand(trial, trial.backend)):
