@@ -10,7 +10,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from sweeper.core.errors import ConfigError
-from sweeper.core.system.gpus import Device, Gpu, computing_pids
+from sweeper.core.system import gpus
+from sweeper.core.system.gpus import Device, Gpu
 
 from .lock import GO_ON, hold_lock
 
@@ -73,7 +74,7 @@ def _require_no_worker(gpu: Gpu) -> None:
     A worker whose driver was killed needs a moment to free the device.
     """
     deadline = time.monotonic() + FREE_S
-    while workers := [pid for pid in computing_pids(gpu) if _is_worker(pid)]:
+    while workers := [pid for pid in gpus.read(gpu).pids or () if _is_worker(pid)]:
         if time.monotonic() > deadline:
             raise ConfigError(
                 f"GPU {gpu.uuid} is in use by process {workers[0]}, a worker of another sweep, "

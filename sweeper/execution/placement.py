@@ -10,7 +10,8 @@ from itertools import chain
 
 from sweeper.core.errors import ConfigError
 from sweeper.core.settings import Settings
-from sweeper.core.system.gpus import Device, cores_near, resolve, total_memory_bytes, visible_gpus
+from sweeper.core.system import gpus
+from sweeper.core.system.gpus import Device, cores_near, resolve, visible_gpus
 from sweeper.core.system.host import free_memory_bytes, physical_cores, read
 
 from .device_lease import DeviceLease
@@ -139,8 +140,8 @@ def join_slots(slots: Sequence[DeviceSlot], count: int) -> DeviceSlot:
         )
     first, *others = slots[:count]
     cores = tuple(chain.from_iterable(slot.cores or () for slot in slots[:count]))
-    gpus = tuple(slot.device.gpu for slot in others if slot.device.gpu)
-    device = replace(first.device, others=gpus)
+    other_gpus = tuple(slot.device.gpu for slot in others if slot.device.gpu)
+    device = replace(first.device, others=other_gpus)
     return replace(first, device=device, cores=cores or None, concurrency=1)
 
 
@@ -157,7 +158,7 @@ def make_slots(
     for share in placement.shares:
         if share.device in claimed:
             gpu = share.device.gpu
-            memory = MemoryBudget(total_memory_bytes(gpu) if gpu else None)
+            memory = MemoryBudget(gpus.read(gpu).memory_total_bytes if gpu else None)
             slots.append(
                 DeviceSlot(
                     **vars(share), lease=DeviceLease(reaper), memory=memory, known_needs=known_needs

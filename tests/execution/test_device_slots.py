@@ -13,8 +13,9 @@ import pytest
 from clock import Clock
 
 from sweeper.core.errors import ConfigError
-from sweeper.core.system.gpus import Device, Gpu
-from sweeper.execution import device_claim, placement
+from sweeper.core.system import gpus
+from sweeper.core.system.gpus import Device, Gpu, GpuReading
+from sweeper.execution import device_claim
 from sweeper.execution.device_claim import claim_devices
 from sweeper.execution.memory_budget import KnownNeeds
 from sweeper.execution.placement import DeviceShare, Placement, join_slots, make_slots
@@ -31,7 +32,7 @@ def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_claimed_devices_have_leases_of_their_own_and_learn_from_each_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(placement, "total_memory_bytes", lambda _gpu: None)
+    monkeypatch.setattr(gpus, "read", lambda _gpu: GpuReading())
     four = Placement("4 GPUs", tuple(DeviceShare(device, (0, 1), 3) for device in DEVICES))
     found = make_slots(four, DEVICES[1:3], None, KnownNeeds())
     assert [(slot.device, slot.cores, slot.concurrency) for slot in found] == [
@@ -45,7 +46,7 @@ def test_claimed_devices_have_leases_of_their_own_and_learn_from_each_other(
 def test_a_training_in_several_processes_has_a_slot_of_several_gpus(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(placement, "total_memory_bytes", lambda _gpu: None)
+    monkeypatch.setattr(gpus, "read", lambda _gpu: GpuReading())
     shares = (DeviceShare(device, (2 * number,), 3) for number, device in enumerate(DEVICES))
     slots = make_slots(Placement("4 GPUs", tuple(shares)), DEVICES, None, KnownNeeds())
     slot = join_slots(slots, 3)
@@ -106,11 +107,8 @@ def test_worker_that_computes_on_a_gpu_is_seen_without_its_lock(
         ended.callback(other.kill)
         assert other.stdout is not None
         other.stdout.readline()
-        monkeypatch.setattr(
-            device_claim,
-            "computing_pids",
-            lambda gpu: frozenset({other.pid}) if gpu.uuid == "GPU-0" else frozenset(),
-        )
+        pids = {"GPU-0": frozenset({other.pid})}
+        monkeypatch.setattr(gpus, "read", lambda gpu: GpuReading(pids=pids.get(gpu.uuid)))
         with claim_devices(DEVICES[:2]) as claimed:
             assert claimed == tuple(DEVICES[1 if taken else 0 : 2])
         if taken:
@@ -127,16 +125,18 @@ def test_worker_whose_driver_was_killed_has_twenty_seconds_to_free_its_gpu(
     clock, frees_after_s = Clock(), 20.0
     monkeypatch.setattr(device_claim, "time", clock)
     monkeypatch.setattr(device_claim, "_is_worker", lambda pid: pid in (7, 8))
-    monkeypatch.setattr(
-        device_claim, "computing_pids", lambda _gpu: [6, 7, 8] if clock.now < frees_after_s else [6]
-    )
+
+    def read(_gpu: Gpu) -> GpuReading:
+        return GpuReading(pids=frozenset({6, 7, 8} if clock.now < frees_after_s else {6}))
+
+    monkeypatch.setattr(gpus, "read", read)
     with claim_devices(DEVICES[:1]) as claimed:
         assert claimed == tuple(DEVICES[:1])
     assert clock.pauses == [0.5] * 40
     clock.now, frees_after_s = 0.0, 21.0
     clock.pauses.clear()
     refused = pytest.raises(
-        ConfigError, match="is in use by process 7, a worker of another sweep, whose lock"
+        ConfigError, match=r"is in use by process [78], a worker of another sweep, whose lock"
     )
     with refused, claim_devices(DEVICES[:1]):
         pass

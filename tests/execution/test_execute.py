@@ -28,7 +28,8 @@ from sweeper.core.files import write_text
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Attempt, Record
 from sweeper.core.settings import Measure, Scheduler, Settings
-from sweeper.core.system.gpus import Device, Gpu
+from sweeper.core.system import gpus
+from sweeper.core.system.gpus import Device, Gpu, GpuReading
 from sweeper.core.system.leftovers import make_prefix
 from sweeper.core.trial import Model, Trial
 from sweeper.execution import device_claim, draft, placement, processes, reaper, trial_runner
@@ -488,8 +489,7 @@ def test_trials_of_several_gpus_come_last_and_alone(
 ) -> None:
     """Also after an interruption none of them begins."""
     monkeypatch.setattr(device_claim, "LOCK_FOLDERS", (in_empty_folder,))
-    monkeypatch.setattr(device_claim, "computing_pids", lambda _gpu: frozenset())
-    monkeypatch.setattr(placement, "total_memory_bytes", lambda _gpu: None)
+    monkeypatch.setattr(gpus, "read", lambda _gpu: GpuReading())
     in_empty_folder.chmod(0o1777)
     launched = {"launch": "torchrun --nproc-per-node 2"}
     trials = [
@@ -507,8 +507,8 @@ def test_trials_of_several_gpus_come_last_and_alone(
         yield from ()
 
     monkeypatch.setattr(execute_module, "run_trial", finish)
-    gpus = [Device("cuda", Gpu(str(number), f"GPU-{number}", "A GPU")) for number in range(2)]
-    shares = tuple(DeviceShare(gpu) for gpu in gpus)
+    devices = [Device("cuda", Gpu(str(number), f"GPU-{number}", "A GPU")) for number in range(2)]
+    shares = tuple(DeviceShare(gpu) for gpu in devices)
     settings = Settings("s", device="cuda")
     list(execute(trials, settings, Placement("2 GPUs", shares)))
     assert {one for one in seen[:2] if one[0] == 1} <= {(1, "0"), (1, "1")}
@@ -527,8 +527,7 @@ def test_too_few_gpus_are_said_before_anything_runs(
     change: dict[str, object], in_empty_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(device_claim, "LOCK_FOLDERS", (in_empty_folder,))
-    monkeypatch.setattr(device_claim, "computing_pids", lambda _gpu: frozenset())
-    monkeypatch.setattr(placement, "total_memory_bytes", lambda _gpu: None)
+    monkeypatch.setattr(gpus, "read", lambda _gpu: GpuReading())
     in_empty_folder.chmod(0o1777)
     one = replace(make_trial(), device="cuda")
     shares = (DeviceShare(Device("cuda", Gpu("0", "GPU-0", "A GPU"))),)

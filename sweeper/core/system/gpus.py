@@ -143,16 +143,6 @@ def read(gpu: Gpu) -> GpuReading:
     return GpuReading()
 
 
-def total_memory_bytes(gpu: Gpu) -> float | None:
-    """The whole memory of a GPU; None where NVML does not tell."""
-    return read(gpu).memory_total_bytes
-
-
-def computing_pids(gpu: Gpu) -> frozenset[int]:
-    """The processes that compute on a GPU; empty where NVML does not tell."""
-    return read(gpu).pids or frozenset()
-
-
 def cores_near(gpu: Gpu) -> tuple[int, ...]:
     """Numbers of the cores on the GPU's side of the machine; empty where NVML does not tell."""
     import pynvml

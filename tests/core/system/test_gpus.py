@@ -103,8 +103,7 @@ def test_without_a_driver_there_is_no_gpu_and_nothing_is_known_of_one(
     nvml = make_nvml(monkeypatch)
     vars(nvml).pop("nvmlInit")  # raises NVMLError then
     assert gpus.visible_gpus.__wrapped__() == gpus.cores_near(GPUS[0]) == ()
-    assert gpus.total_memory_bytes(GPUS[0]) is None
-    assert gpus.computing_pids(GPUS[0]) == frozenset()
+    assert gpus.read(GPUS[0]) == GpuReading()
 
 
 def test_everything_that_a_gpu_tells_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,8 +138,6 @@ def test_everything_that_a_gpu_tells_is_read(monkeypatch: pytest.MonkeyPatch) ->
         ("power_cap", "display"),
     )
     assert json.loads(json.dumps(to_json(gpus.read(GPUS[1]))))["memory_used_bytes"] == 5
-    assert gpus.total_memory_bytes(GPUS[1]) == 9
-    assert gpus.computing_pids(GPUS[1]) == {7, 8}
 
 
 def test_what_a_gpu_does_not_tell_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +145,6 @@ def test_what_a_gpu_does_not_tell_is_missing(monkeypatch: pytest.MonkeyPatch) ->
     assert gpus.read_handle(nvml, "GPU-aaa") == GpuReading(
         driver="580.1", lowered_clocks=("idle", "hardware_thermal")
     )
-    assert gpus.computing_pids(GPUS[0]) == frozenset()
 
 
 def test_cores_near_a_gpu_are_the_bits_of_its_masks(monkeypatch: pytest.MonkeyPatch) -> None:
