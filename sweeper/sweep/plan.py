@@ -3,7 +3,6 @@
 Nothing here touches files or processes.
 """
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -157,12 +156,9 @@ def explain_incompatible(trial: Trial) -> str | None:
         return f"{backend} takes no mode, only inductor has some: use mode=default"
     if trial.backend in WITHOUT_MODE and asked.options:
         return f"{backend} takes no compile.options; they belong to backend=inductor"
-    for key, value in drop_defaults(asked).items():
-        if trial.backend in WITHOUT_DYNAMO and key != "options":
-            given = f"compile.{key}={json.dumps(value)}"
-            return (
-                f"{backend} does without torch.compile and converts the model: it takes no {given}"
-            )
+    given = next(asked.list_overrides(), None)
+    if trial.backend in WITHOUT_DYNAMO and given:
+        return f"{backend} does without torch.compile and converts the model: it takes no {given}"
     if asked.fullgraph and asked.has_optimizer:
         where = "where an optimizer switches gradients off"
         if asked.scope == "step":
