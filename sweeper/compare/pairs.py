@@ -19,7 +19,7 @@ from sweeper.core.errors import ConfigError
 from sweeper.core.files import read_json
 from sweeper.core.paths import TrialPaths
 from sweeper.core.record import Record, RecordError
-from sweeper.core.serialization import get_mapping
+from sweeper.core.serialization import from_json, get_mapping
 from sweeper.core.text import printable
 from sweeper.core.trial import AXES, OF_COMPILING, OPEN_SETTINGS, Axis, Trial
 from sweeper.loading.device_names import DeviceKind, read_device
@@ -120,7 +120,7 @@ def _identify(found: FoundRecord) -> tuple[str, Trial | None]:
     """
     named = TRIAL_ID.fullmatch(found.folder.name.rpartition("-")[2])
     with suppress(OSError, ValueError):
-        trial = Trial.from_json(get_mapping(read_json(TrialPaths(found.folder).trial), "trial"))
+        trial = from_json(Trial, get_mapping(read_json(TrialPaths(found.folder).trial), "trial"))
         if not named or named[0] == trial.id:
             return trial.id, trial
     return named[0] if named else "", None

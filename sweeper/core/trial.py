@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple, get_type_hints
 from .backends import GRAPHED
 from .launch import TORCHRUN, Launch
 from .libraries import LIBRARIES, SCRIPT, has_texts
-from .serialization import Between, Json, drop_defaults, flatten, from_json, show_value, to_json
+from .serialization import Between, Json, drop_defaults, flatten, show_value
 
 MODULE = "-m "  # begins the name of a script that is a module
 MIN_TRAJECTORY = 20  # calls of a script's module, to compare its training with another
@@ -407,15 +407,6 @@ class Trial:
             yield f"vary.{key}={','.join(map(str, sizes))}"
         if self.python is not None:
             yield f"worker.python={self.python}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Return the whole trial, labels included, as JSON values."""
-        return dict(to_json(self))
-
-    @staticmethod
-    def from_json(data: Any) -> Trial:
-        """The inverse of `to_json`. Raises ValueError on unknown or missing keys."""
-        return from_json(Trial, data)
 
 
 def name_variants(trials: Sequence[Trial]) -> list[str]:

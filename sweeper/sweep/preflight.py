@@ -17,7 +17,7 @@ from typing import NamedTuple
 from sweeper.core.errors import ConfigError, explain_unreadable
 from sweeper.core.files import read_json, read_last_lines, read_text
 from sweeper.core.protocol import AT, Preflight
-from sweeper.core.serialization import from_json
+from sweeper.core.serialization import from_json, to_json
 from sweeper.core.system import interrupts
 from sweeper.core.system.gpus import Device
 from sweeper.core.system.leftovers import make_temporary
@@ -112,7 +112,7 @@ def _ask(trials: Sequence[Trial], python: str | None, device: Device) -> Preflig
     with make_temporary() as folder, processes.expose_package(python) as variables:
         question, answer, log = folder / "trials.jsonl", folder / "answer.json", folder / "log"
         with question.open("w") as file:
-            file.writelines(f"{json.dumps(trial.to_json())}\n" for trial in trials)
+            file.writelines(f"{json.dumps(to_json(trial))}\n" for trial in trials)
         command = processes.make_command(python, "sweeper.worker")
         command += ["--check", str(question), str(answer)]
         process = processes.start_group(command, {**device.environment(), **variables}, log)

@@ -17,7 +17,7 @@ from sweeper.core.backends import AUTOTUNE, WITHOUT_MODE
 from sweeper.core.errors import nearest
 from sweeper.core.libraries import LIBRARIES, SCRIPT
 from sweeper.core.protocol import AT, Preflight
-from sweeper.core.serialization import Json, show_value, to_json
+from sweeper.core.serialization import Json, from_json, show_value, to_json
 from sweeper.core.system.pipes import lend_streams
 from sweeper.core.trial import OPEN_SETTINGS, Trial
 
@@ -35,7 +35,7 @@ ALL_SETTINGS = "python -c 'import {0}; print(*{0}.get_config_copy(), sep=\"\\n\"
 
 def check(question: Path, answer: Path) -> None:
     """Read trials, a line each, and write the problems and the notes."""
-    trials = [Trial.from_json(json.loads(line)) for line in question.read_text().splitlines()]
+    trials = [from_json(Trial, json.loads(line)) for line in question.read_text().splitlines()]
     lacking = _find_lacking(trials)
     trials = [trial for trial in trials if (trial.mode, trial.labels.feature) not in lacking]
     problems, notes = _examine(trials, question.with_name(AT))

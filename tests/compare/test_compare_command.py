@@ -22,6 +22,7 @@ from records import make_record, make_trial, write_sweep
 from sweeper.compare.__main__ import main
 from sweeper.compare.verdicts import VERDICTS
 from sweeper.core.record import Record
+from sweeper.core.serialization import to_json
 from sweeper.tracking.tracker import Tracker
 
 
@@ -441,7 +442,7 @@ def test_a_trial_without_a_record_in_both_sweeps_is_known_by_what_its_workers_we
     for name in ("old", "new"):
         folder = folder_of(tmp_path / "runs" / name, "vgg16")
         (folder / "record.json").unlink()
-        (folder / "trial.json").write_text(json.dumps({"trial": trial.to_json()}))
+        (folder / "trial.json").write_text(json.dumps({"trial": to_json(trial)}))
     (folder / "record.json").write_text("{")
     found = compare(tmp_path, "old", "new")
     reason = (
@@ -452,7 +453,7 @@ def test_a_trial_without_a_record_in_both_sweeps_is_known_by_what_its_workers_we
 
 
 @pytest.mark.parametrize(
-    "told", ["[]", "{", '{"trial": 3}', json.dumps({"trial": make_trial("swin_t").to_json()})]
+    "told", ["[]", "{", '{"trial": 3}', json.dumps({"trial": to_json(make_trial("swin_t"))})]
 )
 def test_what_the_workers_were_told_counts_only_where_it_is_of_that_trial(
     tmp_path: Path, told: str
@@ -494,7 +495,7 @@ def test_a_trial_that_has_not_ended_keeps_its_interpreter_and_its_axes(tmp_path:
     for name in ("both", "new"):
         folder = next((tmp_path / "runs" / name).glob(f"*-{trials[1].id}"))
         (folder / "record.json").unlink()
-        (folder / "trial.json").write_text(json.dumps({"trial": trials[1].to_json()}))
+        (folder / "trial.json").write_text(json.dumps({"trial": to_json(trials[1])}))
     for arguments in (
         ["old", "new"],
         ["both", "--by", "worker.python", "/old/python", "/new/python"],

@@ -31,6 +31,7 @@ from sweeper.config.help import write_help
 from sweeper.config.reference import read_keys
 from sweeper.config.schema import conf_folder
 from sweeper.core.errors import ConfigError
+from sweeper.core.serialization import from_json, to_json
 from sweeper.core.trial import OF_COMPILING, Trial
 from sweeper.sweep.hydra_app import read_point
 from sweeper.tracking.runs import build_view
@@ -57,7 +58,7 @@ def look(key):
     return {
         "known": (plain.id, read(f"{key}=red").id),
         "id": blue.id,
-        "stored": Trial.from_json(blue.to_json()) == blue,
+        "stored": from_json(Trial, to_json(blue)) == blue,
         "variant": blue.variant,
         "params": dict(build_view(record, derive(record), "night", "parent").params),
         "own_eager_step": find_eager_step(plain) != find_eager_step(blue),

@@ -15,6 +15,7 @@ import archives
 import pytest
 
 from sweeper.core.record import STATUSES
+from sweeper.core.serialization import from_json
 from sweeper.core.trial import Trial
 from sweeper.report.tables.ablation import AblationTable
 from sweeper.report.tables.registry import TABLES
@@ -66,7 +67,7 @@ def test_ids_of_stored_trials_stay_what_they_were(tmp_path: Path, name: str) -> 
     """A new axis is left out of the id at its default, which is what older records mean."""
     for path in archives.unpack(name, tmp_path).glob("*/record.json"):
         data = json.loads(path.read_text())
-        assert Trial.from_json(data["trial"]).id == data["trial_id"]
+        assert from_json(Trial, data["trial"]).id == data["trial_id"]
 
 
 @pytest.mark.parametrize("name", archives.names())

@@ -20,6 +20,7 @@ from sweeper.config.error_messages import explain
 from sweeper.core.ablation import change
 from sweeper.core.errors import ConfigError
 from sweeper.core.protocol import Preflight
+from sweeper.core.serialization import to_json
 from sweeper.core.system.gpus import Device
 from sweeper.core.trial import Compile, Labels, Model, Trial
 from sweeper.sweep import preflight
@@ -33,7 +34,7 @@ def ask(folder: Path, *trials: Trial) -> dict[str, list[str]]:
     """As the check process is asked, without the process."""
     from sweeper.worker.preflight import check
 
-    lines = [json.dumps(trial.to_json()) for trial in trials]
+    lines = [json.dumps(to_json(trial)) for trial in trials]
     (folder / "trials.jsonl").write_text("\n".join(lines))
     check(folder / "trials.jsonl", folder / "answer.json")
     found: dict[str, list[str]] = json.loads((folder / "answer.json").read_text())

@@ -10,6 +10,7 @@ from records import make_record, make_trial, write_sweep
 from reports import load
 from summary_records import findings_of
 
+from sweeper.core.trial import Precision
 from sweeper.report.answers.model_points import ModelPoint, collect
 
 
@@ -25,9 +26,7 @@ def test_points_differ_by_batch_size_and_by_what_is_built(tmp_path: Path) -> Non
         make_record("bert", family="nlp", batch_size=8),
         make_record("bert", family="nlp", batch_size=16),
         make_record(
-            trial=small.from_json(
-                small.to_json() | {"model": small.to_json()["model"] | {"image_size": 64}}
-            )
+            trial=replace(small, model=replace(small.model, image_size=64)),
         ),
     ]
     assert len(findings_of(tmp_path, records).model_points.points) == 3
@@ -50,7 +49,7 @@ def test_one_precision_option_with_two_meanings_in_a_row_counts_with_one_of_them
     tmp_path: Path,
 ) -> None:
     trial = make_trial("vgg16")
-    other = trial.from_json(trial.to_json() | {"precision": {"autocast": "float16"}})
+    other = replace(trial, precision=Precision(autocast="float16"))
     found = findings_of(tmp_path, [make_record(), make_record(trial=other)]).model_points
     assert [point.name for point in found.points] == ["resnet50 (batch 32)"]
     (note,) = found.notes

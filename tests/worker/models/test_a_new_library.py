@@ -20,7 +20,7 @@ from sweeper.config.reader import read
 from sweeper.config.schema import conf_folder
 from sweeper.core.errors import ConfigError
 from sweeper.core.libraries import LIBRARIES, LibrarySpec
-from sweeper.core.serialization import _reader_of
+from sweeper.core.serialization import _reader_of, to_json
 from sweeper.core.trial import Trial
 from sweeper.worker import models
 from sweeper.worker.monitoring import environment
@@ -84,7 +84,7 @@ def trial_of(*overrides: str) -> Trial:
 
 
 def checked(folder: Path, trial: Trial) -> dict[str, list[str]]:
-    (folder / "trials.jsonl").write_text(json.dumps(trial.to_json()))
+    (folder / "trials.jsonl").write_text(json.dumps(to_json(trial)))
     check(folder / "trials.jsonl", folder / "answer.json")
     found: dict[str, list[str]] = json.loads((folder / "answer.json").read_text())
     return found

@@ -13,6 +13,7 @@ import pytest
 import torch
 import torchbench_stand_in
 
+from sweeper.core.serialization import to_json
 from sweeper.core.trial import Labels, Model, Trial
 from sweeper.worker import models
 from sweeper.worker.failures import UnavailableError
@@ -121,7 +122,7 @@ def test_check_before_a_sweep_leaves_models_that_are_not_there_to_their_rows(
     gone = [Model("torchbench", "BERT_pytorch"), Model("transformers", "Speech2Text2ForCausalLM")]
     small = Model("timm", "crossvit_9_240", image_size=64)
     question, answer = tmp_path / "trials.jsonl", tmp_path / "answer.json"
-    lines = [json.dumps(trial_of(model).to_json()) for model in (*gone, small)]
+    lines = [json.dumps(to_json(trial_of(model))) for model in (*gone, small)]
     question.write_text("\n".join(lines))
     check(question, answer)
     (problem,) = json.loads(answer.read_text())["problems"]
