@@ -112,7 +112,8 @@ def profile_arms(
             with recording() as read:
                 yield from bench.run(arm, bench.round_up(STEPS))
             work = read_work(read())
-            attention = frozenset(kind for item in work if (kind := attention_kind(item.name)))
+            names = {item.name for item in work}
+            attention = frozenset(kind for name in names if (kind := attention_kind(name)))
             busy_s, gaps = find_gaps(work)
             exposed_s = find_exposed_s(work)
             passes[arm.name].append(Pass(busy_s, len(work), gaps, attention, exposed_s))
