@@ -74,7 +74,7 @@ def test_a_slow_fusion_is_named_and_code_that_is_the_same_is_not_timed(
         )
     assert [bool(record.processes[0].rounds) for record in records] == [True, True, False]
     (answer,) = make_report([SweepFolder(write_sweep(tmp_path, records))]).findings.ablations
-    verdicts = [(one.feature.title, one.verdict) for one in answer.features if one.feature]
+    verdicts = [(one.feature.title, one.verdict) for one in answer.features if one.name]
     assert verdicts == [("epilogue fusion", "hurts"), ("random numbers of its own", "no effect")]
     # whether it is faster than eager without the fusion, and so worth setting, is up to the machine
     assert answer.explain().startswith("epilogue fusion hurts (")
