@@ -113,6 +113,7 @@ def test_half_of_the_speed_is_missed_by_no_measure(text: str) -> None:
     assert SIMULATION.power(list(SIMULATION.outcomes(design, 50, 2))) == 1
 
 
+@pytest.mark.slow
 def test_no_stored_program_is_slower_than_itself() -> None:
     """One trial in two sweeps, two rounds or processes of one trial: hundreds of rows, each in both
     directions.

@@ -148,6 +148,7 @@ def test_a_script_that_is_too_short_says_how_long_it_is_and_has_to_be(tmp_path: 
     assert (script.length, script.optimizers, script.autocast) == (48, ("SGD",), "off")
 
 
+@pytest.mark.slow
 def test_a_script_with_slow_first_steps_is_told_of_no_number_below_its_own(tmp_path: Path) -> None:
     """At the pace of its first steps, fewer steps would do than it has."""
     slow = "import time\nfor index in range(300): steps(1); time.sleep(0.05 * (index < 40))"
