@@ -89,10 +89,10 @@ def explain_not_for(trial: Trial) -> str | None:
     return None
 
 
-def group_by_default(trials: Iterable[Trial]) -> dict[str | None, set[str]]:
+def group_by_default(trials: Iterable[Trial]) -> dict[str, set[str]]:
     """Group the features of trials by the id of the default that they are compared with."""
-    features: dict[str | None, set[str]] = {}
+    features: dict[str, set[str]] = {}
     for trial in trials:
-        if trial.labels.feature:
+        if trial.labels.feature and trial.labels.default_id:
             features.setdefault(trial.labels.default_id, set()).add(trial.labels.feature)
     return features

@@ -87,8 +87,8 @@ def execute(
 
 def _run_and_write(
     settings: Settings,
-    features: Mapping[str | None, Set[str]],
-    defaults: dict[str | None, Draft],
+    features: Mapping[str, Set[str]],
+    defaults: dict[str, Draft],
     trial: Trial,
     slot: DeviceSlot,
     on_phase: OnPhase,
@@ -98,7 +98,7 @@ def _run_and_write(
     the device. `features` has those that are compared with a trial, by its id, and `defaults` gets
     the draft of that trial.
     """
-    compared, default = features.get(trial.id, ()), defaults.get(trial.labels.default_id)
+    compared, default = features.get(trial.id, ()), defaults.get(trial.labels.default_id or "")
     run = TrialRun(trial, settings, slot, on_phase, stop, compared, default)
     if compared:
         defaults[trial.id] = run

@@ -71,7 +71,7 @@ class Turns:
                 of_slot = [one for one in self._left if _may_run(one, slot)]
                 if not of_slot:
                     return None
-                left: dict[str | None, Entrant] = {one.id: one for one in self._left}
+                left = {one.id: one for one in self._left}
                 fewest = min(one.num_devices for one in self._left)
                 if ready := [one for one in of_slot if self._is_ready(one, left, fewest)]:
                     taken = min(ready, key=self._rank)
@@ -108,13 +108,13 @@ class Turns:
     def _drop_waiting(self) -> None:
         self._left = [one for one in self._left if one.runs or one.processes]
 
-    def _is_ready(self, entrant: Entrant, left: Mapping[str | None, Entrant], fewest: int) -> bool:
+    def _is_ready(self, entrant: Entrant, left: Mapping[str, Entrant], fewest: int) -> bool:
         """Whether it may run, where `left` has all that have not ended by their ids, and each of
         them `fewest` devices or more.
         """
         if entrant.runs or entrant.num_devices > fewest:
             return False
-        default = left.get(entrant.trial.labels.default_id)
+        default = left.get(entrant.trial.labels.default_id or "")
         if default and (entrant.processes or not default.processes):
             return False
         if not entrant.processes or self._stop.is_set() or self.time_is_over:
