@@ -3,8 +3,9 @@
 The driver writes a `Job` to `trial.json`, and gives each worker its `ProcessSlot` on the command
 line. The worker answers on a pipe, in JSON lines: a `Phase` for each phase that it enters, a
 `LeaseRequest` when it wants the device or gives it back, and one `Outcome` at its end. The driver
-answers each request for the device with a `LeaseGrant` on the worker's standard input. A worker
-that was started ahead has its first request answered when the process before it has ended.
+writes `LeaseNews` to the worker's standard input: a `LeaseGrant` for each request for the device,
+and how long the worker was stopped. A worker that was started ahead has its first request answered
+when the process before it has ended.
 
 `decode` checks everything that the driver reads of a worker: types, ranges and words are those of
 the dataclasses here and in `core.record`.
@@ -80,35 +81,45 @@ class Phase:
     note: str = ""  # what it does for long, e.g. `no step for 60 s: ...`
 
 
-# what a worker wants; RESUME: the device, to go on with a compilation or with a step
-NOTHING, DEVICE, RESUME, ALONE = "nothing", "device", "resume", "alone"
+# What a worker wants. SHARED: the device beside others that compute on it; DEVICE: that nobody else
+# computes on it; RESUME: the same before others, to go on with a compilation or a step; ALONE: that
+# nobody else runs.
+NOTHING, SHARED, DEVICE, RESUME, ALONE = "nothing", "shared", "device", "resume", "alone"
 
 
 @dataclass(frozen=True)
 class LeaseRequest:
-    """The worker wants the device, beside workers that compile or alone, or gives it back."""
+    """The worker wants the device, or gives it back."""
 
-    wants: Annotated[str, (NOTHING, DEVICE, RESUME, ALONE)]
+    wants: Annotated[str, (NOTHING, SHARED, DEVICE, RESUME, ALONE)]
     # when it asked, by `time.monotonic`, which all processes share; the driver may read it later
     asked_s: Amount | None = None
 
 
 @dataclass(frozen=True)
 class LeaseGrant:
-    """The worker has the device until it gives it back."""
+    """The worker has what it wants until it asks for something else."""
 
-    # wall seconds for which it was stopped since it last gave the device back, waits left out
-    stopped_s: float = 0.0
     neighbours: tuple[int, ...] = ()  # process groups of other workers with memory on the device
     known: Known = Known()
+    # a worker was stopped that shared the device, which may have its work to do yet
+    has_stopped_others: bool = False
+
+
+@dataclass(frozen=True)
+class LeaseNews:
+    """What the driver tells a worker."""
+
+    stopped_s: float = 0.0  # wall seconds for which it was stopped so far, waits left out
+    grant: LeaseGrant | None = None
 
     def dumps(self) -> str:
         """One line of JSON."""
         return json.dumps(to_json(self)) + "\n"
 
     @staticmethod
-    def loads(line: str) -> LeaseGrant:
-        return from_json(LeaseGrant, json.loads(line))
+    def loads(line: str) -> LeaseNews:
+        return from_json(LeaseNews, json.loads(line))
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,11 @@
-"""Device lease: which worker may compute on a device, and which workers are stopped meanwhile.
+"""Device lease: which workers may compute on a device, and which are stopped meanwhile.
 
 Several workers of a device prepare at once. Compiling on the CPU needs no lease; computing on the
-device does. A worker that measures has the device alone: until it is done, every other worker is
-stopped (SIGSTOP) with its process group. Only workers without a lease are stopped, and a worker
-without a lease has no work on the device. Waiting for the device counts in no limit of time; the
-limits are in `worker_channel`.
+device does. What is timed there has the device for itself: a worker that measures has every other
+worker stopped (SIGSTOP) with its process group, and whoever builds a model or benchmarks a kernel
+has those stopped that share the device. What is not timed shares it: the first run of a compiled
+step and its check are work of the CPU for most of their time. Waiting for the device and being
+stopped count in no limit of time; the limits are in `worker_channel`.
 """
 
 import os
@@ -15,7 +16,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from sweeper.core.protocol import ALONE, NOTHING, RESUME, Known, LeaseGrant
+from sweeper.core.protocol import (
+    ALONE,
+    NOTHING,
+    RESUME,
+    SHARED,
+    Known,
+    LeaseGrant,
+    LeaseNews,
+)
 
 from .reaper import Reaper
 
@@ -25,7 +34,7 @@ class Tenant:
     """A worker of the device. Times are of `time.monotonic`, in seconds."""
 
     group: int  # the number of its process group, which is that of the worker itself
-    send: Callable[[LeaseGrant], bool]  # must not block; False: the worker does not read
+    send: Callable[[LeaseNews], bool]  # must not block; False: the worker does not read
     index: int = 0  # of the process in its trial
     known: Known = field(default_factory=Known)  # to be told with each grant
     wants: str = NOTHING
@@ -33,7 +42,7 @@ class Tenant:
     is_deaf: bool = False  # a grant could not be sent; whoever reads its channel ends it
     waits_since: float | None = None
     stopped_since: float | None = None
-    # begin and end of each time since it last let go of the device, while it did not wait
+    # begin and end of each time while it did not wait
     stops: list[tuple[float, float]] = field(default_factory=list)
     idle_s: float = 0.0  # waited or stopped, all in all
 
@@ -43,24 +52,25 @@ class Tenant:
 
 
 class DeviceLease:
-    """Grants one device to workers; the holder can have it alone at once.
+    """Grants one device: to `max_sharers` workers that share it, or to one for itself.
 
-    Every second turn belongs to those that resume: a worker that autotunes asks hundreds of times
-    for milliseconds. Then come later processes of a trial, since its answer is near; otherwise the
-    order of requests holds.
+    Whoever wants it for itself comes first, and stops those that share it. First of all come those
+    that resume: a worker that autotunes asks hundreds of times for milliseconds. Then come later
+    processes of a trial, since its answer is near; otherwise the order of requests holds.
     """
 
-    def __init__(self, reaper: Reaper | None = None) -> None:
+    def __init__(self, reaper: Reaper | None = None, max_sharers: int = 1) -> None:
         self._reaper = reaper
+        self._max_sharers = max_sharers
         self._lock = threading.Lock()
         self._tenants: list[Tenant] = []
         self._queue: list[Tenant] = []
-        self._holder: Tenant | None = None
-        self._has_resumed = False  # the last one that was granted the device
+        self._holder: Tenant | None = None  # has it for itself
+        self._sharers: list[Tenant] = []  # the holder among them, while it benchmarks
 
     @contextmanager
     def register(
-        self, group: int, send: Callable[[LeaseGrant], bool], index: int = 0
+        self, group: int, send: Callable[[LeaseNews], bool], index: int = 0
     ) -> Iterator[Tenant]:
         """Register a worker, process `index` of its trial, as long as the body runs; the device
         goes to the next worker afterwards.
@@ -79,25 +89,30 @@ class DeviceLease:
         finally:
             with self._lock:
                 self._tenants.remove(tenant)
-                if tenant in self._queue:
-                    self._queue.remove(tenant)
+                for those in (self._queue, self._sharers):
+                    if tenant in those:
+                        those.remove(tenant)
                 if self._holder is tenant:
-                    self._release()
+                    self._end_turn()
+                self._grant_next()
                 if self._reaper:
                     self._reaper.forget(group)
 
     def request(self, tenant: Tenant, wants: str, asked_s: float | None = None) -> None:
-        """Queue a worker for the device or the device alone, or release it; `send` is called when
-        it has the lease. A worker that was started ahead has asked before this is called.
+        """Queue a worker for what it wants, or release the device; `send` is called when it has
+        that. A worker that was started ahead has asked before this is called.
         """
         with self._lock:
             tenant.wants = wants
             if self._holder is tenant:
-                if wants == ALONE:
-                    self._grant(tenant)
-                    return
-                self._release()
-            if wants != NOTHING:
+                self._end_turn()
+            shares = tenant in self._sharers
+            if wants == NOTHING:
+                if shares:
+                    self._sharers.remove(tenant)
+            elif wants == SHARED and shares:  # it kept its place while it benchmarked
+                self._grant(tenant)
+            else:
                 tenant.waits_since = time.monotonic()
                 if asked_s is not None:  # since then it knows itself how long it waits
                     tenant.stops = [(a, min(b, asked_s)) for a, b in tenant.stops if a < asked_s]
@@ -112,31 +127,39 @@ class DeviceLease:
             return tenant.idle_s + now - since
 
     def _grant_next(self) -> None:
-        if self._holder is None and self._queue:
-            goes_on = not self._has_resumed
-            first = max(self._queue, key=lambda one: (goes_on and one.wants == RESUME, one.index))
+        while self._holder is None and self._queue:
+            first = max(
+                self._queue,
+                key=lambda one: (one.wants == RESUME, one.wants != SHARED, one.index),
+            )
+            if first.wants == SHARED and len(self._sharers) >= self._max_sharers:
+                return
             self._queue.remove(first)
-            self._has_resumed = first.wants == RESUME
             self._grant(first)
 
     def _grant(self, tenant: Tenant) -> None:
-        self._holder = tenant
         others = [other for other in self._tenants if other is not tenant]
-        if tenant.wants == ALONE:
+        stopped_sharer = False
+        if tenant.wants != SHARED:
+            self._holder = tenant
             for other in others:
-                if other.stopped_since is None:
+                shares = other in self._sharers
+                stopped_sharer |= shares
+                if shares or tenant.wants == ALONE:
                     _stop(other)
+        elif tenant not in self._sharers:
+            self._sharers.append(tenant)
         if tenant.waits_since is not None:
             tenant.idle_s += time.monotonic() - tenant.waits_since
             tenant.waits_since = None
         tenant.has_used_device = True
         neighbours = tuple(other.group for other in others if other.has_used_device)
-        grant = LeaseGrant(tenant.stopped_s, neighbours, tenant.known)
-        tenant.stops = []
-        if not tenant.send(grant):
+        grant = LeaseGrant(neighbours, tenant.known, stopped_sharer)
+        if not tenant.send(LeaseNews(tenant.stopped_s, grant)):
             tenant.is_deaf = True
 
-    def _release(self) -> None:
+    def _end_turn(self) -> None:
+        """End the turn of whoever has the device for itself; the others go on."""
         self._holder, now = None, time.monotonic()
         for tenant in self._tenants:
             if tenant.stopped_since is None:
@@ -144,9 +167,10 @@ class DeviceLease:
             if tenant.waits_since is None:  # else these seconds count as waiting
                 tenant.stops.append((tenant.stopped_since, now))
                 tenant.idle_s += now - tenant.stopped_since
+                if tenant in self._sharers:  # its clock runs; others hear it with their grant
+                    tenant.send(LeaseNews(tenant.stopped_s))
             tenant.stopped_since = None
             _signal(tenant, signal.SIGCONT)
-        self._grant_next()
 
 
 def _stop(tenant: Tenant) -> None:

@@ -1,7 +1,7 @@
 """Memory budget: how many trials the memory of a device holds side by side.
 
-Trials hold their parameters and what belongs to them side by side. One at a time has the device,
-and needs most for its check: a step in fp64, and copies to compare. The first process of a model
+Trials hold their parameters and what belongs to them side by side. Those that compute need more,
+most of all for their check: a step in fp64, and copies to compare. The first process of a model
 and batch size shows how much that is. A sweep that is resumed reads it from its records. A process
 with unknown needs reserves nothing. If memory runs out on a shared device, the trial runs again
 alone on it: only then it is out of memory.
@@ -70,14 +70,15 @@ class Reservation:
 
 
 class MemoryBudget:
-    """The memory of one device; `total_bytes` is None where it is not known, and nothing is planned
-    then.
+    """The memory of one device, on which `num_computing` trials compute at once; `total_bytes` is
+    None where it is not known, and nothing is planned then.
     """
 
-    def __init__(self, total_bytes: float | None = None) -> None:
+    def __init__(self, total_bytes: float | None = None, num_computing: int = 1) -> None:
         # Contexts and libraries of each process take a tenth. Without a total: less than the whole
         # device, more than anything else.
         self._total_bytes = 0.9 * (total_bytes or sys.float_info.max)
+        self._num_computing = num_computing
         self._changed = threading.Condition()
         self._waiting: list[Reservation] = []
         self._granted: list[Reservation] = []
@@ -109,5 +110,5 @@ class MemoryBudget:
             return True
         needs = [reservation.need for reservation in (own, *self._granted)]
         held_bytes = sum(need.held_bytes for need in needs)
-        more_bytes = max(need.peak_bytes - need.held_bytes for need in needs)
-        return held_bytes + more_bytes <= self._total_bytes
+        more_bytes = sorted((need.peak_bytes - need.held_bytes for need in needs), reverse=True)
+        return held_bytes + sum(more_bytes[: self._num_computing]) <= self._total_bytes

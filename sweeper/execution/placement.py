@@ -22,6 +22,9 @@ MAX_CONCURRENCY = 8  # more trials would wait for the device most of the time
 CORES_PER_TRIAL = 2  # one traces, the compiler's own processes share the rest
 # a process with CUDA, torch and the model libraries, and Inductor's processes
 HOST_BYTES_PER_TRIAL = 8 * 2**30
+# of a device, for each trial that shares it: what the check of a model in the suites needs at most,
+# but for a few
+DEVICE_BYTES_PER_SHARER = 40e9
 
 
 @dataclass(frozen=True)
@@ -158,10 +161,14 @@ def make_slots(
     for share in placement.shares:
         if share.device in claimed:
             gpu = share.device.gpu
-            memory = MemoryBudget(gpus.read(gpu).memory_total_bytes if gpu else None)
+            total_bytes = gpus.read(gpu).memory_total_bytes if gpu else None
+            num_sharers = max(1, int((total_bytes or 0.0) / DEVICE_BYTES_PER_SHARER))
             slots.append(
                 DeviceSlot(
-                    **vars(share), lease=DeviceLease(reaper), memory=memory, known_needs=known_needs
+                    **vars(share),
+                    lease=DeviceLease(reaper, num_sharers),
+                    memory=MemoryBudget(total_bytes, num_sharers + 1),  # one may stop the others
+                    known_needs=known_needs,
                 )
             )
     return slots

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from sweeper.core.protocol import (
     NOT_UNDERSTOOD,
-    LeaseGrant,
+    LeaseNews,
     LeaseRequest,
     Outcome,
     Phase,
@@ -171,19 +171,18 @@ def start_worker(
         stdin, process.stdin = process.stdin, None  # open until the lease has ended
         assert stdin is not None
         os.set_blocking(stdin.fileno(), False)
-        grant = partial(send_grant, stdin.fileno())
-        with stdin, lease.register(process.pid, grant, index) as tenant, process:
+        send_to = partial(send_news, stdin.fileno())
+        with stdin, lease.register(process.pid, send_to, index) as tenant, process:
             yield process, WorkerChannel(receive, measure, lease, tenant, on_phase)
 
 
-def send_grant(pipe: int, grant: LeaseGrant) -> bool:
-    """Write a grant to a worker's standard input, which does not block; False where the pipe is
-    full.
+def send_news(pipe: int, news: LeaseNews) -> bool:
+    """Write to a worker's standard input, which does not block; False where the pipe is full.
 
-    A grant is shorter than PIPE_BUF, so it is written as a whole or not at all.
+    What is written is shorter than PIPE_BUF, so it is written as a whole or not at all.
     """
     try:
-        os.write(pipe, grant.dumps().encode())
+        os.write(pipe, news.dumps().encode())
     except BlockingIOError:
         return False
     except BrokenPipeError:  # the worker has just ended; the reader of its channel will notice

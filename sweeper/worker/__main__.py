@@ -15,20 +15,19 @@ import argparse
 import faulthandler
 import json
 import os
-import queue
 import signal
 import sys
 import threading
-import time
 from functools import partial
 from pathlib import Path
 
-from sweeper.core.protocol import NOTHING, Job, LeaseGrant, LeaseRequest, ProcessSlot
+from sweeper.core.protocol import Job, ProcessSlot
 from sweeper.core.serialization import from_json
 from sweeper.core.system.pipes import flush_output, open_standard_streams
 from sweeper.core.system.process_group import adopt_orphans
 
 from .children import open_answer
+from .driver_link import DriverLink
 from .inspection import trace
 from .lease import Lease
 from .parent_death import die_with_parent
@@ -43,26 +42,21 @@ def main() -> None:
         os._exit(0)  # whatever a user's module registered for the end is not wanted here
     has_driver = arguments.answer_fd is not None
     say = open_answer(arguments.answer_fd if has_driver else os.dup(1))
-    grants = queue.SimpleQueue[LeaseGrant]()
+    lease = Lease()
     if has_driver:
-        driver = _take_standard_input()
+        driver = DriverLink(_take_standard_input(), say)
+        lease = driver.lease
         adopt_orphans()
-        die_with_parent()  # should it be dead already, the thread that reads standard input sees it
-        threading.Thread(target=_read_grants, args=(driver, grants), daemon=True).start()
+        die_with_parent()  # should it be dead already, the thread that listens sees it
+        threading.Thread(target=driver.listen, daemon=True).start()
     slot = from_json(ProcessSlot, json.loads(arguments.slot))
     if slot.cores:
         os.sched_setaffinity(0, slot.cores)  # before torch counts them
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-
-    def ask(wants: str) -> LeaseGrant:
-        say(LeaseRequest(wants, time.monotonic()))
-        return LeaseGrant() if wants == NOTHING else grants.get()
-
     job = Job.loads(arguments.trial.read_text())
     if numerics := job.trial.compile.options.get("numerics"):
         # torch 2.14 derives other settings of it when it is imported
         os.environ["TORCHINDUCTOR_NUMERICS"] = str(numerics)
-    lease = Lease(ask) if has_driver else Lease()
     outcome = run(job, slot, say, lease, _choose_task(arguments, job))
     flush_output()
     say(outcome)
@@ -140,16 +134,6 @@ def _take_standard_input() -> int:
     with Path(os.devnull).open() as nothing:
         os.dup2(nothing.fileno(), 0)
     return own
-
-
-def _read_grants(driver: int, grants: queue.SimpleQueue[LeaseGrant]) -> None:
-    """The driver holds the other end of standard input; when it dies, however it dies, so do we and
-    all we started.
-    """
-    with os.fdopen(driver, "rb", buffering=0) as lines:
-        while line := lines.readline():
-            grants.put(LeaseGrant.loads(line.decode()))
-    os.killpg(0, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,25 @@
 """The worker's side of the device lease: when it may compute on the device, and a clock that leaves
 out the waiting.
 
-The device is held from building on, let go while the compiler runs on the CPU, and held alone from
-the warm-up to the last reading. Without a driver it is always ours. Nothing here needs torch.
+The device is held for itself while the model is built and runs its first eager steps, let go while
+the compiler runs on the CPU, shared in the first compiled steps and in the check, and held alone
+from the warm-up to the last reading. Without a driver it is always ours. Nothing here needs torch.
 """
 
 import threading
 from collections.abc import Callable
 from time import perf_counter  # before a model can put another one in its place
 
-from sweeper.core.protocol import DEVICE, NOTHING, RESUME, Known, LeaseGrant
+from sweeper.core.protocol import (
+    DEVICE,
+    NOTHING,
+    RESUME,
+    SHARED,
+    Known,
+    LeaseGrant,
+)
 
-# tells the driver what is wanted, and waits for the device unless that is nothing
+# tells the driver what is wanted, and waits for it unless that is nothing
 Ask = Callable[[str], LeaseGrant]
 
 
@@ -24,31 +32,55 @@ class Lease:
         self._ask = ask
         self.lock = threading.RLock()  # compilers and their timers have threads of their own
         self.holds = NOTHING
-        self.away_s = 0.0  # waited for the device, or stopped
+        self.may_share = False  # else it has the device for itself whenever it would share it
+        self._waited_s = 0.0
+        self.stopped_s = 0.0  # as the driver said last
+        self.hear: Callable[[], None] = lambda: None  # what it has said since
         self.held_bytes: float | None = None  # of its memory, the most while others had it
         # process groups of other workers that are on the device
         self.neighbours: frozenset[int] = frozenset()
         self.known = Known()
         self.before_leaving: Callable[[], None] = lambda: None
         self.after_returning: Callable[[], None] = lambda: None
+        # waits until the device has done the work of processes that were stopped
+        self.await_idle: Callable[[], None] = lambda: None
+
+    @property
+    def away_s(self) -> float:
+        """Seconds for which it waited for the device or was stopped."""
+        return self._waited_s + self.stopped_s
 
     def clock(self) -> float:
         """Seconds like `time.perf_counter`, standing still while this process waits or is
         stopped.
         """
-        return perf_counter() - self.away_s
+        while True:
+            away_s, now_s = self.away_s, perf_counter()
+            if self.holds == SHARED:  # else it hears of stops with what it is granted next
+                self.hear()
+            if self.away_s == away_s:  # else it was stopped, before the clock was read or after
+                return now_s - away_s
 
     def take(self, wants: str = DEVICE) -> None:
-        """Wait for the device, or for the device alone; one that resumes waits less."""
+        """Wait for what is wanted of the device, and let go of what is held before; whoever shares
+        it keeps its place for a benchmark.
+        """
+        if wants == SHARED and not self.may_share:
+            wants = DEVICE
         with self.lock:
-            held, self.holds = self.holds, DEVICE if wants == RESUME else wants
-            if held == self.holds:
+            if self.holds == wants:
                 return
+            if {self.holds, wants} != {SHARED, RESUME}:
+                self.leave()
+            was_away = self.holds == NOTHING
+            self.holds = wants
             begin = perf_counter()
             grant = self._ask(wants)
-            self.away_s += perf_counter() - begin + grant.stopped_s
+            if grant.has_stopped_others:
+                self.await_idle()
+            self._waited_s += perf_counter() - begin
             self.neighbours, self.known = frozenset(grant.neighbours), grant.known
-            if held == NOTHING:
+            if was_away:
                 self.after_returning()
 
     def leave(self) -> None:

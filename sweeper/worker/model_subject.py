@@ -1,13 +1,13 @@
 """A model as a subject of measurement: its steps in both arms, and what is asked of them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
 import torch
 
-from sweeper.core.protocol import ALONE, Job
+from sweeper.core.protocol import ALONE, SHARED, Job
 from sweeper.core.serialization import Json
 
 from .accuracy.check import AccuracyCheck, Judged
@@ -187,16 +187,7 @@ class ModelSubject(Judged, Subject):
         )
 
     def finish_rounds(self, log: ProcessLog) -> None:
-        """Judge in the state after the rounds, and all again where what was timed is not what was
-        judged; measure the compiled arm's memory.
-        """
-        was_left_out = log.process.accuracy is None
-        is_other = was_left_out and log.known.checked != log.process.artifact
-        again = is_other or self.counters.programs != self._checked
-        if again or not was_left_out or not log.known.load_checked:
-            self._require_right_later(log)  # first: the check leaves the model as it was built
-        if again:
-            self._require_right(log)
+        """Measure the compiled arm's memory."""
         if log.known.is_repeated:
             return
         with log.enter("memory"):
@@ -204,6 +195,20 @@ class ModelSubject(Judged, Subject):
             if self.trial.compile.has_optimizer and self.optimizers[0] is not None:
                 self.optimizers[0].state.clear()
             self._measure_memory(self.compiled, log)
+
+    def check_at_end(self, log: ProcessLog) -> Iterable[None]:
+        """Judge in the state after all steps, and all again where what was timed is not what was
+        judged.
+        """
+        was_left_out = log.process.accuracy is None
+        is_other = was_left_out and log.known.checked != log.process.artifact
+        again = is_other or self.counters.programs != self._checked
+        if again or not was_left_out or not log.known.load_checked:
+            log.lease.take(SHARED)
+            self._require_right_later(log)  # first: the check leaves the model as it was built
+        if again:
+            self._require_right(log)
+        return ()
 
     def _require_right(self, log: ProcessLog) -> None:
         """Raise MismatchError unless the compiled step passes the check, or cannot be judged."""

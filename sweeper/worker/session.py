@@ -2,24 +2,27 @@
 
 Where both arms are timed, the order is fixed: eager, with nothing compiled yet; compile; check;
 then, with the device alone, warm up, time both arms in turn, and take the readings that belong to
-no round. What a model and a script do differently are methods of `Subject`. A model is checked
-before the rounds, and until then other workers may compile on the host, and use the device whenever
-this process has given its lease back. A script has the device alone throughout, and is checked
-last.
+no round; check the state after them. What a model and a script do differently are methods of
+`Subject`. Until the warm-up of a model and in its last check, other workers may compile on the
+host, and share the device from the first compiled step on. A script has the device alone
+throughout, and its first check is the last.
 
 The runs of a script's loop (`scripts.phases`), its trajectory and an inspection time no rounds, and
 have short orders of their own.
 """
 
+from importlib import import_module
+
 import torch
 
-from sweeper.core.protocol import Job
+from sweeper.core.protocol import SHARED, Job
 from sweeper.core.record import HostState
 
 from . import models
 from .compilation import artifacts, backends
 from .measurement import memory
 from .measurement.bench import Steps, complete
+from .measurement.idle import IdleWait
 from .model_subject import ModelSubject
 from .models.formats import count_parameters
 from .monitoring import environment
@@ -51,6 +54,8 @@ def begin(job: Job, log: ProcessLog) -> None:
     """Import what the model needs, and wait for the device."""
     log.environment |= environment.describe()
     models.builder(job.trial.model.library).load(job.trial.model)
+    # Dynamo's `reset` imports it, which takes seconds for which nobody else would have the device
+    import_module("torch._inductor.cudagraph_trees")
     log.lease.take()
     log.environment["device"] = environment.describe_device(torch.device(job.trial.device))
 
@@ -66,12 +71,17 @@ def build(job: Job, log: ProcessLog) -> ModelSubject:
     subject = ModelSubject(job, device, monitor, lease.clock)
 
     def leave_device() -> None:
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
         subject.meter.leave_device()
         if held_bytes := float(torch.cuda.memory_reserved()):  # zero on a CPU
             lease.held_bytes = max(held_bytes, lease.held_bytes or 0.0)
 
     lease.before_leaving = leave_device
     lease.after_returning = subject.meter.return_to_device
+    lease.may_share = subject.meter.knows_own
+    lease.await_idle = IdleWait(device).wait
     log.settings |= subject.settings()
     log.parameters |= count_parameters(subject.built.module)
     return subject
@@ -99,6 +109,7 @@ def _run_first_steps(subject: Subject, log: ProcessLog) -> Steps[None]:
     """Compile, and time the first compiled steps until they are steady."""
     lease, eager_s = log.lease, log.process.phases_s.get("eager", 0.0)
     subject.compile(log)
+    lease.take(SHARED)
     host, away_s = HostMonitor(), lease.away_s
 
     def note(times_s: list[float]) -> None:

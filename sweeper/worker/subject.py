@@ -127,5 +127,5 @@ class Subject(ABC):
                 yield from readings.profile(self.bench, self.arms, log)
 
     def check_at_end(self, log: ProcessLog) -> Iterable[None]:  # noqa: ARG002
-        """Judge what could not be judged before, when nothing else is left to measure."""
+        """Judge what can only be judged when nothing else is left to measure."""
         return ()

@@ -9,6 +9,7 @@ from sweeper.core.protocol import (
     Job,
     Known,
     LeaseGrant,
+    LeaseNews,
     LeaseRequest,
     Message,
     Outcome,
@@ -65,15 +66,18 @@ def test_what_is_no_message_is_refused(line: bytes, why: str) -> None:
         decode(line)
 
 
-def test_job_and_grant_are_read_back(trial: Trial) -> None:
+def test_job_and_news_are_read_back(trial: Trial) -> None:
     job = Job(trial, Measure(rounds=3, clock="step"))
     assert f'"trial_id": "{trial.id}"' in job.dumps()
     assert Job.loads(job.dumps()) == job
     known = Known(checked="abc", steps_per_block=8)
     assert known.is_repeated
-    grant = LeaseGrant(1.5, (7, 8), known)
-    assert grant.dumps().endswith("}\n")
-    assert LeaseGrant.loads(grant.dumps()) == grant
+    for news in (
+        LeaseNews(1.5),
+        LeaseNews(0.0, LeaseGrant((7, 8), known, has_stopped_others=True)),
+    ):
+        assert news.dumps().endswith("}\n")
+        assert LeaseNews.loads(news.dumps()) == news
 
 
 @pytest.mark.parametrize("text", ["[]", "null", '"trial"', "{}", '{"trial_id": "0"}', "no JSON"])

@@ -12,7 +12,15 @@ from types import SimpleNamespace
 
 import pytest
 
-from sweeper.core.protocol import ALONE, DEVICE, NOTHING, RESUME, LeaseGrant
+from sweeper.core.protocol import (
+    ALONE,
+    DEVICE,
+    NOTHING,
+    RESUME,
+    SHARED,
+    LeaseGrant,
+    LeaseNews,
+)
 from sweeper.execution import device_lease
 from sweeper.execution.device_lease import DeviceLease, Tenant
 
@@ -49,14 +57,18 @@ class Worker:
     """A tenant and what it was granted."""
 
     def __init__(self, lease: DeviceLease, group: int) -> None:
-        self.grants: list[LeaseGrant] = []
+        self.news: list[LeaseNews] = []
         self._context = lease.register(group, self._receive)
         self.tenant: Tenant = self._context.__enter__()
         self.lease, self.group = lease, group
 
-    def _receive(self, grant: LeaseGrant) -> bool:
-        self.grants.append(grant)
+    def _receive(self, news: LeaseNews) -> bool:
+        self.news.append(news)
         return True
+
+    @property
+    def grants(self) -> list[LeaseGrant]:
+        return [news.grant for news in self.news if news.grant]
 
     def ask(self, wants: str) -> None:
         self.lease.request(self.tenant, wants)
@@ -97,34 +109,64 @@ def test_the_device_is_given_in_the_order_of_asking(three: list[Worker]) -> None
     first.ask(NOTHING)
     assert [len(worker.grants) for worker in three] == [1, 1, 0]
     second.end()
-    assert third.grants == [LeaseGrant(0.0, (first.group,))], (
+    assert third.grants == [LeaseGrant((first.group,))], (
         "the one that has ended has nothing on the device any more"
     )
 
 
-def test_whoever_resumes_goes_before_later_processes_every_second_time(
-    three: list[Worker],
-) -> None:
+def test_who_resumes_comes_first_then_later_processes_and_sharers_last(three: list[Worker]) -> None:
     first, second, third = three
     third.tenant.index = 1
-    third.ask(DEVICE)
-    for worker in (first, second):
-        worker.ask(RESUME)
-    third.ask(NOTHING)
-    third.ask(DEVICE)
+    first.ask(DEVICE)
+    for worker, wants in ((second, DEVICE), (third, DEVICE), (first, SHARED)):
+        worker.ask(wants)
     assert [len(worker.grants) for worker in three] == [1, 0, 1]
-    first.ask(NOTHING)
-    assert [len(worker.grants) for worker in three] == [1, 0, 2], "both resume, and it waits"
-    first.ask(RESUME)
+    third.ask(RESUME)
+    assert [len(worker.grants) for worker in three] == [1, 0, 2]
     third.ask(NOTHING)
     assert [len(worker.grants) for worker in three] == [1, 1, 2]
+    second.ask(NOTHING)
+    assert [len(worker.grants) for worker in three] == [2, 1, 2]
+
+
+def test_some_share_the_device_and_stop_for_whoever_has_it_for_itself(
+    sleepers: Callable[[], int], register: Callable[[DeviceLease, int], Worker]
+) -> None:
+    lease = DeviceLease(max_sharers=2)
+    first, second, third, compiles = (register(lease, sleepers()) for _ in range(4))
+    for worker in (first, second, third):
+        worker.ask(SHARED)
+    assert [len(worker.grants) for worker in (first, second, third)] == [1, 1, 0]
+    first.ask(RESUME)
+    assert eventually(lambda: state(second.group) == "T")
+    assert "T" not in (state(first.group), state(third.group), state(compiles.group))
+    assert first.grants[1].has_stopped_others
+    time.sleep(0.2)
+    first.ask(SHARED)
+    assert len(first.grants) == 3, "it has kept its place"
+    assert eventually(lambda: state(second.group) != "T")
+    assert second.news[-1].grant is None
+    assert second.news[-1].stopped_s >= 0.2, "its clock runs"
+    assert third.news == []
+    first.ask(NOTHING)
+    assert len(third.grants) == 1
+    compiles.ask(DEVICE)
+    assert eventually(lambda: state(second.group) == state(third.group) == "T")
+    assert state(first.group) != "T"
+    second.end()
+    compiles.end()
+    assert eventually(lambda: state(third.group) != "T")
+    first.ask(ALONE)
+    assert eventually(lambda: state(third.group) == "T")
+    third.end()
+    first.ask(NOTHING)
+    first.ask(ALONE)
+    assert [grant.has_stopped_others for grant in first.grants[-2:]] == [True, False]
 
 
 def test_whoever_measures_has_the_others_stopped_until_it_lets_go(three: list[Worker]) -> None:
     first, second, third = three
-    first.ask(DEVICE)
     first.ask(ALONE)
-    assert len(first.grants) == 2, "who holds the device has it alone at once"
     assert eventually(lambda: state(second.group) == state(third.group) == "T")
     assert state(first.group) != "T"
     second.ask(DEVICE)
@@ -164,20 +206,16 @@ def test_stopped_and_waited_seconds_are_told_apart_and_count_in_no_limit(
     three: list[Worker],
 ) -> None:
     first, computes, waits = three
-    first.ask(DEVICE)
-    waits.ask(DEVICE)
     first.ask(ALONE)
+    waits.ask(DEVICE)
     time.sleep(0.3)
     first.ask(NOTHING)
     waits.ask(NOTHING)
     computes.ask(DEVICE)
-    assert waits.grants[0].stopped_s == 0.0, "it waited, which it knows itself"
-    assert computes.grants[0].stopped_s >= 0.3
+    assert waits.news[0].stopped_s == 0.0, "it waited, which it knows itself"
+    assert computes.news[0].stopped_s >= 0.3
     assert waits.lease.idle_s(waits.tenant) >= 0.3
     assert computes.lease.idle_s(computes.tenant) >= 0.3
-    computes.ask(NOTHING)
-    computes.ask(DEVICE)
-    assert computes.grants[1].stopped_s == 0.0, "it was told before"
     assert first.lease.idle_s(first.tenant) < 0.3
 
 
@@ -196,16 +234,14 @@ def test_one_that_was_started_ahead_has_asked_before_anybody_heard_it(
         measures.ask(NOTHING)
         now += goes_on_s
     lease.request(ahead.tenant, DEVICE, asked_s=104.0)
-    assert ahead.grants == [LeaseGrant(3.0, (1,))]
+    assert ahead.news == [LeaseNews(3.0, LeaseGrant((1,)))]
     assert lease.idle_s(ahead.tenant) == 7.0
 
 
 def test_seconds_are_counted_by_the_clock(
     monkeypatch: pytest.MonkeyPatch, register: Callable[[DeviceLease, int], Worker]
 ) -> None:
-    """One is stopped for 7 s, then waits for 5, of which it is stopped for 2; its clock begins at
-    100 s.
-    """
+    """One is stopped for 7 s, then waits for 5, stopped as well; its clock begins at 100 s."""
     now = 100.0
     signals: list[tuple[int, int]] = []
     monkeypatch.setattr(device_lease.time, "monotonic", lambda: now)
@@ -221,19 +257,13 @@ def test_seconds_are_counted_by_the_clock(
     measures.ask(NOTHING)
     assert (lease.idle_s(other.tenant), other.tenant.stopped_s) == (7.0, 7.0)
     assert signals == [(2, signal.SIGSTOP), (2, signal.SIGCONT)]
-    measures.ask(DEVICE)
-    other.ask(DEVICE)
-    now += 3
     measures.ask(ALONE)
-    now += 2
+    other.ask(DEVICE)
+    now += 5
     assert lease.idle_s(other.tenant) == 12.0
     measures.end()
-    assert other.grants == [LeaseGrant(7.0)]
-    assert (lease.idle_s(other.tenant), other.tenant.stopped_s, other.tenant.is_deaf) == (
-        12.0,
-        0.0,
-        False,
-    )
+    assert other.news == [LeaseNews(7.0, LeaseGrant())]
+    assert (lease.idle_s(other.tenant), other.tenant.is_deaf) == (12.0, False)
     assert signals[2:] == [(2, signal.SIGSTOP), (2, signal.SIGCONT)]
     now += 1
     assert lease.idle_s(other.tenant) == 12.0
@@ -255,7 +285,7 @@ def test_worker_that_does_not_read_is_deaf_and_one_that_leaves_is_waited_for_no_
 
 
 def test_two_workers_are_two_whatever_they_want() -> None:
-    def send(_grant: LeaseGrant) -> bool:
+    def send(_news: LeaseNews) -> bool:
         return True
 
     assert Tenant(1, send) != Tenant(1, send)

@@ -13,6 +13,7 @@ import pytest
 from clock import Clock
 
 from sweeper.core.errors import ConfigError
+from sweeper.core.protocol import SHARED, LeaseNews
 from sweeper.core.system import gpus
 from sweeper.core.system.gpus import Device, Gpu, GpuReading
 from sweeper.execution import device_claim
@@ -20,6 +21,7 @@ from sweeper.execution.device_claim import claim_devices
 from sweeper.execution.memory_budget import KnownNeeds
 from sweeper.execution.placement import DeviceShare, Placement, join_slots, make_slots
 
+NO_GROUP = 10**9
 DEVICES = [Device("cuda", Gpu(str(index), f"GPU-{index}", "A GPU")) for index in range(4)]
 
 
@@ -41,6 +43,26 @@ def test_claimed_devices_have_leases_of_their_own_and_learn_from_each_other(
     ]
     assert found[0].lease is not found[1].lease
     assert found[0].known_needs is found[1].known_needs
+
+
+@pytest.mark.parametrize(("total_bytes", "most"), [(None, 1), (24e9, 1), (85e9, 2), (150e9, 3)])
+def test_as_many_workers_share_a_device_as_its_memory_is_good_for(
+    monkeypatch: pytest.MonkeyPatch, total_bytes: float | None, most: int
+) -> None:
+    monkeypatch.setattr(gpus, "read", lambda _gpu: GpuReading(memory_total_bytes=total_bytes))
+    here = Placement("a GPU", (DeviceShare(DEVICES[0]),))
+    (slot,) = make_slots(here, DEVICES, None, KnownNeeds())
+    granted: list[LeaseNews] = []
+
+    def hear(news: LeaseNews) -> bool:
+        granted.append(news)
+        return True
+
+    with ExitStack() as tenants:
+        for _ in range(4):
+            tenant = tenants.enter_context(slot.lease.register(NO_GROUP, hear))
+            slot.lease.request(tenant, SHARED)
+        assert len(granted) == most
 
 
 def test_a_training_in_several_processes_has_a_slot_of_several_gpus(

@@ -137,6 +137,18 @@ def test_one_at_a_time_has_room_for_its_peak(guests: ExitStack) -> None:
     assert third.inside.wait(60)
 
 
+def test_those_that_compute_at_once_have_room_for_their_peaks(guests: ExitStack) -> None:
+    budget = MemoryBudget(100, num_computing=2)
+    first, second = (invite(guests, budget, need) for need in (Need(10, 50), Need(5, 30)))
+    assert first.inside.wait(60)
+    assert second.inside.wait(60)
+    assert invite(guests, budget, Need(10, 15)).inside.wait(60), "50 + 30 + 10 of 90"
+    more = invite(guests, budget, Need(1, 1))
+    assert not more.inside.wait(0.3)
+    second.leave()
+    assert more.inside.wait(60)
+
+
 def test_nine_tenths_of_a_device_are_for_trials(guests: ExitStack) -> None:
     budget = MemoryBudget(100)
     first, second = invite(guests, budget, 45), invite(guests, budget, 45)

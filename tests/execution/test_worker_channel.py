@@ -19,7 +19,16 @@ from clock import Clock
 from processes import assert_gone
 from stand_in_worker import GOOD, set_when_there, wait_for
 
-from sweeper.core.protocol import DEVICE, NOTHING, LeaseGrant, LeaseRequest, Outcome, Phase, encode
+from sweeper.core.protocol import (
+    DEVICE,
+    NOTHING,
+    LeaseGrant,
+    LeaseNews,
+    LeaseRequest,
+    Outcome,
+    Phase,
+    encode,
+)
 from sweeper.core.record import Record
 from sweeper.core.settings import Measure
 from sweeper.core.system.gpus import Device
@@ -28,18 +37,18 @@ from sweeper.execution import processes, worker_channel
 from sweeper.execution.device_lease import DeviceLease, Tenant
 from sweeper.execution.placement import DeviceSlot
 from sweeper.execution.scheduler import PhaseBegan
-from sweeper.execution.worker_channel import ProtocolError, WorkerChannel, send_grant
+from sweeper.execution.worker_channel import ProtocolError, WorkerChannel, send_news
 
 
-def test_a_grant_is_one_line_and_waits_for_nobody() -> None:
+def test_news_are_one_line_and_waits_for_nobody() -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)
-    grant = LeaseGrant(1.5, (7,))
-    assert send_grant(write, grant)
-    assert LeaseGrant.loads(os.read(read, 1000).decode()) == grant
-    assert not all(send_grant(write, grant) for _ in range(100_000)), "a full pipe is told"
+    news = LeaseNews(1.5, LeaseGrant((7,)))
+    assert send_news(write, news)
+    assert LeaseNews.loads(os.read(read, 1000).decode()) == news
+    assert not all(send_news(write, news) for _ in range(100_000)), "a full pipe is told"
     os.close(read)
-    assert send_grant(write, grant), (
+    assert send_news(write, news), (
         "a worker that has ended is for the reader of its channel to notice"
     )
     os.close(write)
@@ -401,8 +410,8 @@ def test_waiting_for_the_device_counts_in_no_limit_and_not_as_time_of_the_trial(
     record = run(
         """
         say(Phase("building")); say(LeaseRequest("device"))
-        grant = LeaseGrant.loads(sys.stdin.readline())
-        say(Outcome("ok", process=process(), environment={"stopped_s": grant.stopped_s}))
+        news = LeaseNews.loads(sys.stdin.readline())
+        say(Outcome("ok", process=process(), environment={"stopped_s": news.stopped_s}))
         """,
         slot=slot,
         timeout_s=2.0,
@@ -441,11 +450,10 @@ def test_worker_ends_when_its_driver_dies(in_empty_folder: Path, hold: str) -> N
     killed.
     """
     worker = (
-        "import ctypes, queue, threading, time\n"
-        "from sweeper.worker.__main__ import _read_grants, die_with_parent\n"
+        "import ctypes, threading, time\n"
+        "from sweeper.worker.__main__ import DriverLink, die_with_parent\n"
         "die_with_parent()\n"
-        "threading.Thread(target=_read_grants, args=(0, queue.SimpleQueue()), "
-        "daemon=True).start()\n"
+        "threading.Thread(target=DriverLink(0, print).listen, daemon=True).start()\n"
         f"print('ready', flush=True); {hold}"
     )
     driver = (

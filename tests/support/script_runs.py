@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from checkout import ROOT
 
 from sweeper.analysis.derive import derive
 from sweeper.core.libraries import SCRIPT
-from sweeper.core.protocol import Job, Outcome, Phase, decode
+from sweeper.core.protocol import Job, LeaseGrant, LeaseNews, Outcome, Phase, decode
 from sweeper.core.record import Record, ScriptRun
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Labels, Model, Trial
@@ -75,7 +74,7 @@ def run_worker(
     ):
         os.close(send)
         assert worker.stdin is not None
-        worker.stdin.write(json.dumps({"stopped_s": 0.0, "neighbours": []}) + "\n")
+        worker.stdin.write(LeaseNews(grant=LeaseGrant()).dumps())
         worker.stdin.flush()
         with os.fdopen(receive, "rb") as answer:
             messages = [decode(line) for line in answer]

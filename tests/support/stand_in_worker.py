@@ -11,7 +11,7 @@ from sweeper.core.trial import Trial
 PRELUDE = """
 import json, os, signal, subprocess, sys, time, argparse
 from dataclasses import replace
-from sweeper.core.protocol import LeaseGrant, Outcome, Phase, LeaseRequest, encode
+from sweeper.core.protocol import LeaseNews, Outcome, Phase, LeaseRequest, encode
 from sweeper.core.record import Accuracy, PerArm, Process, Round
 parser = argparse.ArgumentParser()
 parser.add_argument("trial"); parser.add_argument("--slot")
@@ -24,7 +24,7 @@ def say(message):
     answer.write(encode(message)); answer.flush()
 def ask(wants="device"):
     say(LeaseRequest(wants, time.monotonic()))
-    return LeaseGrant.loads(sys.stdin.readline())
+    return LeaseNews.loads(sys.stdin.readline()).grant
 def process():
     speedups = os.environ.get("SPEEDUPS", "2").split()
     speedup = float(speedups[a.index % len(speedups)])

@@ -21,7 +21,7 @@ from torch._inductor.codecache import PyCodeCache  # noqa: E402
 from torch._inductor.runtime import triton_compat, triton_heuristics  # noqa: E402, F401  # make_run_fn
 from torch._inductor.runtime.benchmarking import benchmarker  # noqa: E402
 
-from sweeper.core.protocol import ALONE, DEVICE, NOTHING, RESUME, LeaseGrant  # noqa: E402
+from sweeper.core.protocol import ALONE, DEVICE, NOTHING, RESUME, SHARED, LeaseGrant  # noqa: E402
 from sweeper.worker.compilation.lease_breaks import LeaseBreaks  # noqa: E402
 from sweeper.worker.lease import Lease  # noqa: E402
 
@@ -31,14 +31,14 @@ class Driver:
 
     def __init__(self, takes_s: float = 0.0, grant: LeaseGrant = LeaseGrant()) -> None:  # noqa: B008  # frozen
         self.heard: list[str] = []
-        self._takes_s, self._grant = takes_s, grant
+        self._takes_s, self.grant = takes_s, grant
 
     def ask(self, wants: str) -> LeaseGrant | None:
         self.heard.append(wants)
         if wants == NOTHING:
             return None
         time.sleep(self._takes_s)
-        return self._grant
+        return self.grant
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_whoever_had_it_alone_has_it_alone_after_a_recompilation(driver: Driver)
     begin_breaks(lease)
     lease.take(ALONE)
     compiled(lambda: None)
-    assert driver.heard == [DEVICE, ALONE, NOTHING, ALONE]
+    assert driver.heard == [DEVICE, NOTHING, ALONE, NOTHING, ALONE]
 
 
 def test_each_benchmark_while_compiling_has_the_device_for_itself_alone(driver: Driver) -> None:
@@ -231,12 +231,36 @@ def test_a_kernel_that_does_not_compile_leaves_the_device_as_it_was(
 
 
 def test_clock_stands_still_while_it_waits_and_while_it_is_stopped() -> None:
-    lease = Lease(Driver(takes_s=0.3, grant=LeaseGrant(stopped_s=100.0)).ask)
+    lease = Lease(Driver(takes_s=0.3).ask)
     before, begin = lease.clock(), time.perf_counter()
     lease.take()
+    lease.stopped_s = 100.0
     passed_s = time.perf_counter() - begin
     assert lease.away_s >= 100.3
     assert lease.clock() - before == pytest.approx(passed_s - lease.away_s, abs=0.05)
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_no_stop_is_in_the_clock_when_it_is_read(
+    monkeypatch: pytest.MonkeyPatch, is_before: bool
+) -> None:
+    """A worker that shares the device is stopped for 7 s just before or after it reads a clock that
+    shows 100 s.
+    """
+    stopped_s = 0.0
+
+    def read_clock() -> float:
+        nonlocal stopped_s
+        before_s, stopped_s = stopped_s, 7.0
+        return 100.0 + (stopped_s if is_before else before_s)
+
+    lease = Lease()
+    lease.may_share = True
+    lease.take(SHARED)
+    waited_s = lease.away_s
+    lease.hear = lambda: setattr(lease, "stopped_s", stopped_s)
+    monkeypatch.setattr("sweeper.worker.lease.perf_counter", read_clock)
+    assert lease.clock() + waited_s == pytest.approx(100.0)
 
 
 def test_whoever_keeps_books_is_told_before_leaving_and_after_returning(driver: Driver) -> None:
@@ -246,7 +270,41 @@ def test_whoever_keeps_books_is_told_before_leaving_and_after_returning(driver: 
     lease.after_returning = lambda: driver.heard.append("is back")
     compiled(lambda: None)
     lease.take(ALONE)
-    assert driver.heard == [DEVICE, "leaves", NOTHING, DEVICE, "is back", ALONE]
+    returns = ["leaves", NOTHING, DEVICE, "is back", "leaves", NOTHING, ALONE, "is back"]
+    assert driver.heard == [DEVICE, *returns]
+
+
+def test_sharing_the_device_goes_on_after_a_benchmark_and_while_a_kernel_is_compiled(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_kernel = lambda: driver.heard.append("compiles")  # noqa: E731
+    monkeypatch.setattr(triton_compat, "triton", SimpleNamespace(compile=compile_kernel))
+    lease = Lease(driver.ask)
+    lease.may_share = True
+    breaks = begin_breaks(lease)
+    lease.take(SHARED)
+    driver.heard.clear()
+    with breaks._benchmark():
+        driver.heard.append("benchmark")
+    triton_compat.triton.compile()
+    assert driver.heard == [RESUME, "benchmark", SHARED, "compiles"]
+    compiled(lambda: driver.heard.append("backend"))
+    assert driver.heard[4:] == [NOTHING, "backend", SHARED]
+
+
+def test_where_memory_is_known_of_the_whole_device_alone_it_is_not_shared(driver: Driver) -> None:
+    lease = Lease(driver.ask)
+    lease.take(SHARED)
+    assert driver.heard == [DEVICE]
+
+
+def test_whoever_has_stopped_others_waits_until_their_work_is_done(driver: Driver) -> None:
+    lease = Lease(driver.ask)
+    lease.await_idle = lambda: driver.heard.append("idle")
+    lease.take()
+    driver.grant = LeaseGrant(has_stopped_others=True)
+    lease.take(ALONE)
+    assert driver.heard == [DEVICE, NOTHING, ALONE, "idle"]
 
 
 def test_without_a_driver_it_is_always_ours() -> None:

@@ -451,8 +451,11 @@ class _EagerSteps:
         return max(errors) if all(map(math.isfinite, errors)) else math.inf
 
     def find_least_size(self, name: str) -> float:
-        """The smallest size of a tensor in a step: noise in a few numbers has any."""
-        return min(item[name].step_size for item in self._comparisons if name in item)
+        """The smallest size of a tensor in a step, of the reference among them: noise in a few
+        numbers has any.
+        """
+        sizes = [item[name].step_size for item in self._comparisons if name in item]
+        return min(self.first[name].reference_size, *sizes)
 
     def _find_gradient(self, name: str) -> str | None:
         """The gradient that a parameter's update, or the optimizer's state for it, follows from;

@@ -1,9 +1,10 @@
 """Lets go of the device while the compiler runs on the CPU.
 
-Inductor autotunes kernels on the device while it compiles: it has the device back for one benchmark
-at a time, so that several workers that autotune take turns. Every kernel is compiled without the
-device: those of templates before their benchmark begins, since Inductor may compile them in the
-first call, and those of coordinate descent, which Inductor compiles one by one in the first step.
+Inductor autotunes kernels on the device while it compiles and when it first runs them: it has the
+device for itself for one benchmark at a time, so that several workers that autotune take turns.
+Every kernel is compiled without the device: those of templates before their benchmark begins, since
+Inductor may compile them in the first call, and those of coordinate descent, which Inductor
+compiles one by one in the first step.
 """
 
 import functools
@@ -16,7 +17,7 @@ from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handl
 from torch._inductor.autotune_process import TritonBenchmarkRequest
 from torch._inductor.runtime import benchmarking, triton_compat
 
-from sweeper.core.protocol import DEVICE, NOTHING, RESUME
+from sweeper.core.protocol import DEVICE, NOTHING, RESUME, SHARED
 from sweeper.worker.lease import Lease
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -88,15 +89,6 @@ class LeaseBreaks:
         benchmark = _within(self._benchmark, benchmarking.benchmarker.benchmark_gpu)
         setattr(benchmarking.benchmarker, "benchmark_gpu", benchmark)  # noqa: B010  # a method, to mypy
 
-    def _leave(self) -> None:
-        """Let go of the device when it has nothing more to do, and of the memory that is kept for
-        later.
-        """
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            torch.cuda.synchronize()
-            torch.cuda.empty_cache()
-        self._lease.leave()
-
     @_not_compiled
     def _let_go(self) -> str:
         """Let go of the device, unless a CUDA graph is being recorded; return what was held, for
@@ -106,7 +98,7 @@ class LeaseBreaks:
             held = self._lease.holds
             if held == NOTHING or _is_recording():
                 return NOTHING
-            self._leave()
+            self._lease.leave()
             return held
 
     @_not_compiled
@@ -128,8 +120,10 @@ class LeaseBreaks:
 
     @contextmanager
     def _without_device(self) -> Iterator[None]:
-        """Let go of the device while a kernel is compiled in the middle of a step."""
-        held = self._let_go()
+        """Let go of the device while a kernel is compiled in the middle of a step, unless it is
+        shared.
+        """
+        held = NOTHING if self._lease.holds == SHARED else self._let_go()
         try:
             yield
         finally:
@@ -137,31 +131,33 @@ class LeaseBreaks:
 
     @contextmanager
     def _benchmark(self) -> Iterator[None]:
-        """Hold the device while Inductor benchmarks a kernel, in the middle of compiling or in a
-        step.
+        """Have the device for itself while Inductor benchmarks a kernel, in the middle of compiling
+        or in a step.
         """
-        was_ours = self._start_benchmark()
+        held = self._start_benchmark()
         try:
             yield
         finally:
-            self._end_benchmark(was_ours)
+            self._end_benchmark(held)
 
     @_not_compiled
-    def _start_benchmark(self) -> bool:
-        """Take the device if it is not held; return whether it was. The lock stays held
-        until `_end_benchmark`.
+    def _start_benchmark(self) -> str:
+        """Take the device, unless others do not compute on it anyway; return what was held. The
+        lock stays held until `_end_benchmark`.
         """
         with self._lease.lock:  # let go of again where the driver cannot be asked
-            was_ours = self._lease.holds != NOTHING
-            if not was_ours:
+            held = self._lease.holds
+            if held in (NOTHING, SHARED):
                 self._lease.take(RESUME)
             self._lease.lock.acquire()
-        return was_ours
+        return held
 
     @_not_compiled
-    def _end_benchmark(self, was_ours: bool) -> None:
+    def _end_benchmark(self, held: str) -> None:
         try:
-            if not was_ours:
-                self._leave()
+            if held == NOTHING:
+                self._lease.leave()
+            elif held == SHARED:
+                self._lease.take(SHARED)
         finally:
             self._lease.lock.release()

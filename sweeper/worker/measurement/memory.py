@@ -42,25 +42,26 @@ class Meter:
         self._own_bytes = own_bytes
         self._counts = device.type == "cuda"
         self._own = self._before = 0
+        self.knows_own = False  # bytes of this process; else of the whole device
         if self._counts:
             _collect()
-            self._of_process = own_bytes() is not None
+            self.knows_own = own_bytes() is not None
             # the context of this process among it: it needs no model
             self._before = self._bytes_beside_allocator()
 
     def leave_device(self) -> None:
-        if self._counts and not self._of_process:
+        if self._counts and not self.knows_own:
             self._own = self._bytes_beside_allocator() - self._before
 
     def return_to_device(self) -> None:
-        if self._counts and not self._of_process:
+        if self._counts and not self.knows_own:
             self._before = self._bytes_beside_allocator() - self._own
 
     def _bytes_beside_allocator(self) -> int:
         """Bytes in use that torch's allocator did not reserve: of this process if known, else of
         the whole device.
         """
-        in_use = self._own_bytes() if self._of_process else _device_bytes_in_use()
+        in_use = self._own_bytes() if self.knows_own else _device_bytes_in_use()
         assert in_use is not None  # NVML has known us before
         return in_use - torch.cuda.memory_reserved()
 
