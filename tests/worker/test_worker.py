@@ -41,9 +41,9 @@ def test_training_is_measured_in_alternating_order() -> None:
         *cases,
         "warming",
         "measuring",
-        "reference",
         "memory",
         "profiling",
+        "reference",
     ]
     process = outcome.process
     assert process is not None
