@@ -296,7 +296,7 @@ def test_steps_that_are_waited_for_have_percentiles() -> None:
 def test_energy_that_nobody_counts_is_missing_and_says_why() -> None:
     outcome, phases = run(custom("mlp"), replace(MEASURE, energy=True))
     assert outcome.status == "ok", outcome.message
-    assert phases[-2:] == ["energy", "profiling"]
+    assert phases[-3:] == ["energy", "profiling", "reference"]
     assert outcome.process is not None
     assert outcome.process.energy_j is None
     assert "no counter of energy" in str(outcome.process.energy_missing)
