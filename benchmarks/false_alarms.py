@@ -144,14 +144,13 @@ def check(trial: Trial, margins: bool) -> dict[str, Any]:
     from sweeper.worker.accuracy.check import AccuracyCheck
     from sweeper.worker.compilation.counters import CompileCounters
     from sweeper.worker.failures import MismatchError
+    from sweeper.worker.lease import Lease
     from sweeper.worker.model_subject import ModelSubject
     from sweeper.worker.monitoring.round_monitor import RoundMonitor
 
     models.builder(trial.model.library).load(trial.model)
     device = torch.device(trial.device)
-    setup = ModelSubject(
-        Job(trial, Measure()), device, RoundMonitor(device, frozenset), time.perf_counter
-    )
+    setup = ModelSubject(Job(trial, Measure()), device, RoundMonitor(device, frozenset), Lease())
     lines: list[dict[str, Any]] = []
     judged = record_projections(AccuracyCheck, lines)(setup) if margins else AccuracyCheck(setup)
     setup.bench.run(setup.eager, 2)

@@ -40,6 +40,7 @@ from sweeper.sweep import hydra_app
 from sweeper.worker import models
 from sweeper.worker.compilation import compiler
 from sweeper.worker.compilation.counters import CompileCounters
+from sweeper.worker.lease import Lease
 from sweeper.worker.measurement import device_time
 from sweeper.worker.measurement.bench import Arm, ModelBench, complete
 from sweeper.worker.measurement.host_time import MAX_QUEUED, count_launches
@@ -144,9 +145,7 @@ def measure(model: str, trial: Trial, wanted: int | None, repeats: int) -> Itera
     """Build a trial and measure both arms; a text says why there is no row for an arm."""
     device = torch.device("cuda")
     models.builder(trial.model.library).load(trial.model)
-    setup = ModelSubject(
-        Job(trial, Measure()), device, RoundMonitor(device, frozenset), time.perf_counter
-    )
+    setup = ModelSubject(Job(trial, Measure()), device, RoundMonitor(device, frozenset), Lease())
     bench = setup.bench
     bench.run(setup.eager, bench.round_up(2))
     setup.compile_arm(CompileCounters())

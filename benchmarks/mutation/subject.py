@@ -5,7 +5,6 @@ for comparison.
 from __future__ import annotations
 
 import math
-import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -24,6 +23,7 @@ from sweeper.worker.accuracy.mismatch import describe_mismatch
 from sweeper.worker.accuracy.states import BUILT, MOVED, States
 from sweeper.worker.compilation.counters import CompileCounters
 from sweeper.worker.failures import MismatchError, describe_error
+from sweeper.worker.lease import Lease
 from sweeper.worker.measurement.capture import Changes, capture_step
 from sweeper.worker.model_subject import ModelSubject
 from sweeper.worker.models.batches import map_tensors
@@ -76,9 +76,7 @@ class Subject:
         CAPTURE.clear()
         device = torch.device(trial.device)
         models.builder(trial.model.library).load(trial.model)
-        self.setup = ModelSubject(
-            Job(trial, Measure()), device, RoundMonitor(device), time.perf_counter
-        )
+        self.setup = ModelSubject(Job(trial, Measure()), device, RoundMonitor(device), Lease())
         self.check = AccuracyCheck(self.setup)
         self._states = States(self.setup.built.module, self.setup.measure.seed)
         self.setup.bench.run(self.setup.eager, FIRST_STEPS)

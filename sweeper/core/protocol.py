@@ -100,10 +100,12 @@ class LeaseRequest:
 class LeaseGrant:
     """The worker has what it wants until it asks for something else."""
 
+    # by `time.monotonic`; later it may be stopped before it reads this. None: when it asked
+    granted_s: Amount | None = None
     neighbours: tuple[int, ...] = ()  # process groups of other workers with memory on the device
     known: Known = Known()
-    # a worker was stopped that shared the device, which may have its work to do yet
-    has_stopped_others: bool = False
+    # workers were stopped that shared the device, which may have their work to do yet
+    has_stopped_sharers: bool = False
 
 
 @dataclass(frozen=True)

@@ -433,7 +433,7 @@ class Process:
     failed_allocations: Count | None = None
     # the peak by torch's allocator, which misses memory in CUDA-graph pools
     allocator_peak_bytes: PerArm | None = None
-    # what torch's allocator held at most while another trial had the device
+    # what torch's allocator held at most without the device
     held_bytes: Amount | None = None
     check_peak_bytes: Amount | None = None  # the peak by torch's allocator in the check
     # tokens without padding, of models that read text; the mean where sizes vary
@@ -444,7 +444,7 @@ class Process:
     script: ScriptRun | None = None  # of a user's own script
     # wall seconds in each phase, without waiting; of a script, those of its first run
     phases_s: Mapping[str, Seconds] = field(default_factory=dict)
-    # wall seconds in which it waited for the device, or was stopped while another trial measured
+    # wall seconds in which it waited for the device, or was stopped while another worker had it
     waited_s: Seconds | None = None
 
     @property

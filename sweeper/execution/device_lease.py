@@ -66,7 +66,14 @@ class DeviceLease:
         self._tenants: list[Tenant] = []
         self._queue: list[Tenant] = []
         self._holder: Tenant | None = None  # has it for itself
-        self._sharers: list[Tenant] = []  # the holder among them, while it benchmarks
+        self._sharers: list[Tenant] = []  # with a place, also while one benchmarks
+        self._is_shared = False  # a worker has asked for that
+
+    def count_computing(self) -> int:
+        """How many workers have what they compute with in memory at once: those that share the
+        device, and one that has stopped them.
+        """
+        return self._max_sharers + 1 if self._is_shared else 1
 
     @contextmanager
     def register(
@@ -82,19 +89,18 @@ class DeviceLease:
             if self._reaper:
                 self._reaper.watch(group)
             self._tenants.append(tenant)
-            if self._holder and self._holder.wants == ALONE:
-                _stop(tenant)
+            self._settle()
         try:
             yield tenant
         finally:
             with self._lock:
                 self._tenants.remove(tenant)
-                for those in (self._queue, self._sharers):
-                    if tenant in those:
-                        those.remove(tenant)
+                for tenants in (self._queue, self._sharers):
+                    if tenant in tenants:
+                        tenants.remove(tenant)
                 if self._holder is tenant:
-                    self._end_turn()
-                self._grant_next()
+                    self._holder = None
+                self._settle()
                 if self._reaper:
                     self._reaper.forget(group)
 
@@ -105,19 +111,16 @@ class DeviceLease:
         with self._lock:
             tenant.wants = wants
             if self._holder is tenant:
-                self._end_turn()
-            shares = tenant in self._sharers
-            if wants == NOTHING:
-                if shares:
-                    self._sharers.remove(tenant)
-            elif wants == SHARED and shares:  # it kept its place while it benchmarked
-                self._grant(tenant)
-            else:
-                tenant.waits_since = time.monotonic()
+                self._holder = None
+            if wants != NOTHING:
+                tenant.waits_since = tenant.stopped_since or time.monotonic()
                 if asked_s is not None:  # since then it knows itself how long it waits
                     tenant.stops = [(a, min(b, asked_s)) for a, b in tenant.stops if a < asked_s]
                 self._queue.append(tenant)
-            self._grant_next()
+                self._is_shared |= wants == SHARED
+            elif tenant in self._sharers:
+                self._sharers.remove(tenant)
+            self._settle()
 
     def idle_s(self, tenant: Tenant) -> float:
         """Wall seconds that a worker has waited or been stopped so far."""
@@ -126,51 +129,67 @@ class DeviceLease:
             since = tenant.waits_since or tenant.stopped_since or now
             return tenant.idle_s + now - since
 
-    def _grant_next(self) -> None:
+    def _settle(self) -> None:
+        """Let those have the device that can, stop and continue whom that concerns, and tell
+        them.
+        """
+        granted = []
         while self._holder is None and self._queue:
-            first = max(
-                self._queue,
-                key=lambda one: (one.wants == RESUME, one.wants != SHARED, one.index),
-            )
-            if first.wants == SHARED and len(self._sharers) >= self._max_sharers:
-                return
+            first = max(self._queue, key=self._rank)
+            if first.wants != SHARED:
+                self._holder = first
+            elif first not in self._sharers:
+                if len(self._sharers) >= self._max_sharers:
+                    break
+                self._sharers.append(first)
             self._queue.remove(first)
-            self._grant(first)
+            granted.append(first)
+        for tenant in self._tenants:
+            must_stop = self._must_stop(tenant)
+            if must_stop and tenant.stopped_since is None:
+                _stop(tenant)
+            elif not must_stop and tenant.stopped_since is not None:
+                self._go_on(tenant, tenant.stopped_since)
+        for tenant in granted:
+            self._grant(tenant)
+
+    def _rank(self, tenant: Tenant) -> tuple[bool, bool, bool, int]:
+        """A key by which the last goes first."""
+        wants, shares = tenant.wants, tenant in self._sharers
+        return wants == RESUME, wants != SHARED, shares, tenant.index
+
+    def _must_stop(self, tenant: Tenant) -> bool:
+        holder = self._holder
+        if holder is None or holder is tenant:
+            return False
+        return holder.wants == ALONE or tenant in self._sharers
+
+    def _go_on(self, tenant: Tenant, stopped_since: float) -> None:
+        """Continue a worker that was stopped; of one that waits, these seconds count as waiting."""
+        now = time.monotonic()
+        if tenant.waits_since is None:
+            tenant.stops.append((stopped_since, now))
+            tenant.idle_s += now - stopped_since
+            if tenant in self._sharers:  # its clock runs; others hear it with their grant
+                tenant.send(LeaseNews(tenant.stopped_s))
+        tenant.stopped_since = None
+        _signal(tenant, signal.SIGCONT)
 
     def _grant(self, tenant: Tenant) -> None:
-        others = [other for other in self._tenants if other is not tenant]
-        stopped_sharer = False
-        if tenant.wants != SHARED:
-            self._holder = tenant
-            for other in others:
-                shares = other in self._sharers
-                stopped_sharer |= shares
-                if shares or tenant.wants == ALONE:
-                    _stop(other)
-        elif tenant not in self._sharers:
-            self._sharers.append(tenant)
+        now = time.monotonic()
         if tenant.waits_since is not None:
-            tenant.idle_s += time.monotonic() - tenant.waits_since
+            tenant.idle_s += now - tenant.waits_since
             tenant.waits_since = None
         tenant.has_used_device = True
-        neighbours = tuple(other.group for other in others if other.has_used_device)
-        grant = LeaseGrant(neighbours, tenant.known, stopped_sharer)
+        others = [other for other in self._tenants if other is not tenant]
+        grant = LeaseGrant(
+            granted_s=now,
+            neighbours=tuple(other.group for other in others if other.has_used_device),
+            known=tenant.known,
+            has_stopped_sharers=self._holder is tenant and any(map(self._sharers.count, others)),
+        )
         if not tenant.send(LeaseNews(tenant.stopped_s, grant)):
             tenant.is_deaf = True
-
-    def _end_turn(self) -> None:
-        """End the turn of whoever has the device for itself; the others go on."""
-        self._holder, now = None, time.monotonic()
-        for tenant in self._tenants:
-            if tenant.stopped_since is None:
-                continue
-            if tenant.waits_since is None:  # else these seconds count as waiting
-                tenant.stops.append((tenant.stopped_since, now))
-                tenant.idle_s += now - tenant.stopped_since
-                if tenant in self._sharers:  # its clock runs; others hear it with their grant
-                    tenant.send(LeaseNews(tenant.stopped_s))
-            tenant.stopped_since = None
-            _signal(tenant, signal.SIGCONT)
 
 
 def _stop(tenant: Tenant) -> None:

@@ -10,7 +10,7 @@ alone on it: only then it is out of memory.
 import math
 import sys
 import threading
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +23,8 @@ from sweeper.core.trial import Trial
 class Need(NamedTuple):
     """Bytes of device memory that a trial needs."""
 
-    held_bytes: float  # while others have the device
-    peak_bytes: float  # while it has the device: in a step, or in the check
+    held_bytes: float  # without the device
+    peak_bytes: float  # while it computes: in a step, or in the check
 
 
 WHOLE_DEVICE = Need(0.0, math.inf)  # no other process has memory of the device
@@ -70,15 +70,17 @@ class Reservation:
 
 
 class MemoryBudget:
-    """The memory of one device, on which `num_computing` trials compute at once; `total_bytes` is
-    None where it is not known, and nothing is planned then.
+    """The memory of one device; `total_bytes` is None where it is not known, and nothing is planned
+    then. `count_computing` says how many trials compute on it at once.
     """
 
-    def __init__(self, total_bytes: float | None = None, num_computing: int = 1) -> None:
+    def __init__(
+        self, total_bytes: float | None = None, count_computing: Callable[[], int] = lambda: 1
+    ) -> None:
         # Contexts and libraries of each process take a tenth. Without a total: less than the whole
         # device, more than anything else.
         self._total_bytes = 0.9 * (total_bytes or sys.float_info.max)
-        self._num_computing = num_computing
+        self._count_computing = count_computing
         self._changed = threading.Condition()
         self._waiting: list[Reservation] = []
         self._granted: list[Reservation] = []
@@ -111,4 +113,4 @@ class MemoryBudget:
         needs = [reservation.need for reservation in (own, *self._granted)]
         held_bytes = sum(need.held_bytes for need in needs)
         more_bytes = sorted((need.peak_bytes - need.held_bytes for need in needs), reverse=True)
-        return held_bytes + sum(more_bytes[: self._num_computing]) <= self._total_bytes
+        return held_bytes + sum(more_bytes[: self._count_computing()]) <= self._total_bytes

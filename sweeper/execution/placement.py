@@ -163,12 +163,9 @@ def make_slots(
             gpu = share.device.gpu
             total_bytes = gpus.read(gpu).memory_total_bytes if gpu else None
             num_sharers = max(1, int((total_bytes or 0.0) / DEVICE_BYTES_PER_SHARER))
+            lease = DeviceLease(reaper, num_sharers)
+            memory = MemoryBudget(total_bytes, lease.count_computing)
             slots.append(
-                DeviceSlot(
-                    **vars(share),
-                    lease=DeviceLease(reaper, num_sharers),
-                    memory=MemoryBudget(total_bytes, num_sharers + 1),  # one may stop the others
-                    known_needs=known_needs,
-                )
+                DeviceSlot(**vars(share), lease=lease, memory=memory, known_needs=known_needs)
             )
     return slots

@@ -440,7 +440,7 @@ def _listen(
         about = f"it is about process {done.index} of draw {done.draw}"
         return Outcome("crashed", channel.phase, f"{NOT_UNDERSTOOD}: {about}")
     if (run.stop.is_set() or exceeded is not None) and process.poll() is None:
-        # while another worker is alone on the device, this one is stopped
+        # while another worker has the device for itself, this one may be stopped
         process.send_signal(signal.SIGCONT)
         # the worker's fault handler writes every thread's stack to the log, a busy one a bit later
         process.send_signal(signal.SIGUSR1)

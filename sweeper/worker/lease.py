@@ -8,16 +8,9 @@ from the warm-up to the last reading. Without a driver it is always ours. Nothin
 
 import threading
 from collections.abc import Callable
-from time import perf_counter  # before a model can put another one in its place
+from time import monotonic, perf_counter  # before a model can put others in their place
 
-from sweeper.core.protocol import (
-    DEVICE,
-    NOTHING,
-    RESUME,
-    SHARED,
-    Known,
-    LeaseGrant,
-)
+from sweeper.core.protocol import DEVICE, NOTHING, RESUME, SHARED, Known, LeaseGrant
 
 # tells the driver what is wanted, and waits for it unless that is nothing
 Ask = Callable[[str], LeaseGrant]
@@ -42,8 +35,14 @@ class Lease:
         self.known = Known()
         self.before_leaving: Callable[[], None] = lambda: None
         self.after_returning: Callable[[], None] = lambda: None
-        # waits until the device has done the work of processes that were stopped
+        # waits until the device has done the work of processes that were stopped; nothing is timed
+        # before it is set
         self.await_idle: Callable[[], None] = lambda: None
+
+    @property
+    def may_have_neighbours(self) -> bool:
+        """Whether other workers have memory on the device, or may get some meanwhile."""
+        return bool(self.neighbours) or self.holds == SHARED
 
     @property
     def away_s(self) -> float:
@@ -73,12 +72,15 @@ class Lease:
             if {self.holds, wants} != {SHARED, RESUME}:
                 self.leave()
             was_away = self.holds == NOTHING
-            self.holds = wants
-            begin = perf_counter()
+            self.holds = DEVICE if was_away and wants == RESUME else wants
+            asked_s = monotonic()
             grant = self._ask(wants)
-            if grant.has_stopped_others:
+            if grant.granted_s is not None:
+                self._waited_s += grant.granted_s - asked_s
+            if grant.has_stopped_sharers:
+                begin_s = monotonic()
                 self.await_idle()
-            self._waited_s += perf_counter() - begin
+                self._waited_s += monotonic() - begin_s
             self.neighbours, self.known = frozenset(grant.neighbours), grant.known
             if was_away:
                 self.after_returning()

@@ -17,6 +17,7 @@ from .compilation.counters import CompileCounters
 from .compilation.lease_breaks import LeaseBreaks
 from .compilation.start import keep_start
 from .failures import EagerError, Failure, MismatchError, NotCompiledError, try_reading
+from .lease import Lease
 from .measurement import memory, step
 from .measurement.bench import Arm, ModelBench, Steps, freeze_objects
 from .measurement.capture import OutputCapture
@@ -42,11 +43,9 @@ class ModelSubject(Judged, Subject):
 
     bench: ModelBench
 
-    def __init__(
-        self, job: Job, device: torch.device, monitor: RoundMonitor, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, job: Job, device: torch.device, monitor: RoundMonitor, lease: Lease) -> None:
         self.trial, self.measure = job.trial, job.measure
-        self.device, self.monitor = device, monitor
+        self.device, self.monitor, self._lease = device, monitor, lease
         self.meter = memory.Meter(device, monitor.gpu.own_bytes)
         self.numerics = step.Numerics.choose(self.trial, device)
         monitor.set_baseline()
@@ -61,7 +60,7 @@ class ModelSubject(Judged, Subject):
         # the loss is compiled with the step, so it is not wrapped
         whole_step = self.trial.compile.scope == "step"
         self.built = built if whole_step else replace(built, loss=self.capture.wrap(built.loss))
-        self.bench = ModelBench(built.batches, device, clock, built.num_sizes)
+        self.bench = ModelBench(built.batches, device, lease.clock, built.num_sizes)
         self._trains = self.trial.workload == "train"
         self.optimizers: list[torch.optim.Optimizer | None] = []
         self._scalers: list[torch.amp.GradScaler | None] = []
@@ -253,7 +252,7 @@ class ModelSubject(Judged, Subject):
         return self.device.type == "cuda" and compiler.calls_convolutions(self.trial, self.device)
 
     def has_neighbours(self) -> bool:
-        return bool(self.monitor.gpu.neighbours())
+        return self._lease.may_have_neighbours
 
     def gradient_factor(self) -> float:
         """Return the factor by which gradients are still scaled after a step, where no optimizer

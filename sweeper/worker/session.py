@@ -11,8 +11,6 @@ The runs of a script's loop (`scripts.phases`), its trajectory and an inspection
 have short orders of their own.
 """
 
-from importlib import import_module
-
 import torch
 
 from sweeper.core.protocol import SHARED, Job
@@ -54,8 +52,9 @@ def begin(job: Job, log: ProcessLog) -> None:
     """Import what the model needs, and wait for the device."""
     log.environment |= environment.describe()
     models.builder(job.trial.model.library).load(job.trial.model)
-    # Dynamo's `reset` imports it, which takes seconds for which nobody else would have the device
-    import_module("torch._inductor.cudagraph_trees")
+    # on a GPU Dynamo's `reset` imports it, for seconds in which nobody else would have the device
+    import torch._inductor.cudagraph_trees
+
     log.lease.take()
     log.environment["device"] = environment.describe_device(torch.device(job.trial.device))
 
@@ -68,7 +67,7 @@ def build(job: Job, log: ProcessLog) -> ModelSubject:
     # the model's module has been imported: it may register a backend of its own
     backends.require_all(job.trial, device)
     monitor = RoundMonitor(device, lambda: lease.neighbours)
-    subject = ModelSubject(job, device, monitor, lease.clock)
+    subject = ModelSubject(job, device, monitor, lease)
 
     def leave_device() -> None:
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]

@@ -74,7 +74,7 @@ def test_job_and_news_are_read_back(trial: Trial) -> None:
     assert known.is_repeated
     for news in (
         LeaseNews(1.5),
-        LeaseNews(0.0, LeaseGrant((7, 8), known, has_stopped_others=True)),
+        LeaseNews(0.0, LeaseGrant(2.5, (7, 8), known, has_stopped_sharers=True)),
     ):
         assert news.dumps().endswith("}\n")
         assert LeaseNews.loads(news.dumps()) == news

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -68,7 +69,8 @@ class Worker:
 
     @property
     def grants(self) -> list[LeaseGrant]:
-        return [news.grant for news in self.news if news.grant]
+        """Without their times."""
+        return [replace(news.grant, granted_s=None) for news in self.news if news.grant]
 
     def ask(self, wants: str) -> None:
         self.lease.request(self.tenant, wants)
@@ -109,7 +111,7 @@ def test_the_device_is_given_in_the_order_of_asking(three: list[Worker]) -> None
     first.ask(NOTHING)
     assert [len(worker.grants) for worker in three] == [1, 1, 0]
     second.end()
-    assert third.grants == [LeaseGrant((first.group,))], (
+    assert third.grants == [LeaseGrant(neighbours=(first.group,))], (
         "the one that has ended has nothing on the device any more"
     )
 
@@ -140,7 +142,7 @@ def test_some_share_the_device_and_stop_for_whoever_has_it_for_itself(
     first.ask(RESUME)
     assert eventually(lambda: state(second.group) == "T")
     assert "T" not in (state(first.group), state(third.group), state(compiles.group))
-    assert first.grants[1].has_stopped_others
+    assert first.grants[1].has_stopped_sharers
     time.sleep(0.2)
     first.ask(SHARED)
     assert len(first.grants) == 3, "it has kept its place"
@@ -161,7 +163,7 @@ def test_some_share_the_device_and_stop_for_whoever_has_it_for_itself(
     third.end()
     first.ask(NOTHING)
     first.ask(ALONE)
-    assert [grant.has_stopped_others for grant in first.grants[-2:]] == [True, False]
+    assert [grant.has_stopped_sharers for grant in first.grants[-2:]] == [True, False]
 
 
 def test_whoever_measures_has_the_others_stopped_until_it_lets_go(three: list[Worker]) -> None:
@@ -234,8 +236,64 @@ def test_one_that_was_started_ahead_has_asked_before_anybody_heard_it(
         measures.ask(NOTHING)
         now += goes_on_s
     lease.request(ahead.tenant, DEVICE, asked_s=104.0)
-    assert ahead.news == [LeaseNews(3.0, LeaseGrant((1,)))]
+    assert ahead.news == [LeaseNews(3.0, LeaseGrant(110.0, (1,)))]
     assert lease.idle_s(ahead.tenant) == 7.0
+
+
+def test_one_that_asked_before_it_was_stopped_is_heard_while_it_is(
+    monkeypatch: pytest.MonkeyPatch, register: Callable[[DeviceLease, int], Worker]
+) -> None:
+    """It has asked at 100 s, is stopped from 101 to 111 s, and heard at 105 s."""
+    now = 101.0
+    monkeypatch.setattr(device_lease.time, "monotonic", lambda: now)
+    monkeypatch.setattr(device_lease.os, "killpg", lambda _group, _number: None)
+    lease = DeviceLease()
+    measures, ahead = register(lease, 1), register(lease, 2)
+    measures.ask(ALONE)
+    now = 105.0
+    assert lease.idle_s(ahead.tenant) == 4.0
+    lease.request(ahead.tenant, DEVICE, asked_s=100.0)
+    assert lease.idle_s(ahead.tenant) == 4.0, "limits began meanwhile"
+    now = 111.0
+    measures.ask(NOTHING)
+    assert ahead.news == [LeaseNews(0.0, LeaseGrant(111.0, (1,)))]
+    assert lease.idle_s(ahead.tenant) == 10.0
+
+
+def test_whoever_shares_goes_on_waiting_after_a_benchmark_while_another_benchmarks(
+    sleepers: Callable[[], int], register: Callable[[DeviceLease, int], Worker]
+) -> None:
+    """It is not granted what it would be stopped in, and no other takes its place."""
+    lease = DeviceLease(max_sharers=1)
+    first, second, third = (register(lease, sleepers()) for _ in range(3))
+    first.ask(SHARED)
+    third.ask(SHARED)
+    for worker in (first, second):
+        worker.ask(RESUME)
+    first.ask(SHARED)
+    assert [len(worker.grants) for worker in (first, second, third)] == [2, 1, 0]
+    assert eventually(lambda: state(first.group) == "T")
+    second.ask(NOTHING)
+    assert [len(worker.grants) for worker in (first, second, third)] == [3, 1, 0]
+    assert eventually(lambda: state(first.group) != "T")
+    assert first.news[-1].stopped_s == 0.0, "it waited"
+
+
+def test_one_that_is_stopped_for_many_turns_is_told_once(
+    sleepers: Callable[[], int], register: Callable[[DeviceLease, int], Worker]
+) -> None:
+    lease = DeviceLease()
+    shares, one, other = (register(lease, sleepers()) for _ in range(3))
+    shares.ask(SHARED)
+    one.ask(RESUME)
+    for _ in range(5):
+        other.ask(RESUME)
+        one.ask(NOTHING)
+        one.ask(RESUME)
+        other.ask(NOTHING)
+    assert len(shares.news) == 1
+    one.ask(NOTHING)
+    assert [bool(news.grant) for news in shares.news] == [True, False]
 
 
 def test_seconds_are_counted_by_the_clock(
@@ -262,7 +320,7 @@ def test_seconds_are_counted_by_the_clock(
     now += 5
     assert lease.idle_s(other.tenant) == 12.0
     measures.end()
-    assert other.news == [LeaseNews(7.0, LeaseGrant())]
+    assert other.news == [LeaseNews(7.0, LeaseGrant(112.0))]
     assert (lease.idle_s(other.tenant), other.tenant.is_deaf) == (12.0, False)
     assert signals[2:] == [(2, signal.SIGSTOP), (2, signal.SIGCONT)]
     now += 1

@@ -138,7 +138,7 @@ def test_one_at_a_time_has_room_for_its_peak(guests: ExitStack) -> None:
 
 
 def test_those_that_compute_at_once_have_room_for_their_peaks(guests: ExitStack) -> None:
-    budget = MemoryBudget(100, num_computing=2)
+    budget = MemoryBudget(100, lambda: 2)
     first, second = (invite(guests, budget, need) for need in (Need(10, 50), Need(5, 30)))
     assert first.inside.wait(60)
     assert second.inside.wait(60)

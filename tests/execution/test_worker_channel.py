@@ -40,10 +40,10 @@ from sweeper.execution.scheduler import PhaseBegan
 from sweeper.execution.worker_channel import ProtocolError, WorkerChannel, send_news
 
 
-def test_news_are_one_line_and_waits_for_nobody() -> None:
+def test_news_is_one_line_and_waits_for_nobody() -> None:
     read, write = os.pipe()
     os.set_blocking(write, False)
-    news = LeaseNews(1.5, LeaseGrant((7,)))
+    news = LeaseNews(1.5, LeaseGrant(2.5, (7,)))
     assert send_news(write, news)
     assert LeaseNews.loads(os.read(read, 1000).decode()) == news
     assert not all(send_news(write, news) for _ in range(100_000)), "a full pipe is told"

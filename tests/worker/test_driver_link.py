@@ -20,7 +20,7 @@ def test_grants_answer_requests_and_a_stop_is_heard_as_soon_as_the_clock_is_read
     def tell(news: LeaseNews) -> None:
         os.write(write, news.dumps().encode())
 
-    tell(LeaseNews(1.0, LeaseGrant((7,))))
+    tell(LeaseNews(1.0, LeaseGrant(neighbours=(7,))))
     link._hear()
     lease.take(SHARED)
     assert lease.neighbours == {7}

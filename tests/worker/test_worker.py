@@ -5,7 +5,6 @@ where it will do.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -543,7 +542,7 @@ def test_the_first_loss_is_of_the_model_as_built() -> None:
 
     for workload in ("train", "inference"):
         device, job = torch.device("cpu"), Job(custom("mlp", workload=workload), MEASURE)
-        subject = ModelSubject(job, device, RoundMonitor(device), time.perf_counter)
+        subject = ModelSubject(job, device, RoundMonitor(device), Lease())
         built, batch = subject.built, subject.built.batches[0]
         loss = built.loss(built.module(*batch.args, **batch.kwargs), batch).item()
         complete(subject.run_eager(ProcessLog(lambda _: None, Process(0, 0, cold=True), Lease())))

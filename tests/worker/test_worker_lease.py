@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -38,7 +39,7 @@ class Driver:
         if wants == NOTHING:
             return None
         time.sleep(self._takes_s)
-        return self.grant
+        return replace(self.grant, granted_s=time.monotonic())
 
 
 @pytest.fixture
@@ -263,6 +264,22 @@ def test_no_stop_is_in_the_clock_when_it_is_read(
     assert lease.clock() + waited_s == pytest.approx(100.0)
 
 
+def test_a_stop_before_a_grant_is_read_counts_once() -> None:
+    """It waits for 1 s, and is stopped for 7 s when it has been granted what it wants."""
+    lease = Lease()
+
+    def ask(wants: str) -> LeaseGrant:
+        if wants != SHARED:
+            return LeaseGrant()
+        lease.stopped_s = 7.0
+        return LeaseGrant(granted_s=time.monotonic() + 1.0)
+
+    lease._ask = ask
+    lease.may_share = True
+    lease.take(SHARED)
+    assert lease.away_s == pytest.approx(8.0, abs=0.01)
+
+
 def test_whoever_keeps_books_is_told_before_leaving_and_after_returning(driver: Driver) -> None:
     lease = Lease(driver.ask)
     begin_breaks(lease)
@@ -298,11 +315,11 @@ def test_where_memory_is_known_of_the_whole_device_alone_it_is_not_shared(driver
     assert driver.heard == [DEVICE]
 
 
-def test_whoever_has_stopped_others_waits_until_their_work_is_done(driver: Driver) -> None:
+def test_whoever_has_stopped_sharers_waits_until_their_work_is_done(driver: Driver) -> None:
     lease = Lease(driver.ask)
     lease.await_idle = lambda: driver.heard.append("idle")
     lease.take()
-    driver.grant = LeaseGrant(has_stopped_others=True)
+    driver.grant = LeaseGrant(has_stopped_sharers=True)
     lease.take(ALONE)
     assert driver.heard == [DEVICE, NOTHING, ALONE, "idle"]
 

@@ -17,8 +17,8 @@ the device has no room, that case begins again with the copies on the host. The 
 model that is not alone on the device runs again alone instead.
 
 An `AccuracyCheck` is made right after building, before any step, and judges when the step
-is compiled and the device is its own; eager steps are eager then as well, by the stance. It is
-asked again when the timed rounds have run code that was compiled after it.
+is compiled; eager steps are eager then as well, by the stance. It is asked again when the timed
+rounds have run code that was compiled after it.
 """
 
 import math
@@ -106,7 +106,7 @@ class Judged:
         return False
 
     def has_neighbours(self) -> bool:
-        """Whether other trials have memory of the device."""
+        """Whether other trials have memory of the device, or may get some."""
         return False
 
     def gradient_factor(self) -> float:
@@ -544,15 +544,16 @@ class AccuracyCheck:
 
     def _try(self, work: Callable[..., T], *arguments: object) -> T | Missing:
         """Do `work`; what goes wrong in it becomes a reason. Raises FullDeviceError where it can be
-        done again on the host.
+        done again, on the host or without other trials.
         """
 
         def run() -> T:
             try:
                 return work(*arguments)
             except Exception as error:
-                if self._place != HOST and is_out_of_memory(error):
-                    raise FullDeviceError from error
+                can_have_more = self._place != HOST or self._judged.has_neighbours()
+                if can_have_more and is_out_of_memory(error):
+                    raise FullDeviceError("it does not fit beside other trials") from error
                 raise
 
         return try_reading(run)

@@ -2,9 +2,9 @@
 
 Inductor autotunes kernels on the device while it compiles and when it first runs them: it has the
 device for itself for one benchmark at a time, so that several workers that autotune take turns.
-Every kernel is compiled without the device: those of templates before their benchmark begins, since
-Inductor may compile them in the first call, and those of coordinate descent, which Inductor
-compiles one by one in the first step.
+No kernel is compiled while others wait for the device: those of templates are compiled before their
+benchmark begins, since Inductor may compile them in the first call, and those of coordinate
+descent, which Inductor compiles one by one in the first step, without the device or sharing it.
 """
 
 import functools
@@ -82,7 +82,7 @@ class LeaseBreaks:
         _compile_before_benchmark()
         triton: Any = triton_compat.triton
         if compile_kernel := getattr(triton, "compile", None):  # there is none on a CPU
-            setattr(triton, "compile", _within(self._without_device, compile_kernel))  # noqa: B010
+            setattr(triton, "compile", _within(self._let_others_compute, compile_kernel))  # noqa: B010
         if hasattr(benchmarking, "set_gpu_benchmark_lock_context"):  # from torch 2.13 on
             benchmarking.set_gpu_benchmark_lock_context(self._benchmark)
             return
@@ -119,7 +119,7 @@ class LeaseBreaks:
         self._take_back(held)
 
     @contextmanager
-    def _without_device(self) -> Iterator[None]:
+    def _let_others_compute(self) -> Iterator[None]:
         """Let go of the device while a kernel is compiled in the middle of a step, unless it is
         shared.
         """

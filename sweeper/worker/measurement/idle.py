@@ -12,7 +12,7 @@ import torch
 
 BUSY_S = 0.0002  # a launch that takes longer may have waited for another process
 IN_A_ROW = 20
-PATIENCE_S = 20.0  # then it is another user's work, which the monitors see
+PATIENCE_S = 60.0  # more than a process can have launched; it is another user's work then
 
 
 class IdleWait:
