@@ -73,6 +73,8 @@ MISSING = "missing"
 # Beside an H200 that of 10 GB had not ended after seven minutes; on the device it takes 25 s.
 LARGE_BYTES = 1e9
 
+TOO_FULL = "the check does not fit beside other trials"
+
 T = TypeVar("T")
 
 
@@ -553,7 +555,7 @@ class AccuracyCheck:
             except Exception as error:
                 can_have_more = self._place != HOST or self._judged.has_neighbours()
                 if can_have_more and is_out_of_memory(error):
-                    raise FullDeviceError("it does not fit beside other trials") from error
+                    raise FullDeviceError(TOO_FULL) from error
                 raise
 
         return try_reading(run)
@@ -571,7 +573,7 @@ class AccuracyCheck:
                 if not is_out_of_memory(error):
                     raise
                 if self._judged.has_neighbours() and self._is_large:
-                    raise FullDeviceError("the check does not fit beside other trials") from error
+                    raise FullDeviceError(TOO_FULL) from error
             self._place = HOST
             self._states.place(HOST)
             torch.cuda.empty_cache()

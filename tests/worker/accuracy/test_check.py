@@ -5,6 +5,7 @@ not.
 from __future__ import annotations
 
 import itertools
+import math
 import weakref
 from dataclasses import replace
 
@@ -678,27 +679,34 @@ def test_program_that_holds_its_weights_is_judged_as_built(name: str, passed: bo
     assert passed or "where no branch is dead" in str(found.unverified)
 
 
-def test_check_of_a_large_model_that_does_not_fit_beside_other_trials_ends_the_trial(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("is_large", [False, True])
+def test_a_check_that_does_not_fit_beside_other_trials_ends_the_trial(
+    monkeypatch: pytest.MonkeyPatch, is_large: bool
 ) -> None:
-    """Its driver runs it again, with the device to itself."""
+    """Its driver runs it again, with the device to itself. A small model tries the host first."""
     import torch
 
     from sweeper.worker.accuracy import check
     from sweeper.worker.model_subject import ModelSubject
 
+    num_tries = 0
+
     def fill(*_arguments: object) -> None:
+        nonlocal num_tries
+        num_tries += 1
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(check, "HOST", torch.device("cpu", 0))
     monkeypatch.setattr(check, "run_reference", fill)
+    monkeypatch.setattr(check, "LARGE_BYTES", 0 if is_large else math.inf)
+    alone, _ = run(custom("mlp"))
+    assert alone.status == "ok", "it goes on without a reference in float64"
+    num_tries = 0
     monkeypatch.setattr(ModelSubject, "has_neighbours", lambda _self: True)
-    small, _ = run(custom("mlp"))
-    assert small.status == "ok", "it goes on on the host"
-    monkeypatch.setattr(check, "LARGE_BYTES", 0)
-    large, _ = run(custom("mlp"))
-    assert (large.status, large.phase) == ("oom", "reference")
-    assert large.message == "the check does not fit beside other trials"
+    outcome, _ = run(custom("mlp"))
+    assert (outcome.status, outcome.phase) == ("oom", "reference")
+    assert outcome.message == "the check does not fit beside other trials"
+    assert num_tries == (1 if is_large else 2)
 
 
 @pytest.mark.parametrize(
