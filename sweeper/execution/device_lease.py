@@ -16,15 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from sweeper.core.protocol import (
-    ALONE,
-    NOTHING,
-    RESUME,
-    SHARED,
-    Known,
-    LeaseGrant,
-    LeaseNews,
-)
+from sweeper.core.protocol import ALONE, NOTHING, RESUME, SHARED, Known, LeaseGrant, LeaseNews
 
 from .reaper import Reaper
 

@@ -5,7 +5,7 @@ then, with the device alone, warm up, time both arms in turn, and take the readi
 no round; check the state after them. What a model and a script do differently are methods of
 `Subject`. Until the warm-up of a model and in its last check, other workers may compile on the
 host, and share the device from the first compiled step on. A script has the device alone
-throughout, and its first check is the last.
+throughout, and is checked last.
 
 The runs of a script's loop (`scripts.phases`), its trajectory and an inspection time no rounds, and
 have short orders of their own.

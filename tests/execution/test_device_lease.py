@@ -12,16 +12,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from clock import Clock
 
-from sweeper.core.protocol import (
-    ALONE,
-    DEVICE,
-    NOTHING,
-    RESUME,
-    SHARED,
-    LeaseGrant,
-    LeaseNews,
-)
+from sweeper.core.protocol import ALONE, DEVICE, NOTHING, RESUME, SHARED, LeaseGrant, LeaseNews
 from sweeper.execution import device_lease
 from sweeper.execution.device_lease import DeviceLease, Tenant
 
@@ -221,40 +214,54 @@ def test_stopped_and_waited_seconds_are_told_apart_and_count_in_no_limit(
     assert first.lease.idle_s(first.tenant) < 0.3
 
 
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of the lease, which begins at 100 s."""
+    clock = Clock()
+    clock.now = 100.0
+    monkeypatch.setattr(device_lease, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def signals(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The signals that the lease gives, to no process."""
+    given: list[tuple[int, int]] = []
+    monkeypatch.setattr(device_lease.os, "killpg", lambda *signal: given.append(signal))
+    return given
+
+
+@pytest.mark.usefixtures("signals")
 def test_one_that_was_started_ahead_has_asked_before_anybody_heard_it(
-    monkeypatch: pytest.MonkeyPatch, register: Callable[[DeviceLease, int], Worker]
+    clock: Clock, register: Callable[[DeviceLease, int], Worker]
 ) -> None:
     """It is stopped for 3 s, asks 1 s later, and is stopped for 4 of the 6 s until it is heard."""
-    now = 100.0
-    monkeypatch.setattr(device_lease.time, "monotonic", lambda: now)
-    monkeypatch.setattr(device_lease.os, "killpg", lambda _group, _number: None)
     lease = DeviceLease()
     measures, ahead = register(lease, 1), register(lease, 2)
     for stopped_s, goes_on_s in ((3, 2), (4, 1)):
         measures.ask(ALONE)
-        now += stopped_s
+        clock.now += stopped_s
         measures.ask(NOTHING)
-        now += goes_on_s
+        clock.now += goes_on_s
     lease.request(ahead.tenant, DEVICE, asked_s=104.0)
     assert ahead.news == [LeaseNews(3.0, LeaseGrant(110.0, (1,)))]
     assert lease.idle_s(ahead.tenant) == 7.0
 
 
+@pytest.mark.usefixtures("signals")
 def test_one_that_asked_before_it_was_stopped_is_heard_while_it_is(
-    monkeypatch: pytest.MonkeyPatch, register: Callable[[DeviceLease, int], Worker]
+    clock: Clock, register: Callable[[DeviceLease, int], Worker]
 ) -> None:
     """It has asked at 100 s, is stopped from 101 to 111 s, and heard at 105 s."""
-    now = 101.0
-    monkeypatch.setattr(device_lease.time, "monotonic", lambda: now)
-    monkeypatch.setattr(device_lease.os, "killpg", lambda _group, _number: None)
+    clock.now = 101.0
     lease = DeviceLease()
     measures, ahead = register(lease, 1), register(lease, 2)
     measures.ask(ALONE)
-    now = 105.0
+    clock.now = 105.0
     assert lease.idle_s(ahead.tenant) == 4.0
     lease.request(ahead.tenant, DEVICE, asked_s=100.0)
     assert lease.idle_s(ahead.tenant) == 4.0, "limits began meanwhile"
-    now = 111.0
+    clock.now = 111.0
     measures.ask(NOTHING)
     assert ahead.news == [LeaseNews(0.0, LeaseGrant(111.0, (1,)))]
     assert lease.idle_s(ahead.tenant) == 10.0
@@ -297,33 +304,29 @@ def test_one_that_is_stopped_for_many_turns_is_told_once(
 
 
 def test_seconds_are_counted_by_the_clock(
-    monkeypatch: pytest.MonkeyPatch, register: Callable[[DeviceLease, int], Worker]
+    clock: Clock,
+    signals: list[tuple[int, int]],
+    register: Callable[[DeviceLease, int], Worker],
 ) -> None:
-    """One is stopped for 7 s, then waits for 5, stopped as well; its clock begins at 100 s."""
-    now = 100.0
-    signals: list[tuple[int, int]] = []
-    monkeypatch.setattr(device_lease.time, "monotonic", lambda: now)
-    monkeypatch.setattr(
-        device_lease.os, "killpg", lambda group, number: signals.append((group, number))
-    )
+    """One is stopped for 7 s, then waits for 5, stopped as well."""
     lease = DeviceLease()
     measures, other = register(lease, 1), register(lease, 2)
     measures.ask(ALONE)
-    now += 4
+    clock.now += 4
     assert (lease.idle_s(other.tenant), lease.idle_s(measures.tenant)) == (4.0, 0.0)
-    now += 3
+    clock.now += 3
     measures.ask(NOTHING)
     assert (lease.idle_s(other.tenant), other.tenant.stopped_s) == (7.0, 7.0)
     assert signals == [(2, signal.SIGSTOP), (2, signal.SIGCONT)]
     measures.ask(ALONE)
     other.ask(DEVICE)
-    now += 5
+    clock.now += 5
     assert lease.idle_s(other.tenant) == 12.0
     measures.end()
     assert other.news == [LeaseNews(7.0, LeaseGrant(112.0))]
     assert (lease.idle_s(other.tenant), other.tenant.is_deaf) == (12.0, False)
     assert signals[2:] == [(2, signal.SIGSTOP), (2, signal.SIGCONT)]
-    now += 1
+    clock.now += 1
     assert lease.idle_s(other.tenant) == 12.0
 
 

@@ -451,7 +451,8 @@ def test_worker_ends_when_its_driver_dies(in_empty_folder: Path, hold: str) -> N
     """
     worker = (
         "import ctypes, threading, time\n"
-        "from sweeper.worker.__main__ import DriverLink, die_with_parent\n"
+        "from sweeper.worker.driver_link import DriverLink\n"
+        "from sweeper.worker.parent_death import die_with_parent\n"
         "die_with_parent()\n"
         "threading.Thread(target=DriverLink(0, print).listen, daemon=True).start()\n"
         f"print('ready', flush=True); {hold}"
