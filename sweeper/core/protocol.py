@@ -81,17 +81,19 @@ class Phase:
     note: str = ""  # what it does for long, e.g. `no step for 60 s: ...`
 
 
-# What a worker wants. SHARED: the device beside others that compute on it; DEVICE: that nobody else
-# computes on it; RESUME: the same before others, to go on with a compilation or a step; ALONE: that
-# nobody else runs.
-NOTHING, SHARED, DEVICE, RESUME, ALONE = "nothing", "shared", "device", "resume", "alone"
+# What a worker wants. SHARED: the device beside others that compute on it; SOLE: a share of it when
+# nobody else has one, for the sake of its memory; DEVICE: that nobody else computes on it; RESUME:
+# the same before others, to go on with a compilation or a step; ALONE: that nobody else runs.
+NOTHING, SHARED, SOLE, DEVICE = "nothing", "shared", "sole", "device"
+RESUME, ALONE = "resume", "alone"
+SHARES = (SHARED, SOLE)
 
 
 @dataclass(frozen=True)
 class LeaseRequest:
     """The worker wants the device, or gives it back."""
 
-    wants: Annotated[str, (NOTHING, SHARED, DEVICE, RESUME, ALONE)]
+    wants: Annotated[str, (NOTHING, *SHARES, DEVICE, RESUME, ALONE)]
     # when it asked, by `time.monotonic`, which all processes share; the driver may read it later
     asked_s: Amount | None = None
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from sweeper.core.protocol import ALONE, NOTHING, RESUME, SHARED, Known, LeaseGrant, LeaseNews
+from sweeper.core.protocol import ALONE, NOTHING, RESUME, SHARES, SOLE, Known, LeaseGrant, LeaseNews
 
 from .reaper import Reaper
 
@@ -48,7 +48,8 @@ class DeviceLease:
 
     Whoever wants it for itself comes first, and stops those that share it. First of all come those
     that resume: a worker that autotunes asks hundreds of times for milliseconds. Then come later
-    processes of a trial, since its answer is near; otherwise the order of requests holds.
+    processes of a trial, since its answer is near; otherwise the order of requests holds. Whoever
+    wants the sole share waits until those that share it have ended.
     """
 
     def __init__(self, reaper: Reaper | None = None, max_sharers: int = 1) -> None:
@@ -109,7 +110,7 @@ class DeviceLease:
                 if asked_s is not None:  # since then it knows itself how long it waits
                     tenant.stops = [(a, min(b, asked_s)) for a, b in tenant.stops if a < asked_s]
                 self._queue.append(tenant)
-                self._is_shared |= wants == SHARED
+                self._is_shared |= wants in SHARES
             elif tenant in self._sharers:
                 self._sharers.remove(tenant)
             self._settle()
@@ -128,10 +129,10 @@ class DeviceLease:
         granted = []
         while self._holder is None and self._queue:
             first = max(self._queue, key=self._rank)
-            if first.wants != SHARED:
+            if first.wants not in SHARES:
                 self._holder = first
             elif first not in self._sharers:
-                if len(self._sharers) >= self._max_sharers:
+                if not self._has_room(first):
                     break
                 self._sharers.append(first)
             self._queue.remove(first)
@@ -145,10 +146,15 @@ class DeviceLease:
         for tenant in granted:
             self._grant(tenant)
 
-    def _rank(self, tenant: Tenant) -> tuple[bool, bool, bool, int]:
+    def _has_room(self, tenant: Tenant) -> bool:
+        """Whether one more may share the device."""
+        is_sole = any(one.wants == SOLE for one in (tenant, *self._sharers))
+        return len(self._sharers) < (1 if is_sole else self._max_sharers)
+
+    def _rank(self, tenant: Tenant) -> tuple[bool, bool, bool, bool, int]:
         """A key by which the last goes first."""
         wants, shares = tenant.wants, tenant in self._sharers
-        return wants == RESUME, wants != SHARED, shares, tenant.index
+        return wants == RESUME, wants not in SHARES, shares, wants == SOLE, tenant.index
 
     def _must_stop(self, tenant: Tenant) -> bool:
         holder = self._holder

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from time import monotonic, perf_counter  # before a model can put others in their place
 
-from sweeper.core.protocol import DEVICE, NOTHING, RESUME, SHARED, Known, LeaseGrant
+from sweeper.core.protocol import DEVICE, NOTHING, RESUME, SHARED, SHARES, SOLE, Known, LeaseGrant
 
 # tells the driver what is wanted, and waits for it unless that is nothing
 Ask = Callable[[str], LeaseGrant]
@@ -42,7 +42,12 @@ class Lease:
     @property
     def may_have_neighbours(self) -> bool:
         """Whether other workers have memory on the device, or may get some meanwhile."""
-        return bool(self.neighbours) or self.holds == SHARED
+        return bool(self.neighbours) or self.shares
+
+    @property
+    def shares(self) -> bool:
+        """Whether the device is held beside others, or may be."""
+        return self.holds in SHARES
 
     @property
     def away_s(self) -> float:
@@ -55,7 +60,7 @@ class Lease:
         """
         while True:
             away_s, now_s = self.away_s, perf_counter()
-            if self.holds == SHARED:  # else it hears of stops with what it is granted next
+            if self.shares:  # else it hears of stops with what it is granted next
                 self.hear()
             if self.away_s == away_s:  # else it was stopped, before the clock was read or after
                 return now_s - away_s
@@ -69,7 +74,8 @@ class Lease:
         with self.lock:
             if self.holds == wants:
                 return
-            if {self.holds, wants} != {SHARED, RESUME}:
+            keeps_place = RESUME in (self.holds, wants) and (self.shares or wants in SHARES)
+            if not keeps_place:
                 self.leave()
             was_away = self.holds == NOTHING
             self.holds = DEVICE if was_away and wants == RESUME else wants
@@ -84,6 +90,13 @@ class Lease:
             self.neighbours, self.known = frozenset(grant.neighbours), grant.known
             if was_away:
                 self.after_returning()
+
+    def take_sole_share(self) -> bool:
+        """Wait until nobody else shares the device; whether others may have shared it before."""
+        if self.holds != SHARED:
+            return False
+        self.take(SOLE)
+        return True
 
     def leave(self) -> None:
         """Let go of the device, on which nothing of ours runs any more."""

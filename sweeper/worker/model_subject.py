@@ -254,6 +254,9 @@ class ModelSubject(Judged, Subject):
     def has_neighbours(self) -> bool:
         return self._lease.may_have_neighbours
 
+    def make_room(self) -> bool:
+        return self._lease.take_sole_share()
+
     def gradient_factor(self) -> float:
         """Return the factor by which gradients are still scaled after a step, where no optimizer
         unscales them.

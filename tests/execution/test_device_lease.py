@@ -14,7 +14,16 @@ from types import SimpleNamespace
 import pytest
 from clock import Clock
 
-from sweeper.core.protocol import ALONE, DEVICE, NOTHING, RESUME, SHARED, LeaseGrant, LeaseNews
+from sweeper.core.protocol import (
+    ALONE,
+    DEVICE,
+    NOTHING,
+    RESUME,
+    SHARED,
+    SOLE,
+    LeaseGrant,
+    LeaseNews,
+)
 from sweeper.execution import device_lease
 from sweeper.execution.device_lease import DeviceLease, Tenant
 
@@ -157,6 +166,32 @@ def test_some_share_the_device_and_stop_for_whoever_has_it_for_itself(
     first.ask(NOTHING)
     first.ask(ALONE)
     assert [grant.has_stopped_sharers for grant in first.grants[-2:]] == [True, False]
+
+
+def test_the_sole_share_waits_for_other_sharers_and_nobody_else_waits_for_that(
+    sleepers: Callable[[], int], register: Callable[[DeviceLease, int], Worker]
+) -> None:
+    lease = DeviceLease(max_sharers=2)
+    full, shares, late, builds = workers = [register(lease, sleepers()) for _ in range(4)]
+
+    def count_grants() -> list[int]:
+        return [len(worker.grants) for worker in workers]
+
+    shares.ask(SHARED)
+    full.ask(SHARED)
+    for wants in (NOTHING, SOLE):
+        full.ask(wants)
+    late.ask(SHARED)
+    builds.ask(DEVICE)
+    assert count_grants() == [1, 1, 0, 1]
+    builds.ask(NOTHING)
+    shares.ask(NOTHING)
+    assert count_grants() == [2, 1, 0, 1], "it comes before those that only want a share"
+    for wants in (RESUME, SOLE):
+        full.ask(wants)
+    assert count_grants() == [4, 1, 0, 1], "it has kept its place, and has it alone"
+    full.ask(NOTHING)
+    assert count_grants() == [4, 1, 1, 1]
 
 
 def test_whoever_measures_has_the_others_stopped_until_it_lets_go(three: list[Worker]) -> None:

@@ -22,7 +22,7 @@ from torch._inductor.codecache import PyCodeCache  # noqa: E402
 from torch._inductor.runtime import triton_compat, triton_heuristics  # noqa: E402, F401  # make_run_fn
 from torch._inductor.runtime.benchmarking import benchmarker  # noqa: E402
 
-from sweeper.core.protocol import ALONE, DEVICE, NOTHING, RESUME, SHARED, LeaseGrant  # noqa: E402
+from sweeper.core.protocol import ALONE, DEVICE, NOTHING, RESUME, SHARED, SOLE, LeaseGrant  # noqa: E402
 from sweeper.worker.compilation.lease_breaks import LeaseBreaks  # noqa: E402
 from sweeper.worker.lease import Lease  # noqa: E402
 
@@ -307,6 +307,21 @@ def test_sharing_the_device_goes_on_after_a_benchmark_and_while_a_kernel_is_comp
     assert driver.heard == [RESUME, "benchmark", SHARED, "compiles"]
     compiled(lambda: driver.heard.append("backend"))
     assert driver.heard[4:] == [NOTHING, "backend", SHARED]
+
+
+def test_whoever_takes_the_sole_share_lets_go_of_its_own_first(driver: Driver) -> None:
+    lease = Lease(driver.ask)
+    breaks = begin_breaks(lease)
+    lease.take()
+    assert not lease.take_sole_share(), "it has the device for itself"
+    lease.may_share = True
+    lease.take(SHARED)
+    driver.heard.clear()
+    assert lease.take_sole_share()
+    assert not lease.take_sole_share()
+    with breaks._benchmark():
+        driver.heard.append("benchmark")
+    assert driver.heard == [NOTHING, SOLE, RESUME, "benchmark", SOLE]
 
 
 def test_where_memory_is_known_of_the_whole_device_alone_it_is_not_shared(driver: Driver) -> None:

@@ -111,6 +111,10 @@ class Judged:
         """Whether other trials have memory of the device, or may get some."""
         return False
 
+    def make_room(self) -> bool:
+        """Wait until no other trial computes on the device; whether one may have done so before."""
+        return False
+
     def gradient_factor(self) -> float:
         """Return the factor by which gradients are still scaled after a step."""
         return 1.0
@@ -182,10 +186,10 @@ class AccuracyCheck:
         try:
             with self._states_in_place(enter) as random:
                 if random:
-                    return self._run_or_retry_on_host(self._judge_over_seeds, case).accuracy
-                verdict = self._run_or_retry_on_host(self._try, self._compare_arms, case)
+                    return self._run_or_run_again(self._judge_over_seeds, case).accuracy
+                verdict = self._run_or_run_again(self._try, self._compare_arms, case)
                 if isinstance(verdict, Missing) or not verdict.accuracy.passed:
-                    verdict = self._run_or_retry_on_host(self._judge_case, case)
+                    verdict = self._run_or_run_again(self._judge_case, case)
                 return verdict.accuracy
         finally:
             self._states = kept
@@ -212,7 +216,7 @@ class AccuracyCheck:
             self._states.place(self._place)
             with convolve_in_fp32(self._judged):
                 with enter("reference"):
-                    random = self._run_or_retry_on_host(self._try, self._draws_random)
+                    random = self._run_or_run_again(self._try, self._draws_random)
                 yield random
         finally:
             self.restore()
@@ -245,7 +249,7 @@ class AccuracyCheck:
         built = self._judged.built
         name = "batch 1" if built.unseen_origin == "timed" else "unseen batch"
         case = Case(BUILT, built.unseen, name)
-        verdict = self._run_or_retry_on_host(self._judge_case, case)
+        verdict = self._run_or_run_again(self._judge_case, case)
         first = verdict.accuracy
         if first.nondeterministic:
             reason = str(first.unverified)
@@ -374,7 +378,7 @@ class AccuracyCheck:
         for index, batch in enumerate(self._judged.built.batches):
             shapes = describe_tensors(batch)
             case = Case(state, batch, f"batch {index + 1}", slopes=shapes not in seen)
-            verdicts.append(self._run_or_retry_on_host(judge, case))
+            verdicts.append(self._run_or_run_again(judge, case))
             seen.append(shapes)
             if not verdicts[-1].accuracy.passed:
                 break
@@ -560,24 +564,26 @@ class AccuracyCheck:
 
         return try_reading(run)
 
-    def _run_or_retry_on_host(self, work: Callable[..., T], *arguments: object) -> T:
-        """Do `work`; if the device runs out of memory, do all of it again with the check's tensors
-        on the host.
+    def _run_or_run_again(self, work: Callable[..., T], *arguments: object) -> T:
+        """Do `work`; if the device runs out of memory, do all of it again while no other trial
+        computes there, and at last with the check's tensors on the host.
 
         Raises FullDeviceError for a large model where other trials have memory of the device.
         """
-        if self._place != HOST:
-            try:
-                return work(*arguments)
-            except Exception as error:  # what it had in memory is free only after this clause
-                if not is_out_of_memory(error):
-                    raise
-                if self._judged.has_neighbours() and self._is_large:
-                    raise FullDeviceError(TOO_FULL) from error
+        if self._place == HOST:
+            return work(*arguments)
+        try:
+            return work(*arguments)
+        except Exception as error:  # what it had in memory is free only after this clause
+            if not is_out_of_memory(error):
+                raise
+        if not self._judged.make_room():
+            if self._judged.has_neighbours() and self._is_large:
+                raise FullDeviceError(TOO_FULL)
             self._place = HOST
             self._states.place(HOST)
             torch.cuda.empty_cache()
-        return work(*arguments)
+        return self._run_or_run_again(work, *arguments)
 
     @property
     def _is_large(self) -> bool:

@@ -17,7 +17,7 @@ from torch._dynamo.callback import CallbackArgs, CallbackTrigger, callback_handl
 from torch._inductor.autotune_process import TritonBenchmarkRequest
 from torch._inductor.runtime import benchmarking, triton_compat
 
-from sweeper.core.protocol import DEVICE, NOTHING, RESUME, SHARED
+from sweeper.core.protocol import DEVICE, NOTHING, RESUME, SHARES
 from sweeper.worker.lease import Lease
 
 F = TypeVar("F", bound=Callable[..., object])
@@ -123,7 +123,7 @@ class LeaseBreaks:
         """Let go of the device while a kernel is compiled in the middle of a step, unless it is
         shared.
         """
-        held = NOTHING if self._lease.holds == SHARED else self._let_go()
+        held = NOTHING if self._lease.shares else self._let_go()
         try:
             yield
         finally:
@@ -147,7 +147,7 @@ class LeaseBreaks:
         """
         with self._lease.lock:  # let go of again where the driver cannot be asked
             held = self._lease.holds
-            if held in (NOTHING, SHARED):
+            if held in (NOTHING, *SHARES):
                 self._lease.take(RESUME)
             self._lease.lock.acquire()
         return held
@@ -157,7 +157,7 @@ class LeaseBreaks:
         try:
             if held == NOTHING:
                 self._lease.leave()
-            elif held == SHARED:
-                self._lease.take(SHARED)
+            elif held in SHARES:
+                self._lease.take(held)
         finally:
             self._lease.lock.release()

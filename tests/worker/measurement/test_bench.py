@@ -268,16 +268,34 @@ def test_results_of_timed_steps_are_alike(
         complete(steps)
 
 
-def test_a_loss_that_jumps_near_its_minimum_is_alike() -> None:
-    """As Adam left a small network: the middle of the compiled losses is beyond all of eager's."""
-    eager = iter_blocks([1.93e-5, 3.97e-6, 7.66e-6, 8.56e-8])
-    compiled = iter_blocks([8.03e-5, 5.2e-5, 1.84e-5, 6.83e-6])
+@pytest.mark.parametrize(
+    ("first_loss", "eager", "compiled", "right"),
+    [
+        pytest.param(
+            None,
+            [1.93e-5, 3.97e-6, 7.66e-6, 8.56e-8],
+            [8.03e-5, 5.2e-5, 1.84e-5, 6.83e-6],
+            True,
+            id="it jumps near its minimum, as Adam left a small network",
+        ),
+        pytest.param(6.9, [0.14, 0.11], [1.1, 0.06], True, id="it falls fast"),
+        pytest.param(6.9, [0.14, 0.11], [1.1, 1.1], False, id="the compiled one does not"),
+    ],
+)
+def test_losses_that_differ_from_block_to_block_are_alike(
+    first_loss: float | None, eager: list[float], compiled: list[float], right: bool
+) -> None:
+    losses = iter_blocks(eager), iter_blocks(compiled)
     arms = (
-        Arm("eager", lambda _: next(eager), True),
-        Arm("compiled", lambda _: next(compiled), True),
+        Arm("eager", lambda _: next(losses[0]), True),
+        Arm("compiled", lambda _: next(losses[1]), True),
     )
     bench, monitor = ModelBench((Batch(),), torch.device("cpu")), RoundMonitor(torch.device("cpu"))
-    complete(measure_rounds(bench, arms, 2, Measure(rounds=4), monitor, lambda _: None))
+    bench.first_loss = first_loss
+    measure = Measure(rounds=len(eager))
+    steps = measure_rounds(bench, arms, 2, measure, monitor, lambda _: None)
+    with nullcontext() if right else pytest.raises(MismatchError, match="while they were timed"):
+        complete(steps)
 
 
 @pytest.mark.parametrize(
