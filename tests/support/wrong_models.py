@@ -6,6 +6,7 @@ What is wrong is a gradient, a buffer, an input or one of several batches; the c
 
 from __future__ import annotations
 
+import numpy
 import torch
 from torch import nn
 
@@ -245,6 +246,48 @@ def hook_that_draws(batch_size, device):
         return output * torch.rand(1, device=output.device)
 
     return _with_module_hook(batch_size, device, hook)
+
+
+@torch.library.custom_op("wrong_models::shake", mutates_args=(), schema="(Tensor x) -> Tensor")
+def shake(x):
+    """Noise of which no generator knows, as of sums whose order changes: the longer the number
+    format, the less.
+    """
+    noise = torch.from_numpy(numpy.random.default_rng().standard_normal(x.shape))
+    return x * (1.0 + 1e5 * torch.finfo(x.dtype).eps * noise).to(x)
+
+
+shake.register_fake(torch.empty_like)
+shake.register_autograd(lambda _context, gradient: gradient)
+
+
+def _shakes(batch_size, device, compile_layer):
+    class Shakes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
+
+        def forward(self, x):
+            step = compile_layer if torch.compiler.is_compiling() else shake
+            return self.head(step(self.layer(x)))
+
+    return Shakes().to(device), (torch.randn(batch_size, WIDTH, device=device),), square_mean
+
+
+def right_shakes(batch_size, device):
+    return _shakes(batch_size, device, shake)
+
+
+def right_steadies(batch_size, device):
+    return _shakes(batch_size, device, lambda x: x)
+
+
+def shakes_and_scales(batch_size, device):
+    return _shakes(batch_size, device, lambda x: 1.05 * shake(x))
+
+
+def steadies_and_scales(batch_size, device):
+    return _shakes(batch_size, device, lambda x: 1.05 * x)
 
 
 def _drops(batch_size, device, compiled_rate):

@@ -190,6 +190,8 @@ class AccuracyCheck:
                 verdict = self._run_or_run_again(self._try, self._compare_arms, case)
                 if isinstance(verdict, Missing) or not verdict.accuracy.passed:
                     verdict = self._run_or_run_again(self._judge_case, case)
+                if verdict.accuracy.nondeterministic and not list_hooked(built.module):
+                    verdict = self._run_or_run_again(self._judge_over_seeds, case)
                 return verdict.accuracy
         finally:
             self._states = kept
@@ -252,10 +254,12 @@ class AccuracyCheck:
         verdict = self._run_or_run_again(self._judge_case, case)
         first = verdict.accuracy
         if first.nondeterministic:
-            reason = str(first.unverified)
-            if names := list_hooked(built.module):
-                reason += f"; modules with hooks: {', '.join(names)}"
-            return replace(first, unverified=reason)
+            if hooked := list_hooked(built.module):
+                reason = f"{first.unverified}; modules with hooks: {', '.join(hooked)}"
+                return replace(first, unverified=reason)
+            # each step is another one, as if it had drawn random numbers
+            found = self._judge_timed_batches(self._judge_over_seeds, [])
+            return replace(found, nondeterministic=True)
         if first.passed is False:
             return combine([verdict])
         return self._judge_timed_batches(self._judge_case, [verdict])

@@ -239,6 +239,27 @@ def test_hooks_that_keep_state_or_draw_random_numbers_leave_the_step_unverified(
     assert "accuracy_unverified" in flags(trial, outcome)
 
 
+@pytest.mark.parametrize(
+    ("name", "passed"),
+    [
+        ("right_shakes", True),
+        ("right_steadies", True),
+        ("shakes_and_scales", False),
+        ("steadies_and_scales", False),
+    ],
+)
+def test_steps_of_which_none_is_like_another_are_judged_as_those_that_draw_numbers(
+    name: str, passed: bool
+) -> None:
+    trial = faulty(name, batch_size=64)
+    outcome, _ = run(trial)
+    found = accuracy_of(outcome)
+    assert outcome.status == ("ok" if passed else "accuracy_mismatch"), outcome.message
+    assert (found.passed, found.nondeterministic, found.randomness) == (passed, True, "seeds")
+    assert found.random_in_step is False
+    assert "eager_nondeterministic" in flags(trial, outcome)
+
+
 def test_step_in_half_precision_is_called_wrong_only_after_a_closer_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
