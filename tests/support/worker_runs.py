@@ -9,7 +9,7 @@ import pytest
 from sweeper.analysis.derive import derive
 from sweeper.analysis.flags import find_flags
 from sweeper.core.protocol import Job, Known, LeaseGrant, Outcome, Phase
-from sweeper.core.record import Record
+from sweeper.core.record import Accuracy, Record
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Labels, Model, Trial
 
@@ -68,3 +68,14 @@ def flags(trial: Trial, outcome: Outcome) -> set[str]:
     )
     noise = {"unsteady", "host_busy", "compile_contended", "single_process"}
     return set(find_flags(record, derive(record), MEASURE)) - noise
+
+
+def faulty(name: str, **changes: object) -> Trial:
+    """A trial of one of `wrong_models`."""
+    return replace(custom(name), **{"model": Model("custom", f"wrong_models:{name}"), **changes})  # type: ignore[arg-type]
+
+
+def accuracy_of(outcome: Outcome) -> Accuracy:
+    assert outcome.process is not None
+    assert outcome.process.accuracy is not None, outcome.message
+    return outcome.process.accuracy
