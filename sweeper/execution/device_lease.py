@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 
 from sweeper.core.protocol import ALONE, NOTHING, RESUME, SHARES, SOLE, Known, LeaseGrant, LeaseNews
 
+from .memory_budget import MemoryBudget
 from .reaper import Reaper
 
 
@@ -29,6 +30,7 @@ class Tenant:
     send: Callable[[LeaseNews], bool]  # must not block; False: the worker does not read
     index: int = 0  # of the process in its trial
     known: Known = field(default_factory=Known)  # to be told with each grant
+    more_bytes: float = 0.0  # of the device's memory, that it needs to compute
     wants: str = NOTHING
     has_used_device: bool = False
     is_deaf: bool = False  # a grant could not be sent; whoever reads its channel ends it
@@ -44,7 +46,8 @@ class Tenant:
 
 
 class DeviceLease:
-    """Grants one device: to `max_sharers` workers that share it, or to one for itself.
+    """Grants one device: to at most `max_sharers` workers that share it, for whose memory there is
+    room, or to one for itself.
 
     Whoever wants it for itself comes first, and stops those that share it. First of all come those
     that resume: a worker that autotunes asks hundreds of times for milliseconds. Then come later
@@ -52,21 +55,20 @@ class DeviceLease:
     wants the sole share waits until those that share it have ended.
     """
 
-    def __init__(self, reaper: Reaper | None = None, max_sharers: int = 1) -> None:
+    def __init__(
+        self,
+        reaper: Reaper | None = None,
+        max_sharers: int = 1,
+        memory: MemoryBudget | None = None,
+    ) -> None:
         self._reaper = reaper
         self._max_sharers = max_sharers
+        self._memory = memory or MemoryBudget()
         self._lock = threading.Lock()
         self._tenants: list[Tenant] = []
         self._queue: list[Tenant] = []
         self._holder: Tenant | None = None  # has it for itself
         self._sharers: list[Tenant] = []  # with a place, also while one benchmarks
-        self._is_shared = False  # a worker has asked for that
-
-    def count_computing(self) -> int:
-        """How many workers have what they compute with in memory at once: those that share the
-        device, and one that has stopped them.
-        """
-        return self._max_sharers + 1 if self._is_shared else 1
 
     @contextmanager
     def register(
@@ -110,7 +112,7 @@ class DeviceLease:
                 if asked_s is not None:  # since then it knows itself how long it waits
                     tenant.stops = [(a, min(b, asked_s)) for a, b in tenant.stops if a < asked_s]
                 self._queue.append(tenant)
-                self._is_shared |= wants in SHARES
+                self._memory.is_shared |= wants in SHARES
             elif tenant in self._sharers:
                 self._sharers.remove(tenant)
             self._settle()
@@ -148,8 +150,13 @@ class DeviceLease:
 
     def _has_room(self, tenant: Tenant) -> bool:
         """Whether one more may share the device."""
-        is_sole = any(one.wants == SOLE for one in (tenant, *self._sharers))
-        return len(self._sharers) < (1 if is_sole else self._max_sharers)
+        if not self._sharers:
+            return True
+        all_sharers = [tenant, *self._sharers]
+        if len(all_sharers) > self._max_sharers or any(one.wants == SOLE for one in all_sharers):
+            return False
+        more_bytes = sum(one.more_bytes for one in all_sharers)
+        return more_bytes <= self._memory.room_for_sharers()
 
     def _rank(self, tenant: Tenant) -> tuple[bool, bool, bool, bool, int]:
         """A key by which the last goes first."""

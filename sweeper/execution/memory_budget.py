@@ -1,16 +1,20 @@
 """Memory budget: how many trials the memory of a device holds side by side.
 
-Trials hold their parameters and what belongs to them side by side. Those that compute need more,
-most of all for their check: a step in fp64, and copies to compare. The first process of a model
-and batch size shows how much that is. A sweep that is resumed reads it from its records. A process
-with unknown needs reserves nothing. If memory runs out on a shared device, the trial runs again
-alone on it: only then it is out of memory.
+Trials hold their parameters and what belongs to them side by side, and a cold process the
+activations of a step as well, while its backward pass is compiled. Those that compute need more,
+most of all for their check: a step in fp64, and copies to compare. A trial begins where there is
+room for one that computes, on a device that is shared for two. More share it only where there is
+room for them all (`device_lease`). The first process of a model and batch size shows how much that
+is. A sweep that is resumed reads it from its records. A process with unknown needs reserves
+nothing. If memory runs out on a shared device, the trial runs again alone on it: only then it is
+out of memory.
 """
 
 import math
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +30,11 @@ class Need(NamedTuple):
     held_bytes: float  # without the device
     peak_bytes: float  # while it computes: in a step, or in the check
 
+    @property
+    def more_bytes(self) -> float:
+        """What it needs to compute, beside what it holds."""
+        return max(0.0, self.peak_bytes - self.held_bytes)
+
 
 WHOLE_DEVICE = Need(0.0, math.inf)  # no other process has memory of the device
 NOTHING = Need(0.0, 0.0)
@@ -35,7 +44,8 @@ class KnownNeeds:
     """What trials need by model and batch size; for all devices of a sweep."""
 
     def __init__(self) -> None:
-        self._needs: dict[Hashable, Need] = {}
+        self._held: defaultdict[Hashable, float] = defaultdict(float)  # bytes, the most seen
+        self._peaks: defaultdict[Hashable, float] = defaultdict(float)
 
     def read(self, records: Iterable[Path]) -> None:
         """Learn from records on disk; one that cannot be read says nothing."""
@@ -45,20 +55,22 @@ class KnownNeeds:
 
     def learn(self, record: Record) -> None:
         trial = record.trial
-        held_bytes = peak_bytes = 0.0
-        for process in record.processes:
-            held_bytes = max(held_bytes, process.held_bytes or 0.0)
-            steps_bytes = of_arm(process.allocator_peak_bytes, "eager") or 0.0
-            peak_bytes = max(peak_bytes, steps_bytes, process.check_peak_bytes or 0.0)
         key = trial.model.key, trial.workload, record.batch_size
-        known = self._needs.get(key, NOTHING)
-        need = Need(max(held_bytes, known.held_bytes), max(peak_bytes, known.peak_bytes))
-        if need != NOTHING:
-            self._needs[key] = need
+        for process in record.processes:
+            steps_bytes = of_arm(process.allocator_peak_bytes, "eager") or 0.0
+            check_bytes = process.check_peak_bytes or 0.0
+            self._peaks[key] = max(self._peaks[key], steps_bytes, check_bytes)
+            held = key, process.cold
+            self._held[held] = max(self._held[held], process.held_bytes or 0.0)
 
-    def look_up(self, trial: Trial, batch_size: int) -> Need | None:
-        """The need in whatever precision was measured; None when none was."""
-        return self._needs.get((trial.model.key, trial.workload, batch_size))
+    def look_up(self, trial: Trial, batch_size: int, cold: bool) -> Need | None:
+        """The need of a cold process or another one, in whatever precision was measured; None when
+        none was.
+        """
+        key = trial.model.key, trial.workload, batch_size
+        held_bytes = self._held[key, cold] or self._held[key, not cold]
+        need = Need(held_bytes, max(held_bytes, self._peaks[key]))
+        return None if need == NOTHING else need
 
 
 @dataclass(eq=False)
@@ -71,16 +83,14 @@ class Reservation:
 
 class MemoryBudget:
     """The memory of one device; `total_bytes` is None where it is not known, and nothing is planned
-    then. `count_computing` says how many trials compute on it at once.
+    then. `is_shared` says whether more than one trial computes on it at once.
     """
 
-    def __init__(
-        self, total_bytes: float | None = None, count_computing: Callable[[], int] = lambda: 1
-    ) -> None:
+    def __init__(self, total_bytes: float | None = None) -> None:
         # Contexts and libraries of each process take a tenth. Without a total: less than the whole
         # device, more than anything else.
         self._total_bytes = 0.9 * (total_bytes or sys.float_info.max)
-        self._count_computing = count_computing
+        self.is_shared = False
         self._changed = threading.Condition()
         self._waiting: list[Reservation] = []
         self._granted: list[Reservation] = []
@@ -110,7 +120,17 @@ class MemoryBudget:
     def _fits(self, own: Reservation) -> bool:
         if not self._granted:
             return True
-        needs = [reservation.need for reservation in (own, *self._granted)]
-        held_bytes = sum(need.held_bytes for need in needs)
-        more_bytes = sorted((need.peak_bytes - need.held_bytes for need in needs), reverse=True)
-        return held_bytes + sum(more_bytes[: self._count_computing()]) <= self._total_bytes
+        num_computing = 2 if self.is_shared else 1
+        return self._room_beside([*self._granted, own], num_computing) >= 0
+
+    def room_for_sharers(self) -> float:
+        """Bytes for all that share the device while another trial computes."""
+        with self._changed:
+            return self._room_beside(self._granted, 1)
+
+    def _room_beside(self, reservations: Sequence[Reservation], num_computing: int) -> float:
+        """Bytes that are left beside what trials hold, and what the largest of them need more."""
+        needs = [reservation.need for reservation in reservations]
+        more_bytes = sorted((need.more_bytes for need in needs), reverse=True)
+        in_use = sum(need.held_bytes for need in needs) + sum(more_bytes[:num_computing])
+        return self._total_bytes - in_use

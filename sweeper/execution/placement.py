@@ -163,8 +163,8 @@ def make_slots(
             gpu = share.device.gpu
             total_bytes = gpus.read(gpu).memory_total_bytes if gpu else None
             num_sharers = max(1, int((total_bytes or 0.0) / DEVICE_BYTES_PER_SHARER))
-            lease = DeviceLease(reaper, num_sharers)
-            memory = MemoryBudget(total_bytes, lease.count_computing)
+            memory = MemoryBudget(total_bytes)
+            lease = DeviceLease(reaper, num_sharers, memory)
             slots.append(
                 DeviceSlot(**vars(share), lease=lease, memory=memory, known_needs=known_needs)
             )

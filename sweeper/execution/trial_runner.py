@@ -334,10 +334,11 @@ def _run_processes(run: TrialRun, is_alone: bool) -> Steps[bool]:
                 goes_on = yield from run.wait_for_turn()
                 if not goes_on or not run.needs_process():
                     break
-            known = known_needs.look_up(run.trial, run.record.batch_size)
-            with run.reserve(WHOLE_DEVICE if is_alone else known) as reservation:
-                call = run.describe_process(run.num_processes)
-                run.take(run_worker(run, call, run.find_known(call.slot.draw)))
+            call = run.describe_process(run.num_processes)
+            need = known_needs.look_up(run.trial, run.record.batch_size, call.slot.cold)
+            with run.reserve(WHOLE_DEVICE if is_alone else need) as reservation:
+                known = run.find_known(call.slot.draw)
+                run.take(run_worker(run, call, known, reservation.need))
             known_needs.learn(run.record)
             was_shared |= reservation.shared
     finally:
@@ -354,8 +355,9 @@ def _inspect(run: TrialRun) -> Inspection:
     known = Known(timed=next(filter(None, timed), None))
     slot = ProcessSlot(run.settings.measure.process_limit, cores=run.slot.cores)
     call = WorkerCall(slot, paths.cache("inspect"), paths.log("inspect"), paths.inspection)
-    with run.reserve(run.slot.known_needs.look_up(run.trial, record.batch_size)):
-        outcome = run_worker(run, call, known)
+    need = run.slot.known_needs.look_up(run.trial, record.batch_size, slot.cold)
+    with run.reserve(need) as reservation:
+        outcome = run_worker(run, call, known, reservation.need)
     folder = missing = seen = None
     if (paths.inspection / "summary.md").exists():
         folder = paths.inspection.name
@@ -394,8 +396,10 @@ def _start(
     )
 
 
-def run_worker(run: TrialRun, call: WorkerCall, known: Known) -> Outcome:
-    """Run one worker within its limits; it may have been started ahead."""
+def run_worker(run: TrialRun, call: WorkerCall, known: Known, need: Need) -> Outcome:
+    """Run one worker within its limits, for which memory is reserved; it may have been started
+    ahead.
+    """
     if run.stop.is_set():
         return _interrupted()
     measure = run.settings.measure
@@ -411,7 +415,7 @@ def run_worker(run: TrialRun, call: WorkerCall, known: Known) -> Outcome:
         except OSError as error:  # what earlier processes have measured is kept
             run.lacking = processes.describe_failed_start(error)
             return Outcome("crashed", "starting", run.lacking)
-        channel.tenant.known = known
+        channel.tenant.known, channel.tenant.more_bytes = known, need.more_bytes
         outcome = _listen(run, call, process, channel)
         life_s = time.monotonic() - channel.started_s
     if call.inspection:  # its answer is about no timed process

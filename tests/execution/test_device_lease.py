@@ -26,6 +26,7 @@ from sweeper.core.protocol import (
 )
 from sweeper.execution import device_lease
 from sweeper.execution.device_lease import DeviceLease, Tenant
+from sweeper.execution.memory_budget import MemoryBudget
 
 SLEEPER = "import time\nwhile True: time.sleep(0.01)"
 
@@ -166,6 +167,23 @@ def test_some_share_the_device_and_stop_for_whoever_has_it_for_itself(
     first.ask(NOTHING)
     first.ask(ALONE)
     assert [grant.has_stopped_sharers for grant in first.grants[-2:]] == [True, False]
+
+
+def test_as_many_share_the_device_as_there_is_memory_for(
+    register: Callable[[DeviceLease, int], Worker],
+) -> None:
+    memory = MemoryBudget(100)
+    lease = DeviceLease(max_sharers=3, memory=memory)
+    workers = [register(lease, 10**9) for _ in range(4)]  # no process group
+    for worker, more_bytes in zip(workers, (95, 50, 40, 1), strict=True):
+        worker.tenant.more_bytes = more_bytes
+        worker.ask(SHARED)
+    assert memory.is_shared
+    assert [len(worker.grants) for worker in workers] == [1, 0, 0, 0], "one may always"
+    workers[0].ask(NOTHING)
+    assert [len(worker.grants) for worker in workers] == [1, 1, 1, 0], "90 of 90"
+    workers[1].ask(NOTHING)
+    assert [len(worker.grants) for worker in workers] == [1, 1, 1, 1]
 
 
 def test_the_sole_share_waits_for_other_sharers_and_nobody_else_waits_for_that(

@@ -473,7 +473,7 @@ def test_records_of_the_sweep_say_how_much_memory_its_trials_need(
     needs = []
 
     def note(run: TrialRun) -> Steps[None]:
-        needs.append([run.slot.known_needs.look_up(one, one.batch_size) for one in trials])
+        needs.append([run.slot.known_needs.look_up(one, one.batch_size, True) for one in trials])
         run.finish(status="ok")
         yield from ()
 

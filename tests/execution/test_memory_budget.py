@@ -102,9 +102,16 @@ def test_who_wants_everything_waits_for_all_and_nobody_passes_it(
     assert small.inside.wait(60)
 
 
-def learn(known: KnownNeeds, trial: Trial, *eager: float | None, **changes: object) -> None:
+def learn(
+    known: KnownNeeds,
+    trial: Trial,
+    *eager: float | None,
+    cold: bool = True,
+    held: float = 3.0,
+    **changes: object,
+) -> None:
     """From a record whose processes held 3 bytes, and needed 20 for their check."""
-    process = replace(make_process(), held_bytes=3.0, check_peak_bytes=20.0)
+    process = replace(make_process(cold=cold), held_bytes=held, check_peak_bytes=20.0)
     peaks = (PerArm(peak, 90.0) for peak in eager)
     processes = tuple(replace(process, allocator_peak_bytes=peak) for peak in peaks)
     known.learn(replace(make_record(trial=trial), processes=processes, **changes))
@@ -113,17 +120,27 @@ def learn(known: KnownNeeds, trial: Trial, *eager: float | None, **changes: obje
 def test_needs_are_of_a_model_and_its_batch_size() -> None:
     known, trial = KnownNeeds(), make_trial(batch_size=8)
     learn(known, trial, 10.0, 30.0)
-    assert known.look_up(trial, 8) == Need(3, 30)
+    assert known.look_up(trial, 8, True) == Need(3, 30)
     learn(known, trial, 25.0)
-    assert known.look_up(replace(trial, mode="max-autotune"), 8) == Need(3, 30)
-    assert known.look_up(trial, 16) is None
-    assert known.look_up(replace(trial, model=replace(trial.model, image_size=64)), 8) is None
+    assert known.look_up(replace(trial, mode="max-autotune"), 8, True) == Need(3, 30)
+    assert known.look_up(trial, 16, True) is None
+    other = replace(trial, model=replace(trial.model, image_size=64))
+    assert known.look_up(other, 8, True) is None
+
+
+def test_a_cold_process_may_hold_more_than_others() -> None:
+    known, trial = KnownNeeds(), make_trial(batch_size=8)
+    learn(known, trial, 30.0, held=12.0)
+    assert known.look_up(trial, 8, cold=False) == Need(12, 30), "as long as no other was seen"
+    learn(known, trial, None, cold=False)
+    assert known.look_up(trial, 8, cold=False) == Need(3, 30)
+    assert known.look_up(trial, 8, cold=True) == Need(12, 30)
 
 
 def test_a_check_may_need_more_than_a_step() -> None:
     known, trial = KnownNeeds(), make_trial(batch_size=8)
     learn(known, trial, 10.0, None)
-    assert known.look_up(trial, 8) == Need(3, 20)
+    assert known.look_up(trial, 8, True) == Need(3, 20)
 
 
 def test_one_at_a_time_has_room_for_its_peak(guests: ExitStack) -> None:
@@ -137,8 +154,11 @@ def test_one_at_a_time_has_room_for_its_peak(guests: ExitStack) -> None:
     assert third.inside.wait(60)
 
 
-def test_those_that_compute_at_once_have_room_for_their_peaks(guests: ExitStack) -> None:
-    budget = MemoryBudget(100, lambda: 2)
+def test_two_that_compute_at_once_on_a_shared_device_have_room_for_their_peaks(
+    guests: ExitStack,
+) -> None:
+    budget = MemoryBudget(100)
+    budget.is_shared = True
     first, second = (invite(guests, budget, need) for need in (Need(10, 50), Need(5, 30)))
     assert first.inside.wait(60)
     assert second.inside.wait(60)
@@ -147,6 +167,19 @@ def test_those_that_compute_at_once_have_room_for_their_peaks(guests: ExitStack)
     assert not more.inside.wait(0.3)
     second.leave()
     assert more.inside.wait(60)
+
+
+def test_sharers_have_what_is_left_beside_what_all_hold_and_one_computes_with(
+    guests: ExitStack,
+) -> None:
+    budget = MemoryBudget(100)
+    assert budget.room_for_sharers() == 90
+    first, second = invite(guests, budget, Need(10, 50)), invite(guests, budget, Need(5, 30))
+    assert first.inside.wait(60)
+    assert second.inside.wait(60)
+    assert budget.room_for_sharers() == 90 - 10 - 5 - 40
+    first.leave()
+    assert budget.room_for_sharers() == 90 - 5 - 25
 
 
 def test_nine_tenths_of_a_device_are_for_trials(guests: ExitStack) -> None:
@@ -163,10 +196,10 @@ def test_nine_tenths_of_a_device_are_for_trials(guests: ExitStack) -> None:
 def test_a_process_without_a_reading_teaches_nothing() -> None:
     known, trial = KnownNeeds(), make_trial(batch_size=8)
     known.learn(replace(make_record(trial=trial), processes=(make_process(),)))
-    assert known.look_up(trial, 8) is None
+    assert known.look_up(trial, 8, True) is None
     learn(known, trial, 70.0, smaller_batch_size=4)
-    assert known.look_up(trial, 8) is None
-    assert known.look_up(trial, 4) == Need(3, 70)
+    assert known.look_up(trial, 8, True) is None
+    assert known.look_up(trial, 4, True) == Need(3, 70)
 
 
 def test_who_is_told_to_stop_waits_no_longer(guests: ExitStack) -> None:
