@@ -181,7 +181,7 @@ class Accuracy:
     # how far the compiled projection may lie outside the range of eager's
     margin: float | None = None
     random_in_step: bool | None = None  # whether a step draws random numbers and depends on them
-    # how a step was judged that draws random numbers or differs from itself: `seeds`; None: no step
+    # how a step that draws random numbers or differs from itself was judged: `seeds`; None: no step
     # was judged so
     randomness: str | None = None
     statistic: PerArm | None = None  # the statistic of the worst test over seeds

@@ -52,7 +52,7 @@ class DeviceLease:
     Whoever wants it for itself comes first, and stops those that share it. First of all come those
     that resume: a worker that autotunes asks hundreds of times for milliseconds. Then come later
     processes of a trial, since its answer is near; otherwise the order of requests holds. Whoever
-    wants the sole share waits until those that share it have ended.
+    wants the sole share waits until the others have let go of theirs.
     """
 
     def __init__(

@@ -42,7 +42,7 @@ class Lease:
     @property
     def may_have_neighbours(self) -> bool:
         """Whether other workers have memory on the device, or may get some meanwhile."""
-        return bool(self.neighbours) or self.shares
+        return bool(self.neighbours) or self.holds == SHARED
 
     @property
     def shares(self) -> bool:
@@ -95,8 +95,9 @@ class Lease:
         """Wait until nobody else shares the device; whether others may have shared it before."""
         if self.holds != SHARED:
             return False
+        before = self.neighbours
         self.take(SOLE)
-        return True
+        return bool(before | self.neighbours)
 
     def leave(self) -> None:
         """Let go of the device, on which nothing of ours runs any more."""

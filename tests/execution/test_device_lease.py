@@ -186,30 +186,30 @@ def test_as_many_share_the_device_as_there_is_memory_for(
     assert [len(worker.grants) for worker in workers] == [1, 1, 1, 1]
 
 
-def test_the_sole_share_waits_for_other_sharers_and_nobody_else_waits_for_that(
+def test_the_sole_share_waits_for_sharers_to_end_and_others_for_it(
     sleepers: Callable[[], int], register: Callable[[DeviceLease, int], Worker]
 ) -> None:
     lease = DeviceLease(max_sharers=2)
-    full, shares, late, builds = workers = [register(lease, sleepers()) for _ in range(4)]
+    one, other, late, full, builds = workers = [register(lease, sleepers()) for _ in range(5)]
 
     def count_grants() -> list[int]:
         return [len(worker.grants) for worker in workers]
 
-    shares.ask(SHARED)
-    full.ask(SHARED)
-    for wants in (NOTHING, SOLE):
-        full.ask(wants)
-    late.ask(SHARED)
+    late.tenant.index = 1
+    for worker, wants in ((one, SHARED), (other, SHARED), (late, SHARED), (full, SOLE)):
+        worker.ask(wants)
     builds.ask(DEVICE)
-    assert count_grants() == [1, 1, 0, 1]
+    assert count_grants() == [1, 1, 0, 0, 1], "the device itself is free for those that stop them"
     builds.ask(NOTHING)
-    shares.ask(NOTHING)
-    assert count_grants() == [2, 1, 0, 1], "it comes before those that only want a share"
+    one.ask(NOTHING)
+    assert count_grants() == [1, 1, 0, 0, 1], "it comes before a later process with a share"
+    other.ask(NOTHING)
+    assert count_grants() == [1, 1, 0, 1, 1]
     for wants in (RESUME, SOLE):
         full.ask(wants)
-    assert count_grants() == [4, 1, 0, 1], "it has kept its place, and has it alone"
+    assert count_grants() == [1, 1, 0, 3, 1], "it has kept its place, and has it alone"
     full.ask(NOTHING)
-    assert count_grants() == [4, 1, 1, 1]
+    assert count_grants() == [1, 1, 1, 3, 1]
 
 
 def test_whoever_measures_has_the_others_stopped_until_it_lets_go(three: list[Worker]) -> None:

@@ -209,7 +209,10 @@ def right_deep_norms(batch_size, device):
 
 def changes_later(batch_size, device):
     """Compiled once more when a test sets `late`."""
+    return _changes_later(batch_size, device, lambda x: x)
 
+
+def _changes_later(batch_size, device, change):
     class Later(nn.Module):
         def __init__(self):
             super().__init__()
@@ -218,7 +221,7 @@ def changes_later(batch_size, device):
             self.fault = 1.0
 
         def forward(self, x):
-            y = self.layer(x)
+            y = change(self.layer(x))
             return y * self.fault if torch.compiler.is_compiling() and self.late else y
 
     return Later().to(device), (torch.randn(batch_size, WIDTH, device=device),), square_mean
@@ -272,6 +275,10 @@ def _shakes(batch_size, device, compile_layer):
             return self.head(step(self.layer(x)))
 
     return Shakes().to(device), (torch.randn(batch_size, WIDTH, device=device),), square_mean
+
+
+def shakes_and_changes_later(batch_size, device):
+    return _changes_later(batch_size, device, shake)
 
 
 def right_shakes(batch_size, device):

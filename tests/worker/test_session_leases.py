@@ -3,26 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 import pytest
-from worker_runs import MEASURE, custom, private_cache  # noqa: F401  # used by its name
+from worker_runs import MEASURE, accuracy_of, custom, private_cache  # noqa: F401  # used by its name
 
-from sweeper.core.protocol import ALONE, DEVICE, NOTHING, SHARED, Job, LeaseGrant
+from sweeper.core.protocol import ALONE, DEVICE, NOTHING, SHARED, SOLE, Job, LeaseGrant, Outcome
 from sweeper.worker import process_log, session
 from sweeper.worker.lease import Lease
 
 pytestmark = [pytest.mark.compile, pytest.mark.usefixtures("private_cache")]
+RunShared = Callable[[], tuple[Outcome, list[str]]]
 
 
-def test_what_is_timed_has_the_device_alone_and_steps_and_checks_share_it(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """As on a GPU whose NVML knows this process: on a CPU nothing is shared."""
+@pytest.fixture
+def run_shared(monkeypatch: pytest.MonkeyPatch) -> RunShared:
+    """Runs a trial beside another one, as on a GPU whose NVML knows this process, and gives its
+    outcome, and what it asks for and does: on a CPU nothing is shared.
+    """
     asked: list[str] = []
 
     def ask(wants: str) -> LeaseGrant:
         asked.append(wants)
-        return LeaseGrant()
+        return LeaseGrant(neighbours=(7,))
 
     build = session.build
 
@@ -36,10 +39,17 @@ def test_what_is_timed_has_the_device_alone_and_steps_and_checks_share_it(
     def say(phase: object) -> None:
         asked.append(phase.name)  # type: ignore[attr-defined]
 
-    slot = process_log.ProcessSlot()
-    outcome = process_log.run(
-        Job(custom("mlp"), MEASURE), slot, say, Lease(ask), session.measure_model
-    )
+    def run() -> tuple[Outcome, list[str]]:
+        job, slot = Job(custom("mlp"), MEASURE), process_log.ProcessSlot()
+        return process_log.run(job, slot, say, Lease(ask), session.measure_model), asked
+
+    return run
+
+
+def test_what_is_timed_has_the_device_alone_and_steps_and_checks_share_it(
+    run_shared: RunShared,
+) -> None:
+    outcome, asked = run_shared()
     assert outcome.status == "ok", outcome.message
     held = " ".join(word for word in asked if word in (NOTHING, DEVICE, SHARED, ALONE))
     compiled = "( nothing shared)+"  # without the device; then it goes on
@@ -47,3 +57,32 @@ def test_what_is_timed_has_the_device_alone_and_steps_and_checks_share_it(
     assert asked.index("eager") < asked.index("compiling") < asked.index(SHARED)
     alone = asked[asked.index(ALONE) + 1 :]
     assert alone == ["warming", "measuring", "memory", "profiling", NOTHING, SHARED, "reference"]
+
+
+def test_a_check_that_runs_out_of_memory_beside_others_waits_for_the_sole_share(
+    run_shared: RunShared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from sweeper.worker.accuracy import check
+    from sweeper.worker.accuracy.check import AccuracyCheck
+
+    # another name of the CPU stands for the host
+    monkeypatch.setattr(check, "HOST", torch.device("cpu", 0))
+    take, places = AccuracyCheck._run_reference, []
+
+    def take_or_fill(self, *arguments, **options):
+        places.append(self._place)
+        if len(places) == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return take(self, *arguments, **options)
+
+    monkeypatch.setattr(AccuracyCheck, "_run_reference", take_or_fill)
+    outcome, asked = run_shared()
+    assert (outcome.status, accuracy_of(outcome).reference) == ("ok", "float64"), outcome.message
+    assert asked.count(SOLE) == 1
+    begin = asked.index(SOLE)
+    assert asked[begin - 1] == NOTHING
+    assert [word for word in asked[begin + 1 :] if word in (NOTHING, ALONE)][:2] == [NOTHING, ALONE]
+    assert len(places) > 1
+    assert len(set(places)) == 1, "nothing is moved to the host"

@@ -22,7 +22,7 @@ from torch._inductor.codecache import PyCodeCache  # noqa: E402
 from torch._inductor.runtime import triton_compat, triton_heuristics  # noqa: E402, F401  # make_run_fn
 from torch._inductor.runtime.benchmarking import benchmarker  # noqa: E402
 
-from sweeper.core.protocol import ALONE, DEVICE, NOTHING, RESUME, SHARED, SOLE, LeaseGrant  # noqa: E402
+from sweeper.core.protocol import ALONE, DEVICE, NOTHING, RESUME, SHARED, SHARES, SOLE, LeaseGrant  # noqa: E402
 from sweeper.worker.compilation.lease_breaks import LeaseBreaks  # noqa: E402
 from sweeper.worker.lease import Lease  # noqa: E402
 
@@ -241,9 +241,10 @@ def test_clock_stands_still_while_it_waits_and_while_it_is_stopped() -> None:
     assert lease.clock() - before == pytest.approx(passed_s - lease.away_s, abs=0.05)
 
 
+@pytest.mark.parametrize("share", SHARES)
 @pytest.mark.parametrize("is_before", [True, False])
 def test_no_stop_is_in_the_clock_when_it_is_read(
-    monkeypatch: pytest.MonkeyPatch, is_before: bool
+    monkeypatch: pytest.MonkeyPatch, is_before: bool, share: str
 ) -> None:
     """A worker that shares the device is stopped for 7 s just before or after it reads a clock that
     shows 100 s.
@@ -257,7 +258,7 @@ def test_no_stop_is_in_the_clock_when_it_is_read(
 
     lease = Lease()
     lease.may_share = True
-    lease.take(SHARED)
+    lease.take(share)
     waited_s = lease.away_s
     lease.hear = lambda: setattr(lease, "stopped_s", stopped_s)
     monkeypatch.setattr("sweeper.worker.lease.perf_counter", read_clock)
@@ -291,22 +292,23 @@ def test_whoever_keeps_books_is_told_before_leaving_and_after_returning(driver: 
     assert driver.heard == [DEVICE, *returns]
 
 
+@pytest.mark.parametrize("share", SHARES)
 def test_sharing_the_device_goes_on_after_a_benchmark_and_while_a_kernel_is_compiled(
-    driver: Driver, monkeypatch: pytest.MonkeyPatch
+    share: str, driver: Driver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compile_kernel = lambda: driver.heard.append("compiles")  # noqa: E731
     monkeypatch.setattr(triton_compat, "triton", SimpleNamespace(compile=compile_kernel))
     lease = Lease(driver.ask)
     lease.may_share = True
     breaks = begin_breaks(lease)
-    lease.take(SHARED)
+    lease.take(share)
     driver.heard.clear()
     with breaks._benchmark():
         driver.heard.append("benchmark")
     triton_compat.triton.compile()
-    assert driver.heard == [RESUME, "benchmark", SHARED, "compiles"]
+    assert driver.heard == [RESUME, "benchmark", share, "compiles"]
     compiled(lambda: driver.heard.append("backend"))
-    assert driver.heard[4:] == [NOTHING, "backend", SHARED]
+    assert driver.heard[4:] == [NOTHING, "backend", share]
 
 
 def test_whoever_takes_the_sole_share_lets_go_of_its_own_first(driver: Driver) -> None:
@@ -315,13 +317,25 @@ def test_whoever_takes_the_sole_share_lets_go_of_its_own_first(driver: Driver) -
     lease.take()
     assert not lease.take_sole_share(), "it has the device for itself"
     lease.may_share = True
+    driver.grant = LeaseGrant(neighbours=(7,))
     lease.take(SHARED)
     driver.heard.clear()
+    driver.grant = LeaseGrant()
     assert lease.take_sole_share()
+    assert not lease.may_have_neighbours
     assert not lease.take_sole_share()
     with breaks._benchmark():
         driver.heard.append("benchmark")
     assert driver.heard == [NOTHING, SOLE, RESUME, "benchmark", SOLE]
+
+
+def test_the_sole_share_of_a_device_without_others_is_no_more_room(driver: Driver) -> None:
+    lease = Lease(driver.ask)
+    lease.may_share = True
+    lease.take(SHARED)
+    assert lease.may_have_neighbours, "some may come meanwhile"
+    assert not lease.take_sole_share()
+    assert not lease.may_have_neighbours
 
 
 def test_where_memory_is_known_of_the_whole_device_alone_it_is_not_shared(driver: Driver) -> None:

@@ -18,8 +18,8 @@ tensor, by error / bound |
 | `accuracy_error accuracy_bound` | root mean squares against the reference: that tensor's, and \
 what is allowed |
 | `sweep` | the name of its folder |
-| `accuracy_randomness accuracy_elements` | how a step that draws random numbers was judged; \
-numbers compared |
+| `accuracy_randomness accuracy_elements` | how a step that draws random numbers, or differs from \
+itself, was judged; numbers compared |
 | `attempts` | statuses of its earlier attempts, the oldest first, joined by `;` |
 | `dropout` | whether it was on in training; of a script what was seen, empty where that is not \
 known |

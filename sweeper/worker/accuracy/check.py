@@ -9,12 +9,13 @@ timed batches are judged in the state as built. So they are where a program has 
 The reference is the same step in fp64; where that does not fit or run, or eager is nowhere near it,
 in fp32 at the highest precision. Nothing that goes wrong in here decides the trial's status: the
 record then says why its accuracy is unknown. `rule` has the rule itself. A step that draws random
-numbers has no reference: `seeds` has its test.
+numbers, or differs from itself, has no reference: `seeds` has its test.
 
 From the reference to the verdict all that is compared or restored lies on the device: logits of a
 large vocabulary are gigabytes, and seven times over the bus they took longer than the steps. Where
-the device has no room, that case begins again with the copies on the host. The trial of a large
-model that is not alone on the device runs again alone instead.
+the device has no room, that case begins again when nobody else shares the device, and at last with
+the copies on the host. The trial of a large model that has neighbours on the device even then runs
+again alone instead.
 
 An `AccuracyCheck` is made right after building, before any step, and judges when the step
 is compiled; eager steps are eager then as well, by the stance. It is asked again when the timed
@@ -33,6 +34,7 @@ import torch
 
 from sweeper.core.record import Accuracy, PerArm
 from sweeper.core.settings import Measure
+from sweeper.core.system.pipes import log_error
 from sweeper.core.trial import Trial
 from sweeper.worker.compilation.compiler import holds_weights
 from sweeper.worker.failures import (
@@ -112,7 +114,7 @@ class Judged:
         return False
 
     def make_room(self) -> bool:
-        """Wait until no other trial computes on the device; whether one may have done so before."""
+        """Wait until no other trial shares the device; whether one may have done so before."""
         return False
 
     def gradient_factor(self) -> float:
@@ -192,6 +194,7 @@ class AccuracyCheck:
                     verdict = self._run_or_run_again(self._judge_case, case)
                 if verdict.accuracy.nondeterministic and not list_hooked(built.module):
                     verdict = self._run_or_run_again(self._judge_over_seeds, case)
+                    return replace(verdict.accuracy, nondeterministic=True)
                 return verdict.accuracy
         finally:
             self._states = kept
@@ -570,7 +573,7 @@ class AccuracyCheck:
 
     def _run_or_run_again(self, work: Callable[..., T], *arguments: object) -> T:
         """Do `work`; if the device runs out of memory, do all of it again while no other trial
-        computes there, and at last with the check's tensors on the host.
+        shares it, and at last with the check's tensors on the host.
 
         Raises FullDeviceError for a large model where other trials have memory of the device.
         """
@@ -581,12 +584,14 @@ class AccuracyCheck:
         except Exception as error:  # what it had in memory is free only after this clause
             if not is_out_of_memory(error):
                 raise
+            log_error(error)
+        self._states.place(HOST)  # others need the memory while this trial waits
         if not self._judged.make_room():
             if self._judged.has_neighbours() and self._is_large:
                 raise FullDeviceError(TOO_FULL)
             self._place = HOST
-            self._states.place(HOST)
-            torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
+        self._states.place(self._place)
         return self._run_or_run_again(work, *arguments)
 
     @property

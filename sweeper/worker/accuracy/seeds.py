@@ -2,6 +2,7 @@
 steps.
 
 For one seed, compiled code draws other numbers than eager does, so no single step can be compared.
+Nor can one of eager that differs from itself, as where sums on the GPU change their order.
 What must agree is how steps are distributed over seeds. All steps start from the same state with
 the same batch, each with its own seed:
 

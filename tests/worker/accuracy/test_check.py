@@ -173,6 +173,24 @@ def test_code_that_was_compiled_after_the_check_is_checked(
     assert accuracy_of(outcome).passed is (status == "ok")
 
 
+def test_noise_does_not_hide_what_is_wrong_after_the_rounds_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from sweeper.worker.subject import Subject
+
+    time_rounds = Subject.time_rounds
+
+    def change_and_measure(setup, notes):
+        setup.built.module.late, setup.built.module.fault = True, 1.1
+        yield from time_rounds(setup, notes)
+
+    monkeypatch.setattr(Subject, "time_rounds", change_and_measure)
+    outcome, _ = run(faulty("shakes_and_changes_later", optimizer="none", batch_size=64))
+    assert outcome.status == "accuracy_mismatch", outcome
+    assert "after the rounds" in str(outcome.message)
+    assert accuracy_of(outcome).nondeterministic
+
+
 def test_code_that_was_compiled_after_the_check_and_cannot_be_checked_is_unverified(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

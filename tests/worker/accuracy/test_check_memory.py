@@ -73,34 +73,6 @@ def test_a_check_that_does_not_fit_beside_other_trials_ends_the_trial(
     assert num_tries == (1 if is_large else 2)
 
 
-def test_a_check_that_does_not_fit_beside_others_waits_until_they_do_not_compute(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    import torch
-
-    from sweeper.worker.accuracy import check
-    from sweeper.worker.accuracy.check import AccuracyCheck
-    from sweeper.worker.model_subject import ModelSubject
-
-    monkeypatch.setattr(check, "HOST", torch.device("cpu", 0))
-    waits, places = iter((True, False)), []
-    take = AccuracyCheck._run_reference
-
-    def take_or_fill(self, *arguments, **options):
-        places.append(self._place)
-        if len(places) == 1:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return take(self, *arguments, **options)
-
-    monkeypatch.setattr(AccuracyCheck, "_run_reference", take_or_fill)
-    monkeypatch.setattr(ModelSubject, "make_room", lambda _self: next(waits))
-    outcome, _ = run(custom("mlp"))
-    assert (outcome.status, accuracy_of(outcome).reference) == ("ok", "float64")
-    assert len(places) > 1
-    assert len(set(places)) == 1, "nothing is moved to the host"
-    assert next(waits) is False, "it has waited once"
-
-
 @pytest.mark.parametrize(
     ("trial", "full_in"),
     [

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import math
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -280,6 +281,9 @@ def test_results_of_timed_steps_are_alike(
         ),
         pytest.param(6.9, [0.14, 0.11], [1.1, 0.06], True, id="it falls fast"),
         pytest.param(6.9, [0.14, 0.11], [1.1, 1.1], False, id="the compiled one does not"),
+        pytest.param(6.9, [0.14, 0.11], [math.nan, 0.06], False, id="one block is NaN"),
+        pytest.param(6.9, [0.14, 0.11, 0.1], [1.1, 1.0, 0.1], False, id="most are far"),
+        pytest.param(None, [1.0, 1.0], [1.0, 3.5], False, id="one of two, in inference"),
     ],
 )
 def test_losses_that_differ_from_block_to_block_are_alike(
