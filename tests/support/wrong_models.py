@@ -264,17 +264,25 @@ shake.register_fake(torch.empty_like)
 shake.register_autograd(lambda _context, gradient: gradient)
 
 
-def _shakes(batch_size, device, compile_layer):
-    class Shakes(nn.Module):
+def _two_layers(batch_size, device, between):
+    """`between` gets what the first layer gives, and whether the model trains."""
+
+    class TwoLayers(nn.Module):
         def __init__(self):
             super().__init__()
             self.layer, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
 
         def forward(self, x):
-            step = compile_layer if torch.compiler.is_compiling() else shake
-            return self.head(step(self.layer(x)))
+            return self.head(between(self.layer(x), self.training))
 
-    return Shakes().to(device), (torch.randn(batch_size, WIDTH, device=device),), square_mean
+    return TwoLayers().to(device), (torch.randn(batch_size, WIDTH, device=device),), square_mean
+
+
+def _shakes(batch_size, device, compiled):
+    def between(x, _trains):
+        return compiled(x) if torch.compiler.is_compiling() else shake(x)
+
+    return _two_layers(batch_size, device, between)
 
 
 def shakes_and_changes_later(batch_size, device):
@@ -300,16 +308,11 @@ def steadies_and_scales(batch_size, device):
 def _drops(batch_size, device, compiled_rate):
     """Dropout at a rate of 0.1 that no rule knows, at another one where it is compiled."""
 
-    class Drops(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.layer, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
+    def between(x, trains):
+        rate = compiled_rate if torch.compiler.is_compiling() else 0.1
+        return nn.functional.dropout(x, rate, trains)
 
-        def forward(self, x):
-            rate = compiled_rate if torch.compiler.is_compiling() else 0.1
-            return self.head(nn.functional.dropout(self.layer(x), rate, self.training))
-
-    return Drops().to(device), (torch.randn(batch_size, WIDTH, device=device),), square_mean
+    return _two_layers(batch_size, device, between)
 
 
 def functional_dropout(batch_size, device):

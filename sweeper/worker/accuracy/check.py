@@ -192,10 +192,13 @@ class AccuracyCheck:
                 verdict = self._run_or_run_again(self._try, self._compare_arms, case)
                 if isinstance(verdict, Missing) or not verdict.accuracy.passed:
                     verdict = self._run_or_run_again(self._judge_case, case)
-                if verdict.accuracy.nondeterministic and not list_hooked(built.module):
-                    verdict = self._run_or_run_again(self._judge_over_seeds, case)
-                    return replace(verdict.accuracy, nondeterministic=True)
-                return verdict.accuracy
+                found = verdict.accuracy
+                if found.nondeterministic:
+                    return self._judge_noise(
+                        found,
+                        lambda: self._run_or_run_again(self._judge_over_seeds, case).accuracy,
+                    )
+                return found
         finally:
             self._states = kept
 
@@ -257,15 +260,21 @@ class AccuracyCheck:
         verdict = self._run_or_run_again(self._judge_case, case)
         first = verdict.accuracy
         if first.nondeterministic:
-            if hooked := list_hooked(built.module):
-                reason = f"{first.unverified}; modules with hooks: {', '.join(hooked)}"
-                return replace(first, unverified=reason)
-            # each step is another one, as if it had drawn random numbers
-            found = self._judge_timed_batches(self._judge_over_seeds, [])
-            return replace(found, nondeterministic=True)
+            return self._judge_noise(
+                first, lambda: self._judge_timed_batches(self._judge_over_seeds, [])
+            )
         if first.passed is False:
             return combine([verdict])
         return self._judge_timed_batches(self._judge_case, [verdict])
+
+    def _judge_noise(self, first: Accuracy, judge_over_seeds: Callable[[], Accuracy]) -> Accuracy:
+        """Judge a step that differs from itself, as `first` says, as if it had drawn random
+        numbers; where modules have hooks, which may keep a state, it stays unverified.
+        """
+        if hooked := list_hooked(self._judged.built.module):
+            reason = f"{first.unverified}; modules with hooks: {', '.join(hooked)}"
+            return replace(first, unverified=reason)
+        return replace(judge_over_seeds(), nondeterministic=True)
 
     def _judge_seeds(self) -> Accuracy:
         """Judge a step that draws random numbers on every timed batch, by a test over seeds."""

@@ -414,9 +414,9 @@ def _require_alike(
     if first_loss is not None and math.isfinite(first_loss):
         margin = max(margin, MAX_NOISE * abs(first_loss))
     low, high = min(eager) - margin, max(eager) + margin
-    judged = [median(compiled)]
-    if len(compiled) == 2 and first_loss is not None and all(map(math.isfinite, compiled)):
-        judged = [*compiled]
+    trains_in_two = len(compiled) == 2 and first_loss is not None
+    by_block = trains_in_two and all(map(math.isfinite, compiled))
+    judged = compiled if by_block else [median(compiled)]
     is_alike = any(low <= loss <= high for loss in judged)
     if all(map(math.isfinite, eager)) and not is_alike:
         raise MismatchError(

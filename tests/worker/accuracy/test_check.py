@@ -154,10 +154,8 @@ def test_optimizer_that_does_nothing_is_seen_where_it_is_compiled(
     assert wrong.status == "accuracy_mismatch", wrong
 
 
-@pytest.mark.parametrize(("fault", "status"), [(1.1, "accuracy_mismatch"), (1.0, "ok")])
-def test_code_that_was_compiled_after_the_check_is_checked(
-    fault: float, status: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def compile_a_fault_later(monkeypatch: pytest.MonkeyPatch, fault: float) -> None:
+    """Have a model that changes later do so before its rounds."""
     from sweeper.worker.subject import Subject
 
     time_rounds = Subject.time_rounds
@@ -167,6 +165,13 @@ def test_code_that_was_compiled_after_the_check_is_checked(
         yield from time_rounds(setup, notes)
 
     monkeypatch.setattr(Subject, "time_rounds", change_and_measure)
+
+
+@pytest.mark.parametrize(("fault", "status"), [(1.1, "accuracy_mismatch"), (1.0, "ok")])
+def test_code_that_was_compiled_after_the_check_is_checked(
+    fault: float, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_a_fault_later(monkeypatch, fault)
     outcome, phases = run(faulty("changes_later", optimizer="none"))
     assert outcome.status == status, outcome
     assert "checking" in phases[phases.index("measuring") :]
@@ -176,15 +181,7 @@ def test_code_that_was_compiled_after_the_check_is_checked(
 def test_noise_does_not_hide_what_is_wrong_after_the_rounds_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from sweeper.worker.subject import Subject
-
-    time_rounds = Subject.time_rounds
-
-    def change_and_measure(setup, notes):
-        setup.built.module.late, setup.built.module.fault = True, 1.1
-        yield from time_rounds(setup, notes)
-
-    monkeypatch.setattr(Subject, "time_rounds", change_and_measure)
+    compile_a_fault_later(monkeypatch, 1.1)
     outcome, _ = run(faulty("shakes_and_changes_later", optimizer="none", batch_size=64))
     assert outcome.status == "accuracy_mismatch", outcome
     assert "after the rounds" in str(outcome.message)
