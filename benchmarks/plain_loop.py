@@ -1,107 +1,95 @@
 """A witness: training steps, eager and compiled, timed by a loop as people write it. No code of
 sweeper is in it.
 
-    python benchmarks/plain_loop.py bert_base --precision amp --mode default --json bert_base.json
+    python benchmarks/plain_loop.py torchvision/resnet50 --batch-size 128 --json resnet50.json
+    python benchmarks/plain_loop.py transformers/BertForMaskedLM --batch-size 16 --text padded
 
-The model is as its library builds it, dropout included; the data are random. Rows of text are
-padded on the right, and their lengths are uniform between half of the sequence length and all of
-it. With them comes the mask that tokenizers return, and labels are -100 in the padding. Decoders
-read documents of such lengths in a row, and `position_ids` start again at each document. A GPU is
-busy in the union of the kernels, copies and memsets of a trace by torch's profiler. An arm waits
-for the host where a step takes over 5 % longer than that. `judge_by_plain_loop.py` compares sweeper
-with this loop.
+The model is as its library builds it, dropout included; the data are random. Texts are `padded` on
+the right, with lengths that are uniform between half of the sequence length and all of it, with the
+mask that tokenizers return and with labels of -100 in the padding; or `packed`, documents of such
+lengths in a row, where `position_ids` start again at each document; or of full length without a
+mask. A GPU is busy in the union of the kernels, copies and memsets of a trace by torch's profiler.
+An arm waits for the host where a step takes over 5 % longer than that. `judge_by_plain_loop.py`
+compares sweeper with this loop.
 """
 
 import argparse
-import importlib
 import itertools
 import json
 import tempfile
 import time
+from inspect import signature
 from pathlib import Path
 from statistics import median
 
 import torch
 import transformers
 
-LLAMA = {
-    "hidden_size": 1024,
-    "num_hidden_layers": 8,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 8,
-}
-IMAGE_MODELS = {  # where they are: that library is imported for them alone
-    "resnet50": "torchvision.models",
-    "mobilenet_v2": "torchvision.models",
-    "vit_b_16": "torchvision.models",
-    "swin_tiny_patch4_window7_224": "timm.models",
-}
-TEXT_MODELS = {  # class of transformers, batch size, sequence length, settings of the configuration
-    "bert_base": ("BertForMaskedLM", 16, 512, {}),
-    "distilbert": ("DistilBertForMaskedLM", 64, 256, {}),
-    "roberta": ("RobertaForSequenceClassification", 32, 256, {}),
-    "albert": ("AlbertForMaskedLM", 4, 512, {}),
-    "t5": ("T5ForConditionalGeneration", 16, 512, {"decoder_start_token_id": 0}),
-    "bart": ("BartForConditionalGeneration", 16, 512, {}),
-    "gpt2": ("GPT2LMHeadModel", 8, 1024, {}),
-    "llama": (
-        "LlamaForCausalLM",
-        4,
-        1024,
-        LLAMA | {"intermediate_size": 2816, "vocab_size": 32000},
-    ),
-}
-IMAGE_BATCH, ROUNDS, BLOCK_S, PROFILED_STEPS, WAITS = 128, 5, 0.5, 10, 1.05
+ROUNDS, BLOCK_S, PROFILED_STEPS, WAITS = 5, 0.5, 10, 1.05
 
 
-def make_text(kind, config, size, length, mask):
+def make_texts(model, kind, options):
+    size, length = options.batch_size, options.sequence_length
     # lower numbers mean padding, end, ...
-    tokens = torch.randint(10, config.vocab_size, (size, length))
+    tokens = torch.randint(10, model.config.vocab_size, (size, length))
     batch = {"input_ids": tokens, "labels": tokens}
-    if mask and kind.endswith(("CausalLM", "LMHeadModel")):
+    if options.text == "packed" and "position_ids" in signature(model.forward).parameters:
         rows = [
             [torch.arange(n) for n in torch.randint(length // 2, length + 1, (3,))]
             for _ in range(size)
         ]
         batch["position_ids"] = torch.stack([torch.cat(documents)[:length] for documents in rows])
-    elif mask:
+    elif options.text == "padded":
         lengths = torch.randint(length // 2, length + 1, (size, 1))
         lengths[0].clamp_(max=length - 1)  # at least one row is shorter
         padding = torch.arange(length) >= lengths
-        ids, labels = (
-            tokens.masked_fill(padding, config.pad_token_id),
-            tokens.masked_fill(padding, -100),
-        )
-        batch = {"input_ids": ids, "attention_mask": (~padding).long(), "labels": labels}
-    return (
-        batch | {"labels": torch.randint(config.num_labels, (size,))}
-        if "Classification" in kind
-        else batch
-    )
+        batch = {
+            "input_ids": tokens.masked_fill(padding, model.config.pad_token_id),
+            "attention_mask": (~padding).long(),
+            "labels": tokens.masked_fill(padding, -100),
+        }
+    if "Classification" in kind:
+        batch["labels"] = torch.randint(model.config.num_labels, (size,))
+    elif "QuestionAnswering" in kind:
+        del batch["labels"]
+        for end in ("start_positions", "end_positions"):
+            batch[end] = torch.randint(length // 2, (size,))
+    return batch
 
 
 def build(options):
     """Return the model and two batches."""
-    if options.model in IMAGE_MODELS:
-        size = options.batch_size or IMAGE_BATCH
-        images = (
-            {"images": torch.randn(size, 3, 224, 224), "classes": torch.randint(1000, (size,))}
-            for _ in range(2)
-        )
-        return getattr(importlib.import_module(IMAGE_MODELS[options.model]), options.model)(), list(
-            images
-        )
-    kind, size, length, settings = TEXT_MODELS[options.model]
-    size, length = options.batch_size or size, options.sequence_length or length
-    model_class = getattr(transformers, kind)
-    # as transformers' Trainer does
-    model = model_class(model_class.config_class(use_cache=False, **settings))
-    return model, [make_text(kind, model.config, size, length, options.mask) for _ in range(2)]
+    library, _, kind = options.model.partition("/")
+    if library == "transformers":
+        model_class = getattr(transformers, kind)
+        # as transformers' Trainer does
+        config = model_class.config_class(use_cache=False, **options.settings)
+        if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
+            config.decoder_start_token_id = config.pad_token_id
+        model = model_class(config)
+        return model, [make_texts(model, kind, options) for _ in range(2)]
+    if library == "timm":
+        import timm  # that library is imported for its models alone
+
+        model = timm.create_model(kind, **options.settings)
+        shape, classes = model.pretrained_cfg["input_size"], model.num_classes
+    else:
+        import torchvision
+
+        model = getattr(torchvision.models, kind)(**options.settings)
+        shape, classes = (3, 224, 224), 1000
+    size = options.batch_size
+    images = [
+        {"images": torch.randn(size, *shape), "classes": torch.randint(classes, (size,))}
+        for _ in range(2)
+    ]
+    return model, images
 
 
 def find_loss(model, batch):
     if "images" in batch:
-        return torch.nn.functional.cross_entropy(model(batch["images"]), batch["classes"])
+        output = model(batch["images"])
+        return torch.nn.functional.cross_entropy(output, batch["classes"])
     return model(**batch).loss
 
 
@@ -176,16 +164,17 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("model", choices=[*IMAGE_MODELS, *TEXT_MODELS])
+    parser.add_argument("model", help="LIBRARY/NAME, of timm, torchvision or transformers")
     parser.add_argument("--precision", choices=("amp", "fp32"), default="amp")
     parser.add_argument("--mode", default="default")
-    parser.add_argument("--batch-size", type=int)
-    parser.add_argument("--sequence-length", type=int)
+    parser.add_argument("--batch-size", type=int, required=True)
+    parser.add_argument("--sequence-length", type=int, default=512)
+    parser.add_argument("--text", choices=("padded", "packed", "none"), default="none")
     parser.add_argument(
-        "--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu"
+        "--settings", type=json.loads, default={}, metavar="JSON", help="how the model is built"
     )
     parser.add_argument(
-        "--no-mask", dest="mask", action="store_false", help="text without padding and position_ids"
+        "--device", choices=("cuda", "cpu"), default="cuda" if torch.cuda.is_available() else "cpu"
     )
     parser.add_argument(
         "--dropout", type=float, help="every rate of dropout; default: the model's own"
