@@ -16,8 +16,7 @@ from sweeper.core.trial import CACHED, Trial
 from sweeper.worker.models import Built, read_attention, read_memory_format
 from sweeper.worker.models.batches import Batch, name_format
 
-# Of Adam. A step takes as long with any; torch's 1e-3 let MobileBERT diverge within 32 steps on an
-# H200 (docs/results/h200-pt2-huggingface.md).
+# Of Adam. A step takes as long with any; torch's 1e-3 let MobileBERT diverge within 32 steps.
 LEARNING_RATE = 1e-5
 SCALE = 2.0**16  # with which torch's scaler begins
 SCALER_GROWTH_INTERVAL = 1 << 30  # the scale only falls, so that no timed step is one of growth
