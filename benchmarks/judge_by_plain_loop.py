@@ -1,14 +1,14 @@
 """Do the speedups of stored sweeps agree with those of a plain training loop? One table row per
-trial, printed as it ends.
+trial, printed when its loop ends.
 
     python benchmarks/judge_by_plain_loop.py h200-timm h200-hf --models repvgg_a2,BertForMaskedLM \\
         --output judged.jsonl --gpus 4
 
-Each trial in training that is `ok` is measured once more by `plain_loop.py`, with
-compile caches of its own; the GPU has to be of the kind that sweeper measured on. Trials that the
-output file has are printed and not run again. The two agree where speedups differ by at most 3 %:
-by the time in which the GPU is busy, and by the wall clock where neither says that an arm waits for
-the host.
+Each trial in training that is `ok` is measured once more by `plain_loop.py`, with compile caches of
+its own, if the loop has its step: no other optimizer, backend or option of the compiler. Trials
+that the output file has are printed and not run again. The two agree where speedups differ by at
+most 3 %: by the time in which the GPU is busy, and by the wall clock where neither says that an arm
+waits for the host.
 """
 
 from __future__ import annotations
@@ -30,8 +30,11 @@ from typing import Any
 from sweeper.analysis.derive import derive
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import ARMS, Record, of_arm
+from sweeper.core.serialization import get_mapping
+from sweeper.core.trial import Model, Precision, Text, Trial
 
 PLAIN_LOOP = Path(__file__).with_name("plain_loop.py")
+LIBRARIES = ("timm", "torchvision", "transformers")  # of plain_loop.py
 MAX_DIFFERENCE = 0.03
 LIMIT_S = 900  # of one loop; then it has failed
 LAST_LINES = 3  # of a loop that failed, in the table
@@ -53,11 +56,32 @@ def read_records(options: argparse.Namespace) -> list[Record]:
     return [
         record
         for record in records
-        if record.status == "ok"
-        and record.trial.workload == "train"
+        if derive(record).speedup
+        and has_step(record.trial)
         and (not options.models or record.trial.labels.model in options.models)
         and record.trial.labels.precision in options.precision
     ]
+
+
+def has_step(trial: Trial) -> bool:
+    """Whether the loop has the step of a trial."""
+    model, precisions = trial.model, (Precision(), Precision(autocast="auto", grad_scaler=True))
+    known = Trial(
+        Model(
+            model.library,
+            model.name,
+            sequence_length=model.sequence_length,
+            dropout=model.dropout,
+            arguments=model.arguments,
+        ),
+        trial.batch_size,
+        trial.labels,
+        precision=trial.precision,
+        mode=trial.mode,
+        device=trial.device,
+        text=Text(trial.text.form),
+    )
+    return trial == known and model.library in LIBRARIES and trial.precision in precisions
 
 
 def read_figures(record: Record) -> dict[str, Any]:
@@ -88,11 +112,12 @@ def read_figures(record: Record) -> dict[str, Any]:
 def list_arguments(record: Record) -> list[str]:
     """Return the step of a record in the words of plain_loop.py."""
     trial, model = record.trial, record.trial.model
-    text = record.diagnostics.settings["text"] if record.diagnostics else None
     arguments = {
         "batch-size": record.batch_size,
         "sequence-length": model.sequence_length,
-        "text": str(text or "none").split()[0],  # packed without position_ids
+        # without position_ids it is "packed without position_ids"
+        "text": str(record.settings.get("text") or "none").split()[0],
+        "dropout": None if model.dropout else 0,
         "precision": trial.labels.precision,
         "mode": trial.mode,
         "settings": json.dumps(dict(model.arguments)),
@@ -151,6 +176,9 @@ def judge(record: Record, plain: Figures) -> list[str]:
     for figures in (sweeper, plain):
         known = figures["device_speedup"] is not None
         texts.append(" and ".join(figures["waits_for_host"]) or ("no arm" if known else "unknown"))
+    gpu = get_mapping(record.environment, "device").get("name")
+    if plain["gpu"] not in (None, gpu):
+        verdicts.append(f"but sweeper ran on {gpu}, and the loop on {plain['gpu']}")
     return [*texts, ", ".join(verdicts)]
 
 
@@ -205,7 +233,7 @@ if __name__ == "__main__":
     parser.add_argument(
         "--models", type=lambda text: text.split(","), default=[], help="default: all"
     )
-    parser.add_argument("--precision", type=lambda text: text.split(","), default=["amp", "fp32"])
+    parser.add_argument("--precision", choices=("amp", "fp32"), nargs="+", default=["amp", "fp32"])
     parser.add_argument(
         "--output", type=Path, required=True, metavar="FILE", help="JSON lines, one per trial"
     )
@@ -218,7 +246,9 @@ if __name__ == "__main__":
     ).split(",")
     found = read_records(chosen)
     if unknown := set(chosen.models) - {record.trial.labels.model for record in found}:
-        parser.error(f"these have no trial that is ok there: {', '.join(sorted(unknown))}")
+        parser.error(f"no trial to judge there: {', '.join(sorted(unknown))}")
+    if not found:
+        parser.error(f"no trial to judge in {', '.join(chosen.sweeps)}")
     if not 1 <= chosen.gpus <= len(chosen.devices):
         parser.error(f"--gpus {chosen.gpus}: give a number from 1 to {len(chosen.devices)}")
     if not chosen.output.absolute().parent.is_dir():

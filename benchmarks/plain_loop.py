@@ -64,6 +64,8 @@ def build(options):
         model_class = getattr(transformers, kind)
         # as transformers' Trainer does
         config = model_class.config_class(use_cache=False, **options.settings)
+        if getattr(config, "pad_token_id", None) is None:
+            config.pad_token_id = 0  # heads of classification ask for it
         if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
             config.decoder_start_token_id = config.pad_token_id
         model = model_class(config)
@@ -157,7 +159,9 @@ def measure(options):
         busy[name] = busy_ms(lambda arm=arms[name]: run(arm, PROFILED_STEPS))
     figures |= {f"{name}_busy_ms": busy.get(name) for name in arms}
     figures["device_speedup"] = busy["eager"] / busy["compiled"] if busy else None
-    return figures | {"waits_for_host": [name for name in busy if wall[name] > WAITS * busy[name]]}
+    waits = [name for name in busy if wall[name] > WAITS * busy[name]]
+    gpu = torch.cuda.get_device_name() if options.device == "cuda" else None
+    return figures | {"waits_for_host": waits, "gpu": gpu}
 
 
 if __name__ == "__main__":
@@ -168,7 +172,7 @@ if __name__ == "__main__":
     parser.add_argument("--precision", choices=("amp", "fp32"), default="amp")
     parser.add_argument("--mode", default="default")
     parser.add_argument("--batch-size", type=int, required=True)
-    parser.add_argument("--sequence-length", type=int, default=512)
+    parser.add_argument("--sequence-length", type=int, default=128)
     parser.add_argument("--text", choices=("padded", "packed", "none"), default="none")
     parser.add_argument(
         "--settings", type=json.loads, default={}, metavar="JSON", help="how the model is built"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+from argparse import Namespace
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 from archives import unpack
@@ -13,6 +16,7 @@ from benchmark_scripts import load_script
 from checkout import ROOT
 
 from sweeper.core.record import Record
+from sweeper.core.trial import Compile, Precision
 
 
 @pytest.mark.parametrize(
@@ -36,30 +40,84 @@ def test_a_benchmark_finds_what_it_takes(path: Path) -> None:
             assert module is None or hasattr(module, node.attr), f"{node.value.id}.{node.attr}"
 
 
-def test_the_plain_loop_gets_the_step_of_a_stored_row_and_is_judged_by_its_figures(
-    tmp_path: Path,
+JUDGE = load_script("judge_by_plain_loop")
+
+
+def read_stored(archive: str, folder: Path) -> dict[str, Record]:
+    """Its records by the model's label and the precision."""
+    paths = unpack(archive, folder).glob("*/record.json")
+    records = [Record.loads(path.read_text()) for path in paths]
+    return {f"{item.trial.labels.model} {item.trial.labels.precision}": item for item in records}
+
+
+def test_the_plain_loop_gets_the_step_of_a_stored_row(tmp_path: Path) -> None:
+    stored = read_stored("h200-hf", tmp_path) | read_stored("h200-timm", tmp_path)
+    arguments = {
+        "AlbertForMaskedLM fp32": "transformers/AlbertForMaskedLM --batch-size=4 "
+        "--sequence-length=512 --text=padded --precision=fp32 --mode=default --settings={}",
+        "DistillGPT2 amp": "transformers/GPT2LMHeadModel --batch-size=16 --sequence-length=512 "
+        '--text=packed --precision=amp --mode=default --settings={"n_layer": 6}',
+        "BartForCausalLM amp": "transformers/BartForCausalLM --batch-size=4 --sequence-length=1024 "
+        "--text=packed --precision=amp --mode=default --settings={}",
+        "repvgg_a2 amp": "timm/repvgg_a2 --batch-size=128 "
+        "--text=none --precision=amp --mode=default --settings={}",
+    }
+    for name, expected in arguments.items():
+        assert " ".join(JUDGE.list_arguments(stored[name])) == expected
+    before = read_stored("h200-pt2-timm", tmp_path)["repvgg_a2 amp"]  # without dropout
+    assert "--dropout=0" in JUDGE.list_arguments(before)
+    assert JUDGE.has_step(before.trial)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"backend": "aot_eager"},
+        {"optimizer": "sgd"},
+        {"compile": Compile(dynamic=True)},
+        {"precision": Precision(autocast="float16", grad_scaler=True)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_the_plain_loop_is_not_asked_about_another_step(
+    tmp_path: Path, change: dict[str, Any]
 ) -> None:
+    trial = read_stored("h200-plain-loop", tmp_path)["cell_albert amp"].trial
+    assert JUDGE.has_step(trial)
+    assert not JUDGE.has_step(replace(trial, **change))
+    model = replace(trial.model, memory_format="channels_last")
+    assert not JUDGE.has_step(replace(trial, model=model))
+
+
+def test_trials_with_figures_are_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "runs").mkdir()
+    unpack("h200-hf", tmp_path / "runs")
+    monkeypatch.chdir(tmp_path)
+    models = ["GoogleFnet", "BertForMaskedLM", "AlbertForMaskedLM"]
+    for precisions, expected in {("amp",): models[1:], ("fp32",): models}.items():
+        asked = Namespace(sweeps=["h200-hf"], models=models, precision=precisions)
+        found = JUDGE.read_records(asked)
+        assert sorted(item.trial.labels.model for item in found) == sorted(expected)
+        assert {item.trial.labels.precision for item in found} == set(precisions)
+
+
+def test_a_row_agrees_or_differs_by_clocks_that_can_tell(tmp_path: Path) -> None:
     """docs/results/h200-plain-loop.md"""
-    judge = load_script("judge_by_plain_loop")
-    folder = unpack("h200-plain-loop", tmp_path)
-    paths = {path.name.split("-")[0]: path / "record.json" for path in folder.iterdir()}
-    records = {name: Record.loads(path.read_text()) for name, path in paths.items()}
-    albert = ["--batch-size=4", "--sequence-length=512", "--text=padded", "--precision=amp"]
-    assert judge.list_arguments(records["cell_albert"]) == [
-        "transformers/AlbertForMaskedLM",
-        *albert,
-        "--mode=default",
-        "--settings={}",
-    ]
-    llama = judge.list_arguments(records["cell_llama"])
-    assert "--text=packed" in llama
-    assert '"num_hidden_layers": 8' in llama[-1]
-    plain = {"device_speedup": 1.431, "wall_speedup": 1.50, "waits_for_host": []}
-    row = judge.judge(records["cell_albert"], plain)
+    stored = read_stored("h200-plain-loop", tmp_path)
+    albert, llama = stored["cell_albert amp"], stored["cell_llama amp"]
+    plain = {"device_speedup": 1.431, "wall_speedup": 1.50, "waits_for_host": [], "gpu": None}
+    row = JUDGE.judge(albert, plain)
     assert row[3:7] == ["1.473", "1.431", "+2.9%", "1.511"]
     assert row[-1] == "agrees by device, agrees by wall"
-    row = judge.judge(records["cell_albert"], plain | {"device_speedup": 1.40})
-    assert row[-1] == "DIFFERS by device, agrees by wall"
-    # its arms wait for the host, so the wall clock says nothing
-    row = judge.judge(records["cell_llama"], plain | {"device_speedup": 1.641})
-    assert row[-1] == "agrees by device"
+    verdicts = {
+        "DIFFERS by device, agrees by wall": {"device_speedup": 1.40},
+        "DIFFERS by device, DIFFERS by wall": {"device_speedup": 1.60, "wall_speedup": 1.60},
+        "device speedup is missing, agrees by wall": {"device_speedup": None},
+        "agrees by device": {"waits_for_host": ["eager"]},
+        "agrees by device, agrees by wall, but sweeper ran on NVIDIA H200, and the loop on NVIDIA "
+        "H100": {"gpu": "NVIDIA H100"},
+    }
+    for verdict, change in verdicts.items():
+        assert JUDGE.judge(albert, plain | change)[-1] == verdict
+    # its own arms wait for the host, so the wall clock says nothing
+    assert JUDGE.judge(llama, plain | {"device_speedup": 1.641})[-1] == "agrees by device"
