@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from sweeper.core.protocol import ALONE, NOTHING, RESUME, SHARES, SOLE, Known, LeaseGrant, LeaseNews
 
-from .memory_budget import MemoryBudget
+from .memory_budget import MemoryBudget, Reservation
 from .reaper import Reaper
 
 
@@ -30,7 +30,7 @@ class Tenant:
     send: Callable[[LeaseNews], bool]  # must not block; False: the worker does not read
     index: int = 0  # of the process in its trial
     known: Known = field(default_factory=Known)  # to be told with each grant
-    more_bytes: float = 0.0  # of the device's memory, that it needs to compute
+    reservation: Reservation = field(default_factory=Reservation)  # of the device's memory
     wants: str = NOTHING
     has_used_device: bool = False
     is_deaf: bool = False  # a grant could not be sent; whoever reads its channel ends it
@@ -90,9 +90,9 @@ class DeviceLease:
         finally:
             with self._lock:
                 self._tenants.remove(tenant)
-                for tenants in (self._queue, self._sharers):
-                    if tenant in tenants:
-                        tenants.remove(tenant)
+                if tenant in self._queue:
+                    self._queue.remove(tenant)
+                self._end_sharing(tenant)
                 if self._holder is tenant:
                     self._holder = None
                 self._settle()
@@ -112,9 +112,13 @@ class DeviceLease:
                 if asked_s is not None:  # since then it knows itself how long it waits
                     tenant.stops = [(a, min(b, asked_s)) for a, b in tenant.stops if a < asked_s]
                 self._queue.append(tenant)
-                self._memory.is_shared |= wants in SHARES
-            elif tenant in self._sharers:
-                self._sharers.remove(tenant)
+            else:
+                self._end_sharing(tenant)
+            self._settle()
+
+    def settle(self) -> None:
+        """Let in who waits for memory, when some was given back."""
+        with self._lock:
             self._settle()
 
     def idle_s(self, tenant: Tenant) -> float:
@@ -134,7 +138,7 @@ class DeviceLease:
             if first.wants not in SHARES:
                 self._holder = first
             elif first not in self._sharers:
-                if not self._has_room(first):
+                if not self._may_share(first):
                     break
                 self._sharers.append(first)
             self._queue.remove(first)
@@ -148,15 +152,18 @@ class DeviceLease:
         for tenant in granted:
             self._grant(tenant)
 
-    def _has_room(self, tenant: Tenant) -> bool:
-        """Whether one more may share the device."""
-        if not self._sharers:
-            return True
+    def _may_share(self, tenant: Tenant) -> bool:
+        """Whether one more may share the device; its memory is then taken."""
         all_sharers = [tenant, *self._sharers]
-        if len(all_sharers) > self._max_sharers or any(one.wants == SOLE for one in all_sharers):
+        is_full = len(all_sharers) > self._max_sharers
+        if self._sharers and (is_full or any(one.wants == SOLE for one in all_sharers)):
             return False
-        more_bytes = sum(one.more_bytes for one in all_sharers)
-        return more_bytes <= self._memory.room_for_sharers()
+        return self._memory.share(tenant.reservation)
+
+    def _end_sharing(self, tenant: Tenant) -> None:
+        if tenant in self._sharers:
+            self._sharers.remove(tenant)
+            self._memory.end_sharing(tenant.reservation)
 
     def _rank(self, tenant: Tenant) -> tuple[bool, bool, bool, bool, int]:
         """A key by which the last goes first."""

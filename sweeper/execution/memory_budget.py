@@ -2,18 +2,16 @@
 
 Trials hold their parameters and what belongs to them side by side, and a cold process the
 activations of a step as well, while its backward pass is compiled. Those that compute need more,
-most of all for their check: a step in fp64, and copies to compare. A trial begins where there is
-room for one that computes, on a device that is shared for two. More share it only where there is
-room for them all (`device_lease`). The first process of a model and batch size shows how much that
-is. A sweep that is resumed reads it from its records. A process with unknown needs reserves
-nothing. If memory runs out on a shared device, the trial runs again alone on it: only then it is
-out of memory.
+most of all for their check: a step in fp64, and copies to compare. At all times there is room for
+two that compute, and for all that share the device (`device_lease`) beside another one. The first
+process of a model and batch size shows how much that is, in whatever precision, mode and backend. A
+sweep that is resumed reads it from its records. A process with unknown needs reserves nothing. If
+memory runs out on a shared device, the trial runs again alone on it: only then it is out of memory.
 """
 
 import math
 import sys
 import threading
-from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -33,7 +31,7 @@ class Need(NamedTuple):
     @property
     def more_bytes(self) -> float:
         """What it needs to compute, beside what it holds."""
-        return max(0.0, self.peak_bytes - self.held_bytes)
+        return self.peak_bytes - self.held_bytes
 
 
 WHOLE_DEVICE = Need(0.0, math.inf)  # no other process has memory of the device
@@ -44,8 +42,9 @@ class KnownNeeds:
     """What trials need by model and batch size; for all devices of a sweep."""
 
     def __init__(self) -> None:
-        self._held: defaultdict[Hashable, float] = defaultdict(float)  # bytes, the most seen
-        self._peaks: defaultdict[Hashable, float] = defaultdict(float)
+        # bytes, the most seen; of cold processes and of others
+        self._held: dict[bool, dict[Hashable, float]] = {True: {}, False: {}}
+        self._peaks: dict[Hashable, float] = {}
 
     def read(self, records: Iterable[Path]) -> None:
         """Learn from records on disk; one that cannot be read says nothing."""
@@ -59,17 +58,17 @@ class KnownNeeds:
         for process in record.processes:
             steps_bytes = of_arm(process.allocator_peak_bytes, "eager") or 0.0
             check_bytes = process.check_peak_bytes or 0.0
-            self._peaks[key] = max(self._peaks[key], steps_bytes, check_bytes)
-            held = key, process.cold
-            self._held[held] = max(self._held[held], process.held_bytes or 0.0)
+            self._peaks[key] = max(self._peaks.get(key, 0.0), steps_bytes, check_bytes)
+            held = self._held[process.cold]
+            held[key] = max(held.get(key, 0.0), process.held_bytes or 0.0)
 
     def look_up(self, trial: Trial, batch_size: int, cold: bool) -> Need | None:
         """The need of a cold process or another one, in whatever precision was measured; None when
         none was.
         """
         key = trial.model.key, trial.workload, batch_size
-        held_bytes = self._held[key, cold] or self._held[key, not cold]
-        need = Need(held_bytes, max(held_bytes, self._peaks[key]))
+        held_bytes = self._held[cold].get(key) or self._held[not cold].get(key, 0.0)
+        need = Need(held_bytes, max(held_bytes, self._peaks.get(key, 0.0)))
         return None if need == NOTHING else need
 
 
@@ -77,20 +76,20 @@ class KnownNeeds:
 class Reservation:
     """Memory that is reserved for an attempt of a trial."""
 
-    need: Need
-    shared: bool = False  # another attempt had memory of the device at the same time
+    need: Need = NOTHING
+    had_company: bool = False  # another attempt had memory of the device at the same time
+    shares: bool = False  # computes beside others
 
 
 class MemoryBudget:
     """The memory of one device; `total_bytes` is None where it is not known, and nothing is planned
-    then. `is_shared` says whether more than one trial computes on it at once.
+    then.
     """
 
     def __init__(self, total_bytes: float | None = None) -> None:
         # Contexts and libraries of each process take a tenth. Without a total: less than the whole
         # device, more than anything else.
         self._total_bytes = 0.9 * (total_bytes or sys.float_info.max)
-        self.is_shared = False
         self._changed = threading.Condition()
         self._waiting: list[Reservation] = []
         self._granted: list[Reservation] = []
@@ -108,7 +107,7 @@ class MemoryBudget:
             self._waiting.remove(own)
             self._granted.append(own)
             for reservation in self._granted:
-                reservation.shared |= len(self._granted) > 1
+                reservation.had_company |= len(self._granted) > 1
             self._changed.notify_all()
         try:
             yield own
@@ -117,20 +116,35 @@ class MemoryBudget:
                 self._granted.remove(own)
                 self._changed.notify_all()
 
-    def _fits(self, own: Reservation) -> bool:
-        if not self._granted:
-            return True
-        num_computing = 2 if self.is_shared else 1
-        return self._room_beside([*self._granted, own], num_computing) >= 0
-
-    def room_for_sharers(self) -> float:
-        """Bytes for all that share the device while another trial computes."""
+    def share(self, own: Reservation) -> bool:
+        """Let a trial compute beside others, if it is the first or has room; whether it may."""
         with self._changed:
-            return self._room_beside(self._granted, 1)
+            sharers = [one for one in self._granted if one.shares]
+            if sharers and not self._has_room(self._granted, [*sharers, own]):
+                return False
+            own.shares = True
+            return True
 
-    def _room_beside(self, reservations: Sequence[Reservation], num_computing: int) -> float:
-        """Bytes that are left beside what trials hold, and what the largest of them need more."""
-        needs = [reservation.need for reservation in reservations]
-        more_bytes = sorted((need.more_bytes for need in needs), reverse=True)
-        in_use = sum(need.held_bytes for need in needs) + sum(more_bytes[:num_computing])
-        return self._total_bytes - in_use
+    def end_sharing(self, own: Reservation) -> None:
+        """A trial has let go of what it needed to compute."""
+        with self._changed:
+            own.shares = False
+            self._changed.notify_all()
+
+    def _fits(self, own: Reservation) -> bool:
+        """Whether a trial may have memory beside those that have some."""
+        reservations = [*self._granted, own]
+        largest = max(reservations, key=lambda one: one.need.more_bytes)
+        sharers = [one for one in self._granted if one.shares]
+        return not self._granted or all(
+            self._has_room(reservations, computing) for computing in ([largest], sharers)
+        )
+
+    def _has_room(
+        self, reservations: Sequence[Reservation], computing: Sequence[Reservation]
+    ) -> bool:
+        """Whether all hold what they do, and these compute beside any other one."""
+        others = [one.need.more_bytes for one in reservations if one not in computing]
+        held_bytes = sum(one.need.held_bytes for one in reservations)
+        more_bytes = sum(one.need.more_bytes for one in computing) + max(others, default=0.0)
+        return held_bytes + more_bytes <= self._total_bytes

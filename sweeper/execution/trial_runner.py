@@ -97,7 +97,9 @@ class TrialRun(Draft):
     def reserve(self, need: Need | None) -> Iterator[Reservation]:
         """Reserve memory of the device as long as the body runs."""
         waiting_since_s = time.monotonic()
-        with self.slot.memory.reserve(need, self.stop) as reservation:
+        with ExitStack() as opened:
+            opened.callback(self.slot.lease.settle)  # after it was given back
+            reservation = opened.enter_context(self.slot.memory.reserve(need, self.stop))
             self.idle_s += time.monotonic() - waiting_since_s
             yield reservation
 
@@ -338,9 +340,9 @@ def _run_processes(run: TrialRun, is_alone: bool) -> Steps[bool]:
             need = known_needs.look_up(run.trial, run.record.batch_size, call.slot.cold)
             with run.reserve(WHOLE_DEVICE if is_alone else need) as reservation:
                 known = run.find_known(call.slot.draw)
-                run.take(run_worker(run, call, known, reservation.need))
-            known_needs.learn(run.record)
-            was_shared |= reservation.shared
+                run.take(run_worker(run, call, known, reservation))
+                known_needs.learn(run.record)
+            was_shared |= reservation.had_company
     finally:
         run.end_ahead()
     return was_shared
@@ -357,7 +359,7 @@ def _inspect(run: TrialRun) -> Inspection:
     call = WorkerCall(slot, paths.cache("inspect"), paths.log("inspect"), paths.inspection)
     need = run.slot.known_needs.look_up(run.trial, record.batch_size, slot.cold)
     with run.reserve(need) as reservation:
-        outcome = run_worker(run, call, known, reservation.need)
+        outcome = run_worker(run, call, known, reservation)
     folder = missing = seen = None
     if (paths.inspection / "summary.md").exists():
         folder = paths.inspection.name
@@ -396,10 +398,8 @@ def _start(
     )
 
 
-def run_worker(run: TrialRun, call: WorkerCall, known: Known, need: Need) -> Outcome:
-    """Run one worker within its limits, for which memory is reserved; it may have been started
-    ahead.
-    """
+def run_worker(run: TrialRun, call: WorkerCall, known: Known, reservation: Reservation) -> Outcome:
+    """Run one worker within its limits; it may have been started ahead."""
     if run.stop.is_set():
         return _interrupted()
     measure = run.settings.measure
@@ -415,7 +415,7 @@ def run_worker(run: TrialRun, call: WorkerCall, known: Known, need: Need) -> Out
         except OSError as error:  # what earlier processes have measured is kept
             run.lacking = processes.describe_failed_start(error)
             return Outcome("crashed", "starting", run.lacking)
-        channel.tenant.known, channel.tenant.more_bytes = known, need.more_bytes
+        channel.tenant.known, channel.tenant.reservation = known, reservation
         outcome = _listen(run, call, process, channel)
         life_s = time.monotonic() - channel.started_s
     if call.inspection:  # its answer is about no timed process

@@ -5,8 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +28,7 @@ from sweeper.core.protocol import (
 )
 from sweeper.execution import device_lease
 from sweeper.execution.device_lease import DeviceLease, Tenant
-from sweeper.execution.memory_budget import MemoryBudget
+from sweeper.execution.memory_budget import MemoryBudget, Need
 
 SLEEPER = "import time\nwhile True: time.sleep(0.01)"
 
@@ -174,16 +176,20 @@ def test_as_many_share_the_device_as_there_is_memory_for(
 ) -> None:
     memory = MemoryBudget(100)
     lease = DeviceLease(max_sharers=3, memory=memory)
-    workers = [register(lease, 10**9) for _ in range(4)]  # no process group
-    for worker, more_bytes in zip(workers, (95, 50, 40, 1), strict=True):
-        worker.tenant.more_bytes = more_bytes
-        worker.ask(SHARED)
-    assert memory.is_shared
-    assert [len(worker.grants) for worker in workers] == [1, 0, 0, 0], "one may always"
-    workers[0].ask(NOTHING)
-    assert [len(worker.grants) for worker in workers] == [1, 1, 1, 0], "90 of 90"
-    workers[1].ask(NOTHING)
-    assert [len(worker.grants) for worker in workers] == [1, 1, 1, 1]
+    workers = [register(lease, 10**9) for _ in range(3)]  # no process group
+    never = threading.Event()
+    with ExitStack() as reserved:
+        for worker, need in zip(workers, (Need(5, 45), Need(5, 25), Need(5, 25)), strict=True):
+            reservation = memory.reserve(need, never)
+            worker.tenant.reservation = reserved.enter_context(reservation)
+        reserved.enter_context(memory.reserve(Need(0, 35), never))
+        for worker in workers:
+            worker.ask(SHARED)
+        assert [len(worker.grants) for worker in workers] == [1, 0, 0], "15 + 40 + 20 + 35 of 90"
+        workers[0].end()
+        assert [len(worker.grants) for worker in workers] == [1, 1, 0], "15 + 20 + 20 + 40 of 90"
+    lease.settle()
+    assert [len(worker.grants) for worker in workers] == [1, 1, 1], "memory was given back"
 
 
 def test_the_sole_share_waits_for_sharers_to_end_and_others_for_it(

@@ -52,6 +52,7 @@ def test_as_many_workers_share_a_device_as_its_memory_is_good_for(
     monkeypatch.setattr(gpus, "read", lambda _gpu: GpuReading(memory_total_bytes=total_bytes))
     here = Placement("a GPU", (DeviceShare(DEVICES[0]),))
     (slot,) = make_slots(here, DEVICES, None, KnownNeeds())
+    assert slot.lease._memory is slot.memory
     granted: list[LeaseNews] = []
 
     def hear(news: LeaseNews) -> bool:

@@ -65,7 +65,7 @@ def test_as_many_as_fit_and_the_next_when_one_has_left(guests: ExitStack) -> Non
     first.leave()
     assert third.inside.wait(60)
     assert third.reservation is not None
-    assert third.reservation.shared
+    assert third.reservation.had_company
 
 
 def test_one_that_is_larger_than_the_device_is_let_in_alone(guests: ExitStack) -> None:
@@ -73,7 +73,7 @@ def test_one_that_is_larger_than_the_device_is_let_in_alone(guests: ExitStack) -
     large = invite(guests, budget, 1000)
     assert large.inside.wait(60)
     assert large.reservation is not None
-    assert not large.reservation.shared
+    assert not large.reservation.had_company
 
 
 def test_unknown_needs_and_unknown_devices_are_let_in(guests: ExitStack) -> None:
@@ -98,7 +98,7 @@ def test_who_wants_everything_waits_for_all_and_nobody_passes_it(
     assert not small.inside.wait(0.3)
     everything.leave()
     assert everything.reservation is not None
-    assert not everything.reservation.shared
+    assert not everything.reservation.had_company
     assert small.inside.wait(60)
 
 
@@ -123,6 +123,8 @@ def test_needs_are_of_a_model_and_its_batch_size() -> None:
     assert known.look_up(trial, 8, True) == Need(3, 30)
     learn(known, trial, 25.0)
     assert known.look_up(replace(trial, mode="max-autotune"), 8, True) == Need(3, 30)
+    learn(known, trial, 25.0, held=2.0)
+    assert known.look_up(trial, 8, True) == Need(3, 30), "the most seen"
     assert known.look_up(trial, 16, True) is None
     other = replace(trial, model=replace(trial.model, image_size=64))
     assert known.look_up(other, 8, True) is None
@@ -135,6 +137,8 @@ def test_a_cold_process_may_hold_more_than_others() -> None:
     learn(known, trial, None, cold=False)
     assert known.look_up(trial, 8, cold=False) == Need(3, 30)
     assert known.look_up(trial, 8, cold=True) == Need(12, 30)
+    learn(known, trial, None, held=40.0)
+    assert known.look_up(trial, 8, cold=True) == Need(40, 40), "it held more than a step needs"
 
 
 def test_a_check_may_need_more_than_a_step() -> None:
@@ -143,22 +147,8 @@ def test_a_check_may_need_more_than_a_step() -> None:
     assert known.look_up(trial, 8, True) == Need(3, 20)
 
 
-def test_one_at_a_time_has_room_for_its_peak(guests: ExitStack) -> None:
-    budget, need = MemoryBudget(100), Need(10, 70)
-    first, second = invite(guests, budget, need), invite(guests, budget, need)
-    assert first.inside.wait(60)
-    assert second.inside.wait(60), "70 + 10 of 90"
-    third = invite(guests, budget, Need(20, 25))
-    assert not third.inside.wait(0.3), "70 + 10 + 20 of 90"
-    first.leave()
-    assert third.inside.wait(60)
-
-
-def test_two_that_compute_at_once_on_a_shared_device_have_room_for_their_peaks(
-    guests: ExitStack,
-) -> None:
+def test_two_that_compute_at_once_have_room_for_their_peaks(guests: ExitStack) -> None:
     budget = MemoryBudget(100)
-    budget.is_shared = True
     first, second = (invite(guests, budget, need) for need in (Need(10, 50), Need(5, 30)))
     assert first.inside.wait(60)
     assert second.inside.wait(60)
@@ -169,17 +159,58 @@ def test_two_that_compute_at_once_on_a_shared_device_have_room_for_their_peaks(
     assert more.inside.wait(60)
 
 
-def test_sharers_have_what_is_left_beside_what_all_hold_and_one_computes_with(
+def let_in(guests: ExitStack, budget: MemoryBudget, *needs: Need) -> list[Reservation]:
+    reservations = []
+    for need in needs:
+        guest = invite(guests, budget, need)
+        assert guest.inside.wait(60)
+        assert guest.reservation is not None
+        reservations.append(guest.reservation)
+    return reservations
+
+
+def test_all_that_share_have_room_beside_what_others_hold_and_one_computes_with(
     guests: ExitStack,
 ) -> None:
     budget = MemoryBudget(100)
-    assert budget.room_for_sharers() == 90
-    first, second = invite(guests, budget, Need(10, 50)), invite(guests, budget, Need(5, 30))
-    assert first.inside.wait(60)
-    assert second.inside.wait(60)
-    assert budget.room_for_sharers() == 90 - 10 - 5 - 40
-    first.leave()
-    assert budget.room_for_sharers() == 90 - 5 - 25
+    needs = Need(10, 45), Need(5, 25), Need(5, 15)
+    first, second, third = let_in(guests, budget, *needs)
+    assert budget.share(first), "the first may always"
+    assert budget.share(second), "20 + 35 + 20 + 10 of 90, of which another one has the last"
+    assert budget.share(third), "nobody is left beside them"
+    for reservation in (first, second, third):
+        budget.end_sharing(reservation)
+    (fourth,) = let_in(guests, budget, Need(5, 10))
+    assert budget.share(third)
+    assert budget.share(second)
+    assert not budget.share(fourth), "25 + 10 + 20 + 5 beside the 35 of the first are 95 of 90"
+    budget.end_sharing(third)
+    assert budget.share(fourth)
+
+
+def test_two_large_ones_share_where_nobody_else_is(guests: ExitStack) -> None:
+    budget = MemoryBudget(100)
+    both = let_in(guests, budget, Need(5, 37), Need(5, 37))
+    assert all(map(budget.share, both)), "74 of 90"
+
+
+def test_who_has_the_whole_device_may_share_it(guests: ExitStack) -> None:
+    budget = MemoryBudget(100)
+    (alone,) = let_in(guests, budget, WHOLE_DEVICE)
+    assert budget.share(alone)
+
+
+def test_nobody_begins_without_room_beside_all_that_share(guests: ExitStack) -> None:
+    budget = MemoryBudget(150)
+    sharers = let_in(guests, budget, Need(3, 33), Need(3, 33), Need(3, 33))
+    for reservation in sharers:
+        assert budget.share(reservation), "99 of 135"
+    large = invite(guests, budget, Need(10, 90))
+    assert not large.inside.wait(0.3), "99 + 90 of 135, though 19 and the two largest have room"
+    budget.end_sharing(sharers[0])
+    assert not large.inside.wait(0.3)
+    budget.end_sharing(sharers[1])
+    assert large.inside.wait(60), "19 + 80 + 30"
 
 
 def test_nine_tenths_of_a_device_are_for_trials(guests: ExitStack) -> None:
@@ -207,7 +238,7 @@ def test_who_is_told_to_stop_waits_no_longer(guests: ExitStack) -> None:
     assert invite(guests, budget, WHOLE_DEVICE).inside.wait(60)
     stop.set()
     with budget.reserve(Need(50, 50), stop) as reservation:
-        assert reservation.shared
+        assert reservation.had_company
 
 
 def test_of_those_who_wait_the_first_is_let_in(guests: ExitStack) -> None:

@@ -21,7 +21,8 @@ from sweeper.core.record import SCHEMA_VERSION, Attempt, Inspection, Record
 from sweeper.core.system.gpus import Device, Gpu
 from sweeper.core.trial import Trial
 from sweeper.execution import trial_runner
-from sweeper.execution.memory_budget import MemoryBudget, Need
+from sweeper.execution.device_lease import DeviceLease
+from sweeper.execution.memory_budget import NOTHING, MemoryBudget, Need, Reservation
 from sweeper.execution.placement import DeviceSlot
 
 
@@ -239,16 +240,33 @@ say(Outcome("oom", "compiling", "no memory"))
 
 
 def test_a_trial_reserves_what_its_first_process_needed(run, trial: Trial) -> None:
-    needs = []
+    needs, shared, settled = [], [], []
+
+    class NotedLease(DeviceLease):
+        def settle(self) -> None:
+            settled.append(len(memory._granted))
+            super().settle()
 
     class Noted(MemoryBudget):
         def reserve(self, need: Need | None, stop: threading.Event) -> Any:
             needs.append(need)
             return super().reserve(need, stop)
 
-    body = "say(Outcome('ok', process=replace(process(), held_bytes=2.0, check_peak_bytes=9.0)))"
-    run(body, slot=DeviceSlot(Device("cpu"), memory=Noted()), processes=3)
-    assert needs == [None, Need(2.0, 9.0), Need(2.0, 9.0)]
+        def share(self, own: Reservation) -> bool:
+            shared.append(own.need)
+            return super().share(own)
+
+    body = """
+ask("shared")
+held = 5.0 if a.cold else 2.0
+say(Outcome("ok", process=replace(process(), cold=a.cold, held_bytes=held, check_peak_bytes=9.0)))
+"""
+    memory = Noted()
+    slot = DeviceSlot(Device("cpu"), lease=NotedLease(memory=memory), memory=memory)
+    run(body, slot=slot, processes=3, inspect=True)
+    assert needs == [None, Need(5.0, 9.0), Need(2.0, 9.0), Need(5.0, 9.0)], "the last one inspects"
+    assert shared == [need or NOTHING for need in needs]
+    assert settled == [0, 0, 0, 0], "when the memory was given back"
 
 
 def test_each_draw_is_checked(run) -> None:

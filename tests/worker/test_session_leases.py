@@ -13,7 +13,7 @@ from sweeper.worker import process_log, session
 from sweeper.worker.lease import Lease
 
 pytestmark = [pytest.mark.compile, pytest.mark.usefixtures("private_cache")]
-RunShared = Callable[[], tuple[Outcome, list[str]]]
+RunShared = Callable[..., tuple[Outcome, list[str]]]
 
 
 @pytest.fixture
@@ -22,10 +22,6 @@ def run_shared(monkeypatch: pytest.MonkeyPatch) -> RunShared:
     outcome, and what it asks for and does: on a CPU nothing is shared.
     """
     asked: list[str] = []
-
-    def ask(wants: str) -> LeaseGrant:
-        asked.append(wants)
-        return LeaseGrant(neighbours=(7,))
 
     build = session.build
 
@@ -39,7 +35,11 @@ def run_shared(monkeypatch: pytest.MonkeyPatch) -> RunShared:
     def say(phase: object) -> None:
         asked.append(phase.name)  # type: ignore[attr-defined]
 
-    def run() -> tuple[Outcome, list[str]]:
+    def run(neighbours: tuple[int, ...] = (7,)) -> tuple[Outcome, list[str]]:
+        def ask(wants: str) -> LeaseGrant:
+            asked.append(wants)
+            return LeaseGrant(neighbours=neighbours)
+
         job, slot = Job(custom("mlp"), MEASURE), process_log.ProcessSlot()
         return process_log.run(job, slot, say, Lease(ask), session.measure_model), asked
 
@@ -86,3 +86,30 @@ def test_a_check_that_runs_out_of_memory_beside_others_waits_for_the_sole_share(
     assert [word for word in asked[begin + 1 :] if word in (NOTHING, ALONE)][:2] == [NOTHING, ALONE]
     assert len(places) > 1
     assert len(set(places)) == 1, "nothing is moved to the host"
+
+
+def test_a_check_that_went_to_the_host_has_nobody_beside_it_after_the_rounds_either(
+    run_shared: RunShared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from sweeper.worker.accuracy import check
+    from sweeper.worker.accuracy.check import AccuracyCheck
+
+    monkeypatch.setattr(check, "HOST", torch.device("cpu", 0))
+    take = AccuracyCheck._run_reference
+
+    def take_where_there_is_room(self, case, dtype, *arguments, **options):
+        if dtype == torch.float64:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return take(self, case, dtype, *arguments, **options)
+
+    def ask_for_a_reference(*_) -> None:
+        raise ValueError
+
+    monkeypatch.setattr(AccuracyCheck, "_run_reference", take_where_there_is_room)
+    monkeypatch.setattr(AccuracyCheck, "_compare_arms", ask_for_a_reference)
+    outcome, asked = run_shared(neighbours=())
+    assert (outcome.status, accuracy_of(outcome).reference) == ("ok", "float32"), outcome.message
+    assert asked.count(SOLE) == 2
+    assert asked.index(SOLE) < asked.index(ALONE)

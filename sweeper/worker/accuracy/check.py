@@ -217,6 +217,8 @@ class AccuracyCheck:
     def _states_in_place(self, enter: Enter) -> Iterator[bool | Missing]:
         """Have the states where they are needed; gives whether a step draws random numbers."""
         self._enter = enter
+        if self._place != self._judged.device:  # it had no room, and would have none beside others
+            self._judged.make_room()
         if self._place != HOST:
             torch.cuda.empty_cache()
         try:
