@@ -121,3 +121,34 @@ def test_a_row_agrees_or_differs_by_clocks_that_can_tell(tmp_path: Path) -> None
         assert JUDGE.judge(albert, plain | change)[-1] == verdict
     # its own arms wait for the host, so the wall clock says nothing
     assert JUDGE.judge(llama, plain | {"device_speedup": 1.641})[-1] == "agrees by device"
+
+
+def test_texts_of_the_plain_loop_are_padded_or_packed() -> None:
+    plain_loop = load_script("plain_loop")
+
+    class Decoder:
+        config = Namespace(vocab_size=50, pad_token_id=1, num_labels=2)
+
+        def forward(self, input_ids, position_ids) -> None: ...
+
+    def make(text: str, kind: str = "GPT2LMHeadModel") -> dict[str, Any]:
+        options = Namespace(batch_size=8, sequence_length=64, text=text)
+        found: dict[str, Any] = plain_loop.make_texts(Decoder(), kind, options)
+        return found
+
+    padded = make("padded")
+    padding = padded["attention_mask"] == 0
+    assert padding[0].any()
+    assert not padding[:, :32].any()
+    assert (padded["labels"] == -100).equal(padding)
+    assert (padded["input_ids"] == 1).equal(padding)
+    packed = make("packed")["position_ids"]
+    assert packed.shape == (8, 64)
+    steps = packed.diff(dim=1)
+    assert (packed[:, 0] == 0).all()
+    assert ((steps == 1) | (packed[:, 1:] == 0)).all()
+    assert (steps != 1).any(), "a second document begins"
+    assert make("none").keys() == {"input_ids", "labels"}
+    answers = make("none", "BertForQuestionAnswering")
+    assert answers.keys() == {"input_ids", "start_positions", "end_positions"}
+    assert make("none", "GPT2ForSequenceClassification")["labels"].shape == (8,)
