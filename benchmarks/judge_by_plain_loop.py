@@ -52,10 +52,9 @@ class FailedError(Exception):
 def read_records(options: argparse.Namespace) -> list[Record]:
     """Return the trials to judge, by `options.sweeps`, `models` and `precision`."""
     paths = [path for sweep in options.sweeps for path in SweepPaths.of(sweep).records()]
-    records = [Record.loads(path.read_text(encoding="utf-8")) for path in paths]
     return [
         record
-        for record in records
+        for record in map(Record.read, paths)
         if derive(record).speedup
         and has_step(record.trial)
         and (not options.models or record.trial.labels.model in options.models)
@@ -96,7 +95,7 @@ def read_figures(record: Record) -> dict[str, Any]:
         known = [time_s * 1e3 for time_s in times if time_s]
         busy_ms[arm] = median(known) if known else None
     # by busy time, as plain_loop.py, which knows no gaps
-    eager, compiled = busy_ms.values()
+    eager, compiled = busy_ms["eager"], busy_ms["compiled"]
     return {
         "eager_ms": result.eager_step.ratio * 1e3,
         "compiled_ms": result.compiled_step.ratio * 1e3,
@@ -222,7 +221,7 @@ def main(options: argparse.Namespace, records: list[Record]) -> bool:
         return True
 
     with ThreadPoolExecutor(options.gpus) as pool:
-        return all(list(pool.map(judge_record, records)))
+        return all(pool.map(judge_record, records))
 
 
 if __name__ == "__main__":

@@ -45,8 +45,7 @@ JUDGE = load_script("judge_by_plain_loop")
 
 def read_stored(archive: str, folder: Path) -> dict[str, Record]:
     """Its records by the model's label and the precision."""
-    paths = unpack(archive, folder).glob("*/record.json")
-    records = [Record.loads(path.read_text()) for path in paths]
+    records = map(Record.read, unpack(archive, folder).glob("*/record.json"))
     return {f"{item.trial.labels.model} {item.trial.labels.precision}": item for item in records}
 
 

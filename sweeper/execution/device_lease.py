@@ -41,6 +41,11 @@ class Tenant:
     idle_s: float = 0.0  # waited or stopped, all in all
 
     @property
+    def shares(self) -> bool:
+        """Whether it has a place among those that share the device, also while it benchmarks."""
+        return self.reservation.shares
+
+    @property
     def stopped_s(self) -> float:
         return sum(end - begin for begin, end in self.stops)
 
@@ -68,7 +73,6 @@ class DeviceLease:
         self._tenants: list[Tenant] = []
         self._queue: list[Tenant] = []
         self._holder: Tenant | None = None  # has it for itself
-        self._sharers: list[Tenant] = []  # with a place, also while one benchmarks
 
     @contextmanager
     def register(
@@ -92,7 +96,8 @@ class DeviceLease:
                 self._tenants.remove(tenant)
                 if tenant in self._queue:
                     self._queue.remove(tenant)
-                self._end_sharing(tenant)
+                if tenant.shares:
+                    self._memory.end_sharing(tenant.reservation)
                 if self._holder is tenant:
                     self._holder = None
                 self._settle()
@@ -112,8 +117,8 @@ class DeviceLease:
                 if asked_s is not None:  # since then it knows itself how long it waits
                     tenant.stops = [(a, min(b, asked_s)) for a, b in tenant.stops if a < asked_s]
                 self._queue.append(tenant)
-            else:
-                self._end_sharing(tenant)
+            elif tenant.shares:
+                self._memory.end_sharing(tenant.reservation)
             self._settle()
 
     def settle(self) -> None:
@@ -137,10 +142,8 @@ class DeviceLease:
             first = max(self._queue, key=self._rank)
             if first.wants not in SHARES:
                 self._holder = first
-            elif first not in self._sharers:
-                if not self._may_share(first):
-                    break
-                self._sharers.append(first)
+            elif not (first.shares or self._may_share(first)):
+                break
             self._queue.remove(first)
             granted.append(first)
         for tenant in self._tenants:
@@ -154,27 +157,22 @@ class DeviceLease:
 
     def _may_share(self, tenant: Tenant) -> bool:
         """Whether one more may share the device; its memory is then taken."""
-        all_sharers = [tenant, *self._sharers]
-        is_full = len(all_sharers) > self._max_sharers
-        if self._sharers and (is_full or any(one.wants == SOLE for one in all_sharers)):
+        sharers = [one for one in self._tenants if one.shares]
+        is_full = len(sharers) >= self._max_sharers
+        if sharers and (is_full or any(one.wants == SOLE for one in [tenant, *sharers])):
             return False
         return self._memory.share(tenant.reservation)
 
-    def _end_sharing(self, tenant: Tenant) -> None:
-        if tenant in self._sharers:
-            self._sharers.remove(tenant)
-            self._memory.end_sharing(tenant.reservation)
-
     def _rank(self, tenant: Tenant) -> tuple[bool, bool, bool, bool, int]:
         """A key by which the last goes first."""
-        wants, shares = tenant.wants, tenant in self._sharers
-        return wants == RESUME, wants not in SHARES, shares, wants == SOLE, tenant.index
+        wants = tenant.wants
+        return wants == RESUME, wants not in SHARES, tenant.shares, wants == SOLE, tenant.index
 
     def _must_stop(self, tenant: Tenant) -> bool:
         holder = self._holder
         if holder is None or holder is tenant:
             return False
-        return holder.wants == ALONE or tenant in self._sharers
+        return holder.wants == ALONE or tenant.shares
 
     def _go_on(self, tenant: Tenant, stopped_since: float) -> None:
         """Continue a worker that was stopped; of one that waits, these seconds count as waiting."""
@@ -182,7 +180,7 @@ class DeviceLease:
         if tenant.waits_since is None:
             tenant.stops.append((stopped_since, now))
             tenant.idle_s += now - stopped_since
-            if tenant in self._sharers:  # its clock runs; others hear it with their grant
+            if tenant.shares:  # its clock runs; others hear it with their grant
                 tenant.send(LeaseNews(tenant.stopped_s))
         tenant.stopped_since = None
         _signal(tenant, signal.SIGCONT)
@@ -198,7 +196,7 @@ class DeviceLease:
             granted_s=now,
             neighbours=tuple(other.group for other in others if other.has_used_device),
             known=tenant.known,
-            has_stopped_sharers=self._holder is tenant and any(map(self._sharers.count, others)),
+            has_stopped_sharers=self._holder is tenant and any(other.shares for other in others),
         )
         if not tenant.send(LeaseNews(tenant.stopped_s, grant)):
             tenant.is_deaf = True

@@ -119,7 +119,7 @@ class MemoryBudget:
     def share(self, own: Reservation) -> bool:
         """Let a trial compute beside others, if it is the first or has room; whether it may."""
         with self._changed:
-            sharers = [one for one in self._granted if one.shares]
+            sharers = self._list_sharers()
             if sharers and not self._has_room(self._granted, [*sharers, own]):
                 return False
             own.shares = True
@@ -133,12 +133,16 @@ class MemoryBudget:
 
     def _fits(self, own: Reservation) -> bool:
         """Whether a trial may have memory beside those that have some."""
+        if not self._granted:
+            return True
         reservations = [*self._granted, own]
         largest = max(reservations, key=lambda one: one.need.more_bytes)
-        sharers = [one for one in self._granted if one.shares]
-        return not self._granted or all(
-            self._has_room(reservations, computing) for computing in ([largest], sharers)
+        return self._has_room(reservations, [largest]) and self._has_room(
+            reservations, self._list_sharers()
         )
+
+    def _list_sharers(self) -> list[Reservation]:
+        return [one for one in self._granted if one.shares]
 
     def _has_room(
         self, reservations: Sequence[Reservation], computing: Sequence[Reservation]

@@ -59,25 +59,38 @@ def test_what_is_timed_has_the_device_alone_and_steps_and_checks_share_it(
     assert alone == ["warming", "measuring", "memory", "profiling", NOTHING, SHARED, "reference"]
 
 
-def test_a_check_that_runs_out_of_memory_beside_others_waits_for_the_sole_share(
-    run_shared: RunShared, monkeypatch: pytest.MonkeyPatch
+def fill_before_references(
+    monkeypatch: pytest.MonkeyPatch, is_full: Callable[[object, object], bool]
 ) -> None:
+    """Have references run out of memory where `is_full` says so of their place and number format;
+    another name of the CPU stands for the host.
+    """
     import torch
 
     from sweeper.worker.accuracy import check
     from sweeper.worker.accuracy.check import AccuracyCheck
 
-    # another name of the CPU stands for the host
     monkeypatch.setattr(check, "HOST", torch.device("cpu", 0))
-    take, places = AccuracyCheck._run_reference, []
+    take = AccuracyCheck._run_reference
 
-    def take_or_fill(self, *arguments, **options):
-        places.append(self._place)
-        if len(places) == 1:
+    def take_or_fill(self, case, dtype, *arguments, **options):
+        if is_full(self._place, dtype):
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return take(self, *arguments, **options)
+        return take(self, case, dtype, *arguments, **options)
 
     monkeypatch.setattr(AccuracyCheck, "_run_reference", take_or_fill)
+
+
+def test_a_check_that_runs_out_of_memory_beside_others_waits_for_the_sole_share(
+    run_shared: RunShared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    places = []
+
+    def is_first(place: object, _dtype: object) -> bool:
+        places.append(place)
+        return len(places) == 1
+
+    fill_before_references(monkeypatch, is_first)
     outcome, asked = run_shared()
     assert (outcome.status, accuracy_of(outcome).reference) == ("ok", "float64"), outcome.message
     assert asked.count(SOLE) == 1
@@ -91,23 +104,12 @@ def test_a_check_that_runs_out_of_memory_beside_others_waits_for_the_sole_share(
 def test_a_check_that_went_to_the_host_has_nobody_beside_it_after_the_rounds_either(
     run_shared: RunShared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
-    from sweeper.worker.accuracy import check
     from sweeper.worker.accuracy.check import AccuracyCheck
-
-    monkeypatch.setattr(check, "HOST", torch.device("cpu", 0))
-    take = AccuracyCheck._run_reference
-
-    def take_where_there_is_room(self, case, dtype, *arguments, **options):
-        if dtype == torch.float64:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return take(self, case, dtype, *arguments, **options)
 
     def ask_for_a_reference(*_) -> None:
         raise ValueError
 
-    monkeypatch.setattr(AccuracyCheck, "_run_reference", take_where_there_is_room)
+    fill_before_references(monkeypatch, lambda _place, dtype: str(dtype) == "torch.float64")
     monkeypatch.setattr(AccuracyCheck, "_compare_arms", ask_for_a_reference)
     outcome, asked = run_shared(neighbours=())
     assert (outcome.status, accuracy_of(outcome).reference) == ("ok", "float32"), outcome.message
