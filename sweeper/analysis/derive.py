@@ -6,7 +6,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import chain
 
 from sweeper.core.libraries import SCRIPT
 from sweeper.core.record import ARMS, Accuracy, PerArm, Process, Record, of_arm
@@ -21,7 +20,6 @@ from .stats import (
     mean_over_draws,
     median_of,
     ratio_of,
-    t_quantile,
 )
 
 # with fewer compile caches, an interval describes these compiled artifacts alone
@@ -265,20 +263,15 @@ def _estimate(
     kernels anew.
 
     A host-bound mean over few processes gets no variance, and so no interval: the range of
-    processes is shown. Over more of them its interval holds all of them, since a host may have two
-    speeds, of which one was seen once.
+    processes is shown.
     """
     draws = group_logs_by_draw((process.draw, read(process)) for process in measured)
     if not draws:
         return None
     estimate = mean_over_draws(draws, len(draws) >= MIN_DRAWS_FOR_INTERVAL)
-    if not is_host_bound or estimate.variance is None:
-        return estimate
-    if len(measured) < MIN_PROCESSES_IF_HOST_BOUND:
+    if is_host_bound and len(measured) < MIN_PROCESSES_IF_HOST_BOUND:
         return Estimate(estimate.log, count=estimate.count)
-    furthest = max(abs(log - estimate.log) for log in chain.from_iterable(draws))
-    held = (furthest / t_quantile(estimate.degrees)) ** 2
-    return replace(estimate, variance=max(estimate.variance, held))
+    return estimate
 
 
 def _add_headroom(result: Result) -> Result:

@@ -337,6 +337,17 @@ def test_a_host_bound_trial_has_an_interval_from_five_processes_on(
     )
 
 
+def test_the_interval_of_a_host_bound_trial_is_students_and_may_leave_a_process_out() -> None:
+    # In units of ln 2: 1, 1, 1, 1 and 2, mean 1.2, standard error 0.2, and t is 2.776 (of 4).
+    processes = [
+        waiting(make_process(speedup, index=i), 0.0, 0.3)
+        for i, speedup in enumerate((2.0, 2.0, 2.0, 2.0, 4.0))
+    ]
+    speedup = derive(record_of(*processes)).speedup
+    assert speedup is not None
+    assert speedup.interval() == pytest.approx((2**0.6447, 2**1.7553), rel=1e-3)
+
+
 def test_host_bound_draws_of_one_process_have_no_interval() -> None:
     processes = [waiting(make_process(2.0 + i, index=i, draw=i), 0.0, 0.3) for i in range(3)]
     assert derive(record_of(*processes)).interval == "none"
