@@ -20,7 +20,10 @@ from tempfile import TemporaryDirectory
 from reports import write_report
 
 from sweeper.core.files import write_text
+from sweeper.loading.sources import SweepFolder
 from sweeper.report.answers.decision import Limits
+from sweeper.report.build import make_report
+from sweeper.report.tables.recommendations import RecommendationsTable
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "docs/results/records"
@@ -47,9 +50,8 @@ def tables_of(name: str, folder: Path) -> dict[str, str]:
     unpack(name, folder)
     with _in(folder):
         write_report([Path(name)], Path("report"))
-        write_report([Path(name)], Path("job"), JOB)
         texts = {table: Path(f"report/{table}.csv").read_text(encoding="utf-8") for table in TABLES}
-        job = Path("job/recommendations.csv").read_text(encoding="utf-8")
+        job = RecommendationsTable().csv(make_report([SweepFolder(Path(name))], JOB).findings)
     for table in OF_SOME:
         if texts[table].count("\n") == 1:
             del texts[table]

@@ -11,7 +11,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -59,16 +59,9 @@ def _render(
     figures: Sequence[Figure],
     figure_data: str,
 ) -> str:
-    from jinja2 import Environment
-    from plotly.offline import get_plotlyjs
-
-    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
-    template = environment.from_string(_read("page.html"))
-    plotly: str = get_plotlyjs()
-    script = _read("page.js")
-    assert "</script" not in plotly.lower()
+    plotly, script = _read_plotly(), _read("page.js")
     findings = report.findings
-    return template.render(
+    page: str = _load_template().render(
         policy=_policy(plotly, script),
         css=_read("page.css"),
         report=report,
@@ -86,6 +79,28 @@ def _render(
         plotly=plotly,
         script=script,
     )
+    return page
+
+
+@cache
+def _read_plotly() -> str:
+    """Read plotly.js, and see that it can stand in a page: looking through its megabytes takes
+    longer than to fill the template.
+    """
+    from plotly.offline import get_plotlyjs
+
+    plotly: str = get_plotlyjs()
+    assert "</script" not in plotly.lower()
+    return plotly
+
+
+@cache
+def _load_template() -> Any:
+    """Compile the template, which takes longer than to fill it."""
+    from jinja2 import Environment
+
+    environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(_read("page.html"))
 
 
 def _make_tables(findings: Findings, out: Path) -> tuple[list[Listing], str]:
