@@ -20,7 +20,7 @@ from sweeper.loading.entries import Entry
 from sweeper.report.answers.scripts import ScriptAnswer
 
 SCRIPTS = ROOT / "tests" / "scripts"
-MEASURE = Measure(processes=1, rounds=2, rounds_s=0.3, block_s=0.01, warmup_s=0.5)
+MEASURE = Measure(processes=1, rounds=2, rounds_s=0.3, block_s=0.01, warmup_s=0.1)
 BEGIN = """
 import os, signal, sys, torch
 torch.manual_seed(0)

@@ -13,7 +13,7 @@ from sweeper.core.record import Accuracy, Record
 from sweeper.core.settings import Measure
 from sweeper.core.trial import Labels, Model, Trial
 
-MEASURE = Measure(processes=1, rounds=4, block_s=0.002, block_steps=2, warmup_s=0.2)
+MEASURE = Measure(processes=1, rounds=4, block_s=0.002, block_steps=2, warmup_s=0.02)
 
 
 @pytest.fixture(autouse=True)

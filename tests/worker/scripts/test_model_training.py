@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from checkout import ROOT, SUPPORT
 from processes import assert_gone
-from script_runs import MEASURE, make_entry, run_worker
+from script_runs import make_entry, run_worker
 from worker_runs import custom
 
 from sweeper.core.protocol import Outcome
@@ -45,7 +45,7 @@ def make_parallel(name: str, module: str = "says") -> Trial:
 def run(trial: Trial, folder: Path, code: str = GOES_ON) -> tuple[Outcome, str]:
     (folder / "says.py").write_text(SAYS + code)
     path = os.pathsep.join(map(str, (ROOT, SUPPORT, folder)))
-    return run_worker(trial, folder, replace(MEASURE, warmup_s=0.2), PYTHONPATH=path)
+    return run_worker(trial, folder, PYTHONPATH=path)
 
 
 def assert_measured(outcome: Outcome, printed: str) -> Process:
