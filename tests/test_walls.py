@@ -18,7 +18,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+import fake_python
 import pytest
+from checkout import ENVIRONMENT
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "sweeper"
@@ -265,23 +267,24 @@ def test_a_newcomer_sees_few_entries() -> None:
         "run_name='__main__')",
         "import runpy, sys; sys.argv = ['sweeper', 'model=nope']; runpy.run_module('sweeper', "
         "run_name='__main__')",
-        "import runpy, sys; sys.argv = ['sweeper', 'dry_run=true', 'device=cpu'];"
-        "runpy.run_module('sweeper', run_name='__main__')",
+        "import runpy, sys; sys.argv = ['sweeper', 'dry_run=true', 'device=cpu', "
+        "'worker.python=PYTHON']; runpy.run_module('sweeper', run_name='__main__')",
         "import sweeper.worker.__main__, sweeper.worker.scripts.runs",
     ],
     ids=["package", "parent", "help", "bad option", "dry run", "worker that leads a script"],
 )
-def test_parent_imports_nothing_heavy(code: str) -> None:
+def test_parent_imports_nothing_heavy(code: str, tmp_path: Path) -> None:
+    python = str(fake_python.write(tmp_path / "python"))
     script = f"""
 import sys
 try:
-    exec({code!r})
+    exec({code.replace("PYTHON", python)!r})
 except SystemExit:
     pass
 print("heavy:", [name for name in {HEAVY!r} if name in sys.modules])
 """
     result = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+        [sys.executable, "-c", script], env=ENVIRONMENT, capture_output=True, text=True, check=True
     )
     assert result.stdout.splitlines()[-1] == "heavy: []", result.stdout + result.stderr
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import fake_python
 import pytest
 from checkout import Run
 
@@ -17,12 +18,7 @@ from sweeper.config.overrides import quote_arguments
 from sweeper.core.system.exit_codes import BAD_INPUT, OK
 
 Plan = Callable[..., subprocess.CompletedProcess[str]]
-
-
-@pytest.fixture
-def plan(run_forked: Run, script: Path) -> Plan:
-    """What sweeper plans for overrides, in the folder of the script."""
-    return partial(run_forked, "sweeper", "model=script", "device=cpu", "sweep=s", "dry_run=true")
+PLAN = ("sweeper", "model=script", "device=cpu", "sweep=s", "dry_run=true")
 
 
 @pytest.fixture
@@ -30,6 +26,18 @@ def script(in_empty_folder: Path) -> Path:
     path = in_empty_folder / "train.py"
     path.write_text("print(1)\n")
     return path
+
+
+@pytest.fixture
+def unchecked(script: Path) -> str:
+    """The override by which no process imports torch to look at the script."""
+    return f"worker.python={fake_python.write(script.with_name('python'))}"
+
+
+@pytest.fixture
+def plan(run_forked: Run, unchecked: str) -> Plan:
+    """What sweeper plans for overrides, in the folder of the script."""
+    return partial(run_forked, *PLAN, unchecked)
 
 
 def test_arguments_are_typed_as_for_python(plan: Plan) -> None:
@@ -41,7 +49,7 @@ def test_arguments_are_typed_as_for_python(plan: Plan) -> None:
     )
     assert found.returncode == OK, found.stderr
     lines = found.stdout.splitlines()
-    assert sum(r"[model.args=--lr=1e-3 --name 'two words' --re a\d]" in line for line in lines) == 2
+    assert sum(r"[model.args=--lr=1e-3 --name 'two words' --re a\d; " in one for one in lines) == 2
     assert "train.py-script-default" in found.stdout
     assert "train.py-script-eager" in found.stdout
 
@@ -179,7 +187,7 @@ def test_what_starts_a_script_is_part_of_the_trial_and_its_length_and_clock_are_
         "measure.clock=step",
         "measure.energy=true",
     )
-    assert f"[{launch}]" in launched.stdout
+    assert f"[{launch}; " in launched.stdout
     assert find_id(launched) != find_id(plain) == find_id(measured)
 
 
@@ -189,18 +197,19 @@ def test_a_trajectory_is_of_one_process(plan: Plan) -> None:
     assert "model.trajectory is for a script in one process" in found.stderr
 
 
-def test_a_launcher_whose_package_is_missing_is_refused(plan: Plan) -> None:
+def test_a_launcher_whose_package_is_missing_is_refused(run_forked: Run, script: Path) -> None:
     pytest.importorskip("torch")
     if importlib.util.find_spec("accelerate"):
         pytest.skip("accelerate is installed")
-    found = plan("model.path=train.py", "model.launch=accelerate launch --num_processes 2")
+    launch = "model.launch=accelerate launch --num_processes 2"
+    found = run_forked(*PLAN, "model.path=train.py", launch)
     assert found.returncode == BAD_INPUT
     assert "the package accelerate is not installed" in found.stderr
 
 
-def test_a_file_that_python_cannot_read_is_refused(plan: Plan, script: Path) -> None:
+def test_a_file_that_python_cannot_read_is_refused(run_forked: Run, script: Path) -> None:
     script.write_text("for\n")
-    found = plan("model.path=train.py")
+    found = run_forked(*PLAN, "model.path=train.py")
     assert found.returncode == BAD_INPUT
     assert "model.path=train.py: Python cannot read it" in found.stderr
 
@@ -274,11 +283,11 @@ sys.exit(main())
 
 
 def test_a_script_alone_is_a_command_and_several_modes_are_a_grid(
-    run_forked: Run, script: Path
+    run_forked: Run, unchecked: str
 ) -> None:
     trials = set()
     for words in (["train.py"], ["./train.py", "mode=default,eager", "--", "--lr", "1"]):
-        found = run_forked("sweeper", "device=cpu", "dry_run=true", *words)
+        found = run_forked("sweeper", "device=cpu", "dry_run=true", unchecked, *words)
         assert found.returncode == OK, found.stderr
         trials |= {line.split()[1] for line in found.stdout.splitlines() if "-script-" in line}
         assert "train.py will run " in found.stdout
