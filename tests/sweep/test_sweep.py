@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import fake_python
 import pytest
 from checkout import Run
 from processes import assert_gone
@@ -21,12 +22,20 @@ from sweeper.core.record import Record
 pytestmark = pytest.mark.compile
 
 
+WAITS = """
+if trial["model"]["name"] == "resnet50" and not os.path.exists("go"):
+    open("waiting", "w").close()
+    time.sleep(600)
+"""
+
+
 def test_interrupted_grid_keeps_its_tables_and_is_resumed_and_runs_again_without_work(
     start: Start, run_module: Run, tmp_path: Path
 ) -> None:
-    flag = tmp_path / "go"
-    command = ["mode=default", "-m", *custom("mlp", "waits_for_a_file"), "sweep=grid", *FAST]
-    driver = start(*command, GO=str(flag))
+    """Its workers measure nothing."""
+    python = f"worker.python={fake_python.write(tmp_path / 'python', WAITS)}"
+    command = ["-m", "model=resnet18,resnet50", "precision=fp32", "sweep=grid", python, *FAST]
+    driver = start(*command)
     while not (tmp_path / "waiting").exists():
         assert driver.poll() is None
         time.sleep(0.1)
@@ -34,13 +43,13 @@ def test_interrupted_grid_keeps_its_tables_and_is_resumed_and_runs_again_without
     output, _ = driver.communicate(timeout=120)
     assert driver.returncode == 130, output
     assert {name: record.status for name, record in records(tmp_path, "grid").items()} == {
-        "mlp/fp32": "ok",
-        "waits_for_a_file/fp32": "interrupted",
+        "resnet18/fp32": "ok",
+        "resnet50/fp32": "interrupted",
     }
     assert len(rows(tmp_path, "grid", "speedups")) == 2
 
-    flag.touch()
-    result = run_module("sweeper", *command, GO=str(flag))
+    (tmp_path / "go").touch()
+    result = run_module("sweeper", *command)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "\nIn fp32: " in result.stdout
     assert "weighted" not in result.stdout
@@ -49,8 +58,7 @@ def test_interrupted_grid_keeps_its_tables_and_is_resumed_and_runs_again_without
     assert len(rows(tmp_path, "grid", "speedups")) == 2
     assert rows(tmp_path, "grid", "failures") == []
     (total,) = [row for row in rows(tmp_path, "grid", "summary") if row["family"] == "all"]
-    assert (total["models"], total["passed"]) == ("2", "2")
-    assert float(total["geomean_fp32"]) > 0
+    assert (total["models"], total["passed"]) == ("2", "0"), "nobody has judged them"
     before = {path: path.read_bytes() for path in (tmp_path / "runs/grid").glob("*/record.json")}
 
     again = run_module("sweeper", *command)
@@ -88,6 +96,9 @@ def test_single_trial_is_a_sweep_of_one_with_real_inductor(run_module: Run, tmp_
     assert float(row["speedup_low"]) < float(row["speedup"]) < float(row["speedup_high"])
     assert row["compile_cold_s"]
     assert row["compile_warm_s"]
+    (total,) = [row for row in rows(tmp_path, "one", "summary") if row["family"] == "all"]
+    assert (total["models"], total["passed"]) == ("1", "1")
+    assert float(total["geomean_fp32"]) > 0
     assert not (tmp_path / "runs" / "mlflow.db").exists()
 
 
@@ -135,17 +146,11 @@ def test_kill_9_of_a_worker_from_outside_is_one_crashed_row(start: Start, tmp_pa
 def test_hydras_own_sweeper_and_a_factory_that_prints_work_too(
     run_module: Run, tmp_path: Path
 ) -> None:
-    arguments = [
-        "-m",
-        "hydra/sweeper=basic",
-        *custom("chatters"),
-        "sweep=basic",
-        "tracking=none",
-        *FAST,
-    ]
+    arguments = ["-m", "hydra/sweeper=basic", *custom("chatters"), "sweep=basic", *FAST]
     result = run_module("sweeper", *arguments)
     assert result.returncode == 0, result.stdout + result.stderr
     assert {record.status for record in records(tmp_path, "basic").values()} == {"ok"}
+    assert "mlflow ui --backend-store-uri sqlite:///" in result.stdout
 
 
 @pytest.mark.slow
@@ -170,15 +175,10 @@ def test_termination_is_like_an_interrupt_and_keeps_an_ok_record(
     assert not list((tmp_path / "runs" / "terminated").glob("*/cache-*"))
 
 
-def test_grid_needs_no_device_and_a_dry_run_writes_nothing(run_module: Run, tmp_path: Path) -> None:
-    result = run_module(
-        "sweeper",
-        "-m",
-        "model=resnet18,vit_tiny",
-        "precision=fp32,amp",
-        "dry_run=true",
-        "sweep=dry",
-    )
+def test_grid_needs_no_device_and_a_dry_run_writes_nothing(run_forked: Run, tmp_path: Path) -> None:
+    python = f"worker.python={fake_python.write(tmp_path / 'python')}"
+    grid = ["model=resnet18,vit_tiny", "precision=fp32,amp"]
+    result = run_forked("sweeper", "-m", *grid, "dry_run=true", "sweep=dry", python)
     assert result.returncode == 0, result.stderr
     assert "sweep dry: 4 trials to run on" in result.stdout
     assert "no estimate yet; nothing was started" in result.stdout
