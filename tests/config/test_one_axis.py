@@ -53,7 +53,7 @@ def find_eager_step(trial):
     return trial.key_without("batch_size", *OF_COMPILING)
 
 def look(key):
-    plain, blue = read(), read(f"{key}=blue")
+    blue = read(f"{key}=blue")
     record = make_record(trial=blue)
     return {
         "known": (plain.id, read(f"{key}=red").id),
@@ -69,6 +69,7 @@ def look(key):
         "of_script": refuse(f"{key}=blue", "script"),
     }
 
+plain = read()
 found = {key: look(key) for key in sys.argv[1:]}
 found["docs"] = [line for line in format_docs.text().splitlines() if "`colour`" in line]
 json.dump(found, sys.stdout)

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra._internal.config_repository import IConfigRepository
 from hydra.core.global_hydra import GlobalHydra
+from hydra.types import RunMode
 
 from sweeper.config.grid import make_repository, split_off_hydra
 from sweeper.config.reader import GridPoint, name_factory
@@ -25,14 +28,26 @@ OPTIONS = sorted(
 LLAMA = ("model=transformers", "model.name=LlamaForCausalLM", "model.sequence_length=64")
 
 
+def search(folder: Path | None) -> list[str]:
+    return [f"hydra.searchpath=[file://{folder}]"] if folder else []
+
+
+@cache
+def read_files(folder: Path | None) -> IConfigRepository:
+    """The files of options, which take as long to read as a configuration to compose."""
+    loader = GlobalHydra.instance().config_loader()
+    return make_repository(
+        loader, loader.load_configuration("config", search(folder), RunMode.RUN).hydra
+    )
+
+
 def point(*overrides: str, gpu: bool = False, folder: Path | None = None) -> GridPoint:
-    own = [f"hydra.searchpath=[file://{folder}]"] if folder else []
+    own = search(folder)
     with initialize_config_dir(str(conf_folder()), version_base="1.3"):
         cfg = compose("config", ["sweep=test", *own, *overrides], return_hydra_config=True)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(hydra_app, "visible_gpus", lambda: ("a GPU",) if gpu else ())
-            files = make_repository(GlobalHydra.instance().config_loader(), cfg.hydra)
-            return hydra_app.read_point(split_off_hydra(cfg, overrides), files)
+            return hydra_app.read_point(split_off_hydra(cfg, overrides), read_files(folder))
 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=lambda value: value)
