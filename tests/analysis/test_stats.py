@@ -209,7 +209,7 @@ def test_a_variance_of_zero_is_drawn_up_and_an_estimate_without_one_stays() -> N
     assert none == Estimate(0.5)
 
 
-REPEATS = 4000
+REPEATS = 2000
 
 
 def coverage(intervals: list[Interval | None], truth: float) -> float:
