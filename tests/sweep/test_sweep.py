@@ -30,7 +30,7 @@ if trial["model"]["name"] == "resnet50" and not os.path.exists("go"):
 
 
 def test_interrupted_grid_keeps_its_tables_and_is_resumed_and_runs_again_without_work(
-    start: Start, run_module: Run, tmp_path: Path
+    start: Start, run_module: Run, run_forked: Run, tmp_path: Path
 ) -> None:
     """Its workers measure nothing."""
     python = f"worker.python={fake_python.write(tmp_path / 'python', WAITS)}"
@@ -61,11 +61,11 @@ def test_interrupted_grid_keeps_its_tables_and_is_resumed_and_runs_again_without
     assert (total["models"], total["passed"]) == ("2", "0"), "nobody has judged them"
     before = {path: path.read_bytes() for path in (tmp_path / "runs/grid").glob("*/record.json")}
 
-    again = run_module("sweeper", *command)
+    again = run_forked("sweeper", *command)
     assert again.returncode == 0, again.stdout + again.stderr
     assert again.stdout.count("has a record: ok") == 2
     assert {path: path.read_bytes() for path in before} == before
-    refused = run_module("sweeper", *command, "measure.rounds=3")
+    refused = run_forked("sweeper", *command, "measure.rounds=3")
     assert (refused.returncode, refused.stdout) == (2, "")
     assert "\n  measure.rounds: 2 -> 3\n" in refused.stderr
     invocations = json.loads((tmp_path / "runs/grid/sweep.json").read_text())["invocations"]
@@ -84,7 +84,13 @@ def test_interrupted_grid_keeps_its_tables_and_is_resumed_and_runs_again_without
 def test_single_trial_is_a_sweep_of_one_with_real_inductor(run_module: Run, tmp_path: Path) -> None:
     fast = [item for item in FAST if not item.startswith("backend")]
     result = run_module(
-        "sweeper", *custom("mlp"), "sweep=one", "measure.processes=2", "tracking=none", *fast
+        "sweeper",
+        *custom("mlp"),
+        "workload=inference",
+        "sweep=one",
+        "measure.processes=2",
+        "tracking=none",
+        *fast,
     )
     assert result.returncode == 0, result.stdout + result.stderr
     (record,) = records(tmp_path, "one").values()
