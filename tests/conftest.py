@@ -32,10 +32,13 @@ if TYPE_CHECKING:
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist looks at the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share a server run in one process: it takes seconds to start."""
+    """Tests that share a server, or a database of MLflow, run in one process: each takes seconds to
+    start or to make.
+    """
     for item in items:
-        if "server" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.xdist_group("server"))
+        for shared in ("empty_database", "forks"):
+            if shared in getattr(item, "fixturenames", ()):
+                item.add_marker(pytest.mark.xdist_group(shared))
 
 
 @pytest.fixture(scope="session", autouse=True)
