@@ -109,8 +109,8 @@ def test_device_time_stands_beside_wall_clock(tmp_path: Path) -> None:
 )
 def test_each_regression_alone_is_exit_1(tmp_path: Path, head: Sequence[Record]) -> None:
     two_sweeps(tmp_path, head)
-    assert typed(tmp_path, "old", "new").returncode == 1
-    assert typed(tmp_path, "new", "old").returncode == 0  # the other way round it got better
+    assert compare(tmp_path, "old", "new").returncode == 1
+    assert compare(tmp_path, "new", "old").returncode == 0  # the other way round it got better
 
 
 def test_why_a_trial_is_unavailable_is_said_and_is_no_regression(tmp_path: Path) -> None:
