@@ -217,7 +217,7 @@ def test_a_process_judges_before_and_after_the_rounds_unless_others_have_judged_
         rounds = phases.index("measuring")
         return "reference" in phases[:rounds], "reference" in phases[rounds:]
 
-    trial = custom("mlp", backend="inductor")
+    trial = custom("mlp", backend="inductor", workload="inference")
     first, phases = run(trial)
     assert judges(phases) == (True, True)
     other, phases = run(trial, known=Known(checked="other code"))
