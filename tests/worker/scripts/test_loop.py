@@ -352,7 +352,7 @@ def test_what_goes_wrong_in_a_phase_ends_the_script_and_is_told() -> None:
     ("steps", "said"),
     [
         (0, "no step of an optimizer of torch was seen"),
-        (1, "1 step was seen"),
+        (1, "1 step was seen, and up to 32 are watched before the first one is timed; give it"),
         (20, "20 steps were"),
     ],
 )

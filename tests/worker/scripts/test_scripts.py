@@ -161,6 +161,7 @@ def test_a_script_with_slow_first_steps_is_told_of_no_number_below_its_own(tmp_p
     assert outcome.message == said, printed
 
 
+@pytest.mark.slow
 def test_a_script_that_ends_while_it_is_watched_says_how_many_steps_are_needed(
     tmp_path: Path,
 ) -> None:
@@ -351,19 +352,8 @@ ENDINGS = {
 }
 
 
-# of the kinds that there are: by itself, by an error, refused
-IN_EACH_RUN = ("steps(10); raise ValueError('no batch left')",)
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        pytest.param(
-            code, id=code or "nothing", marks=() if code in IN_EACH_RUN else pytest.mark.slow
-        )
-        for code in ENDINGS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("code", ENDINGS, ids=lambda code: code or "nothing")
 def test_a_script_that_ends_by_itself_says_how(code: str, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BEGIN + code)
     outcome, printed = run_worker(make_trial("train.py"), tmp_path)
@@ -462,7 +452,7 @@ def test_a_trajectory_that_fails_keeps_what_was_measured(tmp_path: Path) -> None
 
 def test_a_script_finds_what_python_would_give_it(tmp_path: Path) -> None:
     """Arguments, folder, path, name and files of its own, also where it changes folder and signal
-    handlers.
+    handlers; the error that it ends with is its own, too.
     """
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "helper.py").write_text("VALUE = 7\n")
@@ -477,10 +467,12 @@ def test_a_script_finds_what_python_would_give_it(tmp_path: Path) -> None:
     # as without our own `__future__`
     does += "def typed(x: int): pass\nassert typed.__annotations__ == {'x': int}\n"
     does += "if os.fork() == 0: steps(20); os._exit(0)\n"  # a child's steps are its own
-    does += "signal.signal(signal.SIGTERM, signal.SIG_IGN); steps(2)\n"
+    does += "signal.signal(signal.SIGTERM, signal.SIG_IGN); steps(10)\n"
+    does += "raise ValueError('no batch left')\n"
     (tmp_path / "sub" / "train.py").write_text(BEGIN + seen + does)
     outcome, printed = run_worker(make_trial("sub/train.py", "--name 'two words'"), tmp_path)
     assert outcome.status == "eager_error", outcome.message
+    assert re.search(r"train\.py:\d+: ValueError: no batch left", outcome.message or "")
     found = json.loads((tmp_path / "seen.json").read_text())
     file = str(tmp_path / "sub/train.py")
     assert found == [["sub/train.py", "--name", "two words"], "__main__", file, str(tmp_path), 7]
