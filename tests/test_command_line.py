@@ -74,9 +74,8 @@ def run_into_closed_pipe(arguments: list[str], folder: Path) -> subprocess.Compl
     "command",
     [
         "report",
-        "doctor",
         "explain",
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("compare", "sync")),
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("compare", "doctor", "sync")),
     ],
 )
 def test_a_command_is_the_module_of_its_name(program: Path, run_module: Run, command: str) -> None:
@@ -166,7 +165,7 @@ COMMANDS = {
     "doctor": "sweeper.doctor --device cuda:99",
     "worker": "sweeper.worker --help",
 }
-IN_EACH_RUN = ("help", "report", "explain")
+IN_EACH_RUN = ("help", "explain")
 CLOSED = (">&-", "2>/dev/full", "<&- >&- 2>&-", "<&- 2>&-")
 
 

@@ -148,19 +148,19 @@ def test_gpu_that_is_not_there(run_module: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (
+        pytest.param(
             ["-m", "model=resnet18,timm", "model.name=resnet18,no_such_resnet"],
             ["no_such_resnet", "list_models"],
+            marks=pytest.mark.slow,
         ),
         pytest.param(
             ["model=resnet18", "compile.options={max_autotun:true}"],
             ["nearest: max_autotune"],
             marks=pytest.mark.slow,
         ),
-        pytest.param(
+        (
             ["model=custom", "model.factory=factories:leaves"],
             ["calling it failed: ", f"{place_in_factories('sys.exit(0)')}: SystemExit: 0"],
-            marks=pytest.mark.slow,
         ),
         pytest.param(
             ["model=custom", "model.factory=factories:killed_while_built"],

@@ -34,10 +34,7 @@ SAMPLE = {
     "driver": [
         Fault("open", 1, errno.EMFILE, lasting=True),
         Fault("list", 3, errno.EACCES),  # glob takes such a folder for an empty one
-        Fault("fork", 3, errno.EAGAIN),
-        Fault("rename", 10, errno.ENOSPC, lasting=True),
     ],
-    "worker": [Fault("mkdir", 4, errno.ENOSPC)],
     "sync": [Fault("write", 3, errno.ENOSPC, lasting=True)],
 }
 

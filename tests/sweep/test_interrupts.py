@@ -188,7 +188,7 @@ def test_hangup_leaves_a_pipe_its_output(start: Start, tmp_path: Path) -> None:
     assert "[2/2]" in output
 
 
-@pytest.mark.parametrize("kind", ["closed pipe", "full disk"])
+@pytest.mark.parametrize("kind", ["closed pipe", pytest.param("full disk", marks=pytest.mark.slow)])
 def test_sweep_goes_on_when_its_output_is_dead(tmp_path: Path, kind: str) -> None:
     if kind == "full disk":
         output = os.open("/dev/full", os.O_WRONLY)

@@ -231,6 +231,7 @@ def test_page_of_a_trial_draws_its_rounds(browser: Chrome, pages: str) -> None:
     wait_until(browser, lambda driver: drawn in points_drawn(driver))
 
 
+@pytest.mark.slow
 def test_page_of_a_sweep_shows_key_figures_description_and_report(
     browser: Chrome, pages: str
 ) -> None:

@@ -16,7 +16,7 @@ NAMED = {  # what docs/security.md says of those that pass
     "remembers": "right size",
     "patches_sweeper": "replaces functions of sweeper",
 }
-QUICK = ("on_the_stack", "clock_perf_counter")
+QUICK = ("on_the_stack",)
 PROGRAM = """
 import json, sys, worker_runs
 from dataclasses import replace

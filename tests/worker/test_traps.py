@@ -32,7 +32,7 @@ AS_GIVEN = "the backend runs every graph as it was given, and compiles none"  # 
         ("runs_out_of_memory", "oom", "compiling", "out of memory"),
     ],
 )
-@pytest.mark.parametrize("workload", ["train", "inference"])
+@pytest.mark.parametrize("workload", ["train", pytest.param("inference", marks=pytest.mark.slow)])
 def test_backend_that_does_not_do_its_work(
     backend: str, status: str, phase: str, says: str, workload: str
 ) -> None:
@@ -79,7 +79,7 @@ RIGHT = [
 ]
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.slow), 4])
 @pytest.mark.parametrize("factory", RIGHT)
 def test_models_that_are_hard_to_check_are_checked(factory: str, batch_size: int) -> None:
     trial = custom(factory, backend="aot_eager", batch_size=batch_size, optimizer="sgd")
