@@ -22,7 +22,7 @@ from sweeper.core.record import Record
 from sweeper.core.system.exit_codes import BAD_INPUT, INTERRUPTED, NOT_OK, OK
 from sweeper.tracking.runs import digest_record
 
-SWEEPS, KILLS = 20, 10  # kills of each sweep
+SWEEPS, KILLS = 20, 10  # in `make slow`, and kills of each sweep there
 TRIALS = 6
 LONGEST_S = 3.5  # from the start, or the first worker, to the signal
 WORK = """
@@ -128,12 +128,14 @@ def runs_in_mlflow(folder: Path) -> tuple[list[tuple[str, str]], dict[str, str]]
     return parents, children
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(1, SWEEPS + 1))
-def test_hit_at_random_moments_and_resumed(tmp_path: Path, seed: int) -> None:
+@pytest.mark.parametrize(
+    ("seed", "kills"),
+    [(0, 1), *(pytest.param(seed, KILLS, marks=pytest.mark.slow) for seed in range(1, SWEEPS + 1))],
+)
+def test_hit_at_random_moments_and_resumed(tmp_path: Path, seed: int, kills: int) -> None:
     moments, prepare = random.Random(seed), 1 + seed % 3
     kept: dict[str, Record] = {}
-    for _ in range(KILLS):
+    for _ in range(kills):
         driver = start(tmp_path, prepare)
         hit_at_random(driver, tmp_path / "python", moments)
         output, _ = driver.communicate(timeout=120)

@@ -214,7 +214,6 @@ for pid in (os.getpid(), other.pid): os.write(2, f"started {pid}\\n".encode())  
 """
 
 
-@pytest.mark.slow
 def test_a_rank_that_dies_is_named_and_nothing_of_the_group_is_left(tmp_path: Path) -> None:
     dies = "if rank: steps(10); os.write(2, b'no disk\\n'); os._exit(4)\nsteps(10**6)"
     (tmp_path / "train.py").write_text(TRAIN + STARTS + dies)
