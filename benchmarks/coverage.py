@@ -398,6 +398,11 @@ def sequential_scenarios() -> list[Scenario]:
             for sd in (0.03, 0.08)
         ),
         Scenario(
+            "1.0 to 1.1",
+            "host-bound, sd 8.0%",
+            partial(until_sure, sd=0.08, truths=NEAR_TRUTHS, host=True),
+        ),
+        Scenario(
             "any speedup",
             "drift of 0.2% a process, sd 0.3%",
             partial(until_sure, sd=0.003, drift=0.002),

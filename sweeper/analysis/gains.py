@@ -259,9 +259,10 @@ def find_gain(
         gain = _bound(loop, device, True)
     else:
         eager_s = result.step_s.eager
-        scatters = result.host_bound_arms is not None or "unsteady" in flags
+        waits = result.host_bound_arms is not None
+        scatters = waits or "unsteady" in flags
         ends = result.speedup_min, result.speedup_max
-        gain = _bound(result.speedup, device, scatters, ends, result.processes)
+        gain = _bound(result.speedup, device, scatters, ends, result.processes, waits)
     if gain is None or eager_s is None:
         return None
     is_unbounded = of_loop and device == "cpu" and "host_busy" in disturbances
@@ -276,6 +277,7 @@ def _bound(
     scatters: bool,
     ends: tuple[float | None, float | None] = (None, None),
     processes: int = 1,
+    is_host_bound: bool = False,
 ) -> Gain | None:
     """Give a speedup its interval; without one the ends of its processes, or those of the margin
     of a single process.
@@ -287,7 +289,10 @@ def _bound(
         return None
     value, bounds, waits = estimate.ratio, estimate.interval(), scatters or device == "cpu"
     if bounds:
-        more = 1 + find_margin(device).program / max((estimate.count or 1) - 1, 1)
+        margin, count = find_margin(device).program, estimate.count or 1
+        if is_host_bound:
+            margin, count = single_process_margin(device, True), processes
+        more = 1 + margin / max(count - 1, 1)
         room = Interval(min(bounds.low, value / more), max(bounds.high, value * more))
         gain = Gain(value, *bounds, room)
         return replace(gain, is_far_apart=gain.share > single_process_margin(device, True))

@@ -194,6 +194,17 @@ def test_the_range_of_processes_counts_where_the_host_has_no_interval(tmp_path: 
     assert (bound(2.0, 2.2, 1.9).verdict, bound(1.2, 1.0).verdict) == (COMPILE, OPEN)
 
 
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("speedup", [1.14, 1.16])
+def test_a_host_has_room_beyond_the_interval_of_five_processes(
+    tmp_path: Path, waits: bool, speedup: float
+) -> None:
+    # A quarter of 39 %: an answer is sure above 1.05 * 1.097 = 1.152.
+    record = make_record(speedups=[speedup * factor for factor in (0.99, 1, 1, 1, 1.01)])
+    answer = only(tmp_path, waits_for_the_host(record, "compiled") if waits else record)
+    assert answer.why_unsure == (("few processes",) if waits and speedup == 1.14 else ())
+
+
 def on_device(
     device: str, mode: str, backend: str = "inductor", compiled_device_s: float | None = None
 ) -> Record:
