@@ -84,13 +84,7 @@ def test_interrupted_grid_keeps_its_tables_and_is_resumed_and_runs_again_without
 def test_single_trial_is_a_sweep_of_one_with_real_inductor(run_module: Run, tmp_path: Path) -> None:
     fast = [item for item in FAST if not item.startswith("backend")]
     result = run_module(
-        "sweeper",
-        *custom("mlp"),
-        "workload=inference",
-        "sweep=one",
-        "measure.processes=2",
-        "tracking=none",
-        *fast,
+        "sweeper", *custom("mlp"), "sweep=one", "measure.processes=2", "tracking=none", *fast
     )
     assert result.returncode == 0, result.stdout + result.stderr
     (record,) = records(tmp_path, "one").values()
