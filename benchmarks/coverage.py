@@ -393,14 +393,15 @@ def sequential_scenarios() -> list[Scenario]:
         ),
         *(
             Scenario(
-                "any speedup", f"host-bound, sd {sd:.1%}", partial(until_sure, sd=sd, host=True)
+                speedups,
+                f"host-bound, sd {sd:.1%}",
+                partial(until_sure, sd=sd, truths=truths, host=True),
             )
-            for sd in (0.03, 0.08)
-        ),
-        Scenario(
-            "1.0 to 1.1",
-            "host-bound, sd 8.0%",
-            partial(until_sure, sd=0.08, truths=NEAR_TRUTHS, host=True),
+            for speedups, truths, sd in (
+                ("any speedup", TRUTHS, 0.03),
+                ("any speedup", TRUTHS, 0.08),
+                ("1.0 to 1.1", NEAR_TRUTHS, 0.08),
+            )
         ),
         Scenario(
             "any speedup",

@@ -259,10 +259,10 @@ def find_gain(
         gain = _bound(loop, device, True)
     else:
         eager_s = result.step_s.eager
-        waits = result.host_bound_arms is not None
-        scatters = waits or "unsteady" in flags
+        is_host_bound = result.host_bound_arms is not None
+        scatters = is_host_bound or "unsteady" in flags
         ends = result.speedup_min, result.speedup_max
-        gain = _bound(result.speedup, device, scatters, ends, result.processes, waits)
+        gain = _bound(result.speedup, device, scatters, ends, result.processes, is_host_bound)
     if gain is None or eager_s is None:
         return None
     is_unbounded = of_loop and device == "cpu" and "host_busy" in disturbances
@@ -288,17 +288,16 @@ def _bound(
     if estimate is None:
         return None
     value, bounds, waits = estimate.ratio, estimate.interval(), scatters or device == "cpu"
+    of_one = single_process_margin(device, scatters)
+    more = 1 + of_one / max(processes - 1, 1)
     if bounds:
-        margin, count = find_margin(device).program, estimate.count or 1
-        if is_host_bound:
-            margin, count = single_process_margin(device, True), processes
-        more = 1 + margin / max(count - 1, 1)
+        if not is_host_bound:
+            more = 1 + find_margin(device).program / max((estimate.count or 1) - 1, 1)
         room = Interval(min(bounds.low, value / more), max(bounds.high, value * more))
         gain = Gain(value, *bounds, room)
         return replace(gain, is_far_apart=gain.share > single_process_margin(device, True))
-    margin, (low, high) = single_process_margin(device, scatters), ends
+    low, high = ends
     if low and high:
-        more = 1 + margin / max(processes - 1, 1)
         return Gain(value, low, high, Interval(low / more, high * more), by_range=True, waits=waits)
-    low, high = value / (1 + margin), value * (1 + margin)
+    low, high = value / (1 + of_one), value * (1 + of_one)
     return Gain(value, low, high, Interval(low, high), by_margin=True, waits=waits)
