@@ -9,8 +9,8 @@ the right, with lengths that are uniform between half of the sequence length and
 mask that tokenizers return and with labels of -100 in the padding; or `packed`, documents of such
 lengths in a row, where `position_ids` start again at each document; or of full length without a
 mask. A GPU is busy in the union of the kernels, copies and memsets of a trace by torch's profiler.
-An arm waits for the host where a step takes over 5 % longer than that. `judge_by_plain_loop.py`
-compares sweeper with this loop.
+An arm waits for the host where a step takes over 5 % longer than that. Clocks are read while the
+GPU works. `judge_by_plain_loop.py` compares sweeper with this loop.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from statistics import median
 import torch
 import transformers
 
-ROUNDS, BLOCK_S, PROFILED_STEPS, WAITS = 5, 0.5, 10, 1.05
+ROUNDS, BLOCK_S, PROFILED_STEPS, CLOCKS, WAITS = 5, 0.5, 10, 3, 1.05
 
 
 def make_texts(model, kind, options):
@@ -127,18 +127,28 @@ def measure(options):
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-5)
     synchronize = torch.cuda.synchronize if options.device == "cuda" else lambda: None
 
-    def run(arm, steps):
-        """Return wall milliseconds per step."""
-        synchronize()
-        start = time.perf_counter()
+    def queue(arm, steps):
         for _ in range(steps):
             optimizer.zero_grad()
             with torch.autocast(options.device, torch.bfloat16, enabled=options.precision == "amp"):
                 loss = find_loss(arm, next(batches))
             loss.backward()
             optimizer.step()
+
+    def run(arm, steps):
+        """Return wall milliseconds per step."""
+        synchronize()
+        start = time.perf_counter()
+        queue(arm, steps)
         synchronize()
         return (time.perf_counter() - start) / steps * 1e3
+
+    def clock_mhz(arm, steps):
+        """Return the clock while the last of the steps are still on the GPU."""
+        queue(arm, steps)
+        clock = torch.cuda.clock_rate()
+        synchronize()
+        return clock
 
     arms = {"eager": model, "compiled": torch.compile(model, mode=options.mode)}
     for arm in arms.values():
@@ -152,12 +162,13 @@ def measure(options):
     figures = {f"{name}_ms": wall[name] for name in arms} | {
         "wall_speedup": wall["eager"] / wall["compiled"]
     }
-    busy = {}
+    busy, clocks = {}, {}
     # the first starts the profiler
     for name in ("eager", "eager", "compiled") if options.device == "cuda" else ():
-        run(arms[name], steps[name])
+        clocks[name] = median(clock_mhz(arms[name], steps[name]) for _ in range(CLOCKS))
         busy[name] = busy_ms(lambda arm=arms[name]: run(arm, PROFILED_STEPS))
     figures |= {f"{name}_busy_ms": busy.get(name) for name in arms}
+    figures |= {f"{name}_clock_mhz": clocks.get(name) for name in arms}
     figures["device_speedup"] = busy["eager"] / busy["compiled"] if busy else None
     waits = [name for name in busy if wall[name] > WAITS * busy[name]]
     gpu = torch.cuda.get_device_name() if options.device == "cuda" else None

@@ -107,7 +107,8 @@ def test_a_row_agrees_or_differs_by_clocks_that_can_tell(tmp_path: Path) -> None
     plain = {"device_speedup": 1.431, "wall_speedup": 1.50, "waits_for_host": [], "gpu": None}
     row = JUDGE.judge(albert, plain)
     assert row[3:7] == ["1.473", "1.431", "+2.9%", "1.511"]
-    assert row[-1] == "agrees by device, agrees by wall"
+    assert row[-3:] == ["1732", "", "agrees by device, agrees by wall"]
+    assert JUDGE.judge(albert, plain | {"compiled_clock_mhz": 1980})[-2] == "1980"
     verdicts = {
         "DIFFERS by device, agrees by wall": {"device_speedup": 1.40},
         "DIFFERS by device, DIFFERS by wall": {"device_speedup": 1.60, "wall_speedup": 1.60},
