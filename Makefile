@@ -43,8 +43,8 @@ $(VENV)/.installed-ray: $(VENV)/.installed-dev
 	$(INSTALL) --editable '.[ray]'
 	touch $@
 
-sweep: install ## run a small real sweep on the CPU: three families in fp32; results in runs/cpu_demo
-	@echo "Three tiny models of three families, measured until the answers are sure, in about four minutes; on a busy machine it may take longer."
+sweep: install ## run a small real sweep on the CPU: a CNN and a ViT in fp32; results in runs/cpu_demo
+	@echo "A tiny CNN and a tiny ViT, measured until the answers are sure, in two to four minutes; on a busy machine it may take longer."
 	@echo "Each is trained in eager, compiled (the longest phase), checked against fp64, and timed in both ways in turn."
 	@echo "Inductor does not try out the vector instructions of this CPU in each trial, so compile times are some seconds short."
 	TORCHINDUCTOR_VEC_ISA_OK=1 $(BIN)/python -m sweeper experiment=cpu_demo sweep=$(SWEEP)
