@@ -95,7 +95,7 @@ def read_figures(record: Record) -> dict[str, Any]:
         known = [time_s * 1e3 for time_s in times if time_s]
         busy_ms[arm] = median(known) if known else None
     gpus = [process.gpu for process in record.processes if process.gpu]
-    clocks = [clock for gpu in gpus if (clock := of_arm(gpu.clock_mhz, "compiled"))]
+    clocks_mhz = [clock for gpu in gpus if (clock := of_arm(gpu.clock_mhz, "compiled"))]
     # by busy time, as plain_loop.py, which knows no gaps
     eager, compiled = busy_ms["eager"], busy_ms["compiled"]
     return {
@@ -104,7 +104,7 @@ def read_figures(record: Record) -> dict[str, Any]:
         "wall_speedup": result.speedup.ratio,
         **{f"{arm}_busy_ms": time_ms for arm, time_ms in busy_ms.items()},
         "device_speedup": eager / compiled if eager and compiled else None,
-        "compiled_clock_mhz": median(clocks) if clocks else None,
+        "compiled_clock_mhz": median(clocks_mhz) if clocks_mhz else None,
         "waits_for_host": {"both": list(ARMS), None: []}.get(
             result.host_bound_arms, [result.host_bound_arms]
         ),
@@ -178,8 +178,8 @@ def judge(record: Record, plain: Figures) -> list[str]:
     for figures in (sweeper, plain):
         known = figures["device_speedup"] is not None
         texts.append(" and ".join(figures["waits_for_host"]) or ("no arm" if known else "unknown"))
-    clocks = [figures.get("compiled_clock_mhz") for figures in (sweeper, plain)]
-    texts += [f"{clock:.0f}" if clock else "" for clock in clocks]
+    clocks_mhz = [figures.get("compiled_clock_mhz") for figures in (sweeper, plain)]
+    texts += [f"{mhz:.0f}" if mhz else "" for mhz in clocks_mhz]
     gpu = get_mapping(record.environment, "device").get("name")
     if plain["gpu"] not in (None, gpu):
         verdicts.append(f"but sweeper ran on {gpu}, and the loop on {plain['gpu']}")

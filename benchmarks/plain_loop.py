@@ -9,8 +9,8 @@ the right, with lengths that are uniform between half of the sequence length and
 mask that tokenizers return and with labels of -100 in the padding; or `packed`, documents of such
 lengths in a row, where `position_ids` start again at each document; or of full length without a
 mask. A GPU is busy in the union of the kernels, copies and memsets of a trace by torch's profiler.
-An arm waits for the host where a step takes over 5 % longer than that. Clocks are read while the
-GPU works. `judge_by_plain_loop.py` compares sweeper with this loop.
+An arm waits for the host where a step takes over 5 % longer than that. Clocks are read while
+the GPU works. `judge_by_plain_loop.py` compares sweeper with this loop.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from statistics import median
 import torch
 import transformers
 
-ROUNDS, BLOCK_S, PROFILED_STEPS, CLOCKS, WAITS = 5, 0.5, 10, 3, 1.05
+ROUNDS, BLOCK_S, PROFILED_STEPS, WAITS = 5, 0.5, 10, 1.05
 
 
 def make_texts(model, kind, options):
@@ -95,10 +95,12 @@ def find_loss(model, batch):
     return model(**batch).loss
 
 
-def busy_ms(run):
-    """Return the milliseconds per step in which the GPU works."""
+def profile(queue):
+    """Return the milliseconds per step in which the GPU works, and its clock in MHz."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profiler:
-        run()
+        queue()
+        clock = torch.cuda.clock_rate()  # the last steps are still on the GPU
+        torch.cuda.synchronize()
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
         profiler.export_chrome_trace(file.name)
         events = json.loads(Path(file.name).read_text())["traceEvents"]
@@ -107,7 +109,7 @@ def busy_ms(run):
     for start, end in sorted((event["ts"], event["ts"] + event["dur"]) for event in work):
         busy_us += max(0.0, end - max(start, reached))
         reached = max(reached, end)
-    return busy_us / PROFILED_STEPS / 1e3
+    return busy_us / PROFILED_STEPS / 1e3, clock
 
 
 def measure(options):
@@ -143,13 +145,6 @@ def measure(options):
         synchronize()
         return (time.perf_counter() - start) / steps * 1e3
 
-    def clock_mhz(arm, steps):
-        """Return the clock while the last of the steps are still on the GPU."""
-        queue(arm, steps)
-        clock = torch.cuda.clock_rate()
-        synchronize()
-        return clock
-
     arms = {"eager": model, "compiled": torch.compile(model, mode=options.mode)}
     for arm in arms.values():
         run(arm, 5)  # the compiled arm compiles here
@@ -165,8 +160,8 @@ def measure(options):
     busy, clocks = {}, {}
     # the first starts the profiler
     for name in ("eager", "eager", "compiled") if options.device == "cuda" else ():
-        clocks[name] = median(clock_mhz(arms[name], steps[name]) for _ in range(CLOCKS))
-        busy[name] = busy_ms(lambda arm=arms[name]: run(arm, PROFILED_STEPS))
+        run(arms[name], steps[name])
+        busy[name], clocks[name] = profile(lambda arm=arms[name]: queue(arm, PROFILED_STEPS))
     figures |= {f"{name}_busy_ms": busy.get(name) for name in arms}
     figures |= {f"{name}_clock_mhz": clocks.get(name) for name in arms}
     figures["device_speedup"] = busy["eager"] / busy["compiled"] if busy else None
