@@ -89,13 +89,15 @@ def read_figures(record: Record) -> dict[str, Any]:
     assert result.eager_step
     assert result.compiled_step
     assert result.speedup
-    busy_ms = {}
-    for arm in ARMS:
-        times = [of_arm(process.device_time_s, arm) for process in record.processes]
-        known = [time_s * 1e3 for time_s in times if time_s]
-        busy_ms[arm] = median(known) if known else None
+    busy_ms = {
+        arm: find_median(
+            time_s * 1e3
+            for process in record.processes
+            if (time_s := of_arm(process.device_time_s, arm))
+        )
+        for arm in ARMS
+    }
     gpus = [process.gpu for process in record.processes if process.gpu]
-    clocks_mhz = [clock for gpu in gpus if (clock := of_arm(gpu.clock_mhz, "compiled"))]
     # by busy time, as plain_loop.py, which knows no gaps
     eager, compiled = busy_ms["eager"], busy_ms["compiled"]
     return {
@@ -104,11 +106,18 @@ def read_figures(record: Record) -> dict[str, Any]:
         "wall_speedup": result.speedup.ratio,
         **{f"{arm}_busy_ms": time_ms for arm, time_ms in busy_ms.items()},
         "device_speedup": eager / compiled if eager and compiled else None,
-        "compiled_clock_mhz": median(clocks_mhz) if clocks_mhz else None,
+        "compiled_clock_mhz": find_median(
+            clock_mhz for gpu in gpus if (clock_mhz := of_arm(gpu.clock_mhz, "compiled"))
+        ),
         "waits_for_host": {"both": list(ARMS), None: []}.get(
             result.host_bound_arms, [result.host_bound_arms]
         ),
     }
+
+
+def find_median(values: Iterable[float]) -> float | None:
+    known = list(values)
+    return median(known) if known else None
 
 
 def list_arguments(record: Record) -> list[str]:
