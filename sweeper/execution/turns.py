@@ -141,13 +141,14 @@ def _may_run(entrant: Entrant, slot: DeviceSlot) -> bool:
 
 def name_races(trials: Sequence[Trial], measure: Measure) -> list[str]:
     """The race of each trial: a key that those share of which an answer takes one. What compiles
-    nothing is alone, so is each trial of an ablation, and each where the number of processes is
-    given.
+    nothing is alone, so is each trial of an ablation and of a ladder, and each where the number of
+    processes is given.
     """
     races = []
     for trial in trials:
-        is_alone = trial.mode == "eager" or trial.backend in CONTROLS or trial.labels.feature
-        if is_alone or not measure.goes_on_until_sure:
+        labels = trial.labels
+        is_alone = trial.mode == "eager" or trial.backend in CONTROLS
+        if is_alone or labels.feature or labels.rung or not measure.goes_on_until_sure:
             races.append(trial.id)
         else:
             races.append(trial.key_without("mode", "backend"))

@@ -13,12 +13,14 @@ from records import make_process, make_record, make_trial
 from sweeper.analysis.derive import derive
 from sweeper.analysis.gains import find_gain_so_far
 from sweeper.core.ablation import change
+from sweeper.core.ladder import climb
 from sweeper.core.record import Accuracy
 from sweeper.core.settings import Measure, Settings
 from sweeper.core.system.gpus import Device, Gpu
 from sweeper.core.trial import Trial
 from sweeper.execution.placement import DeviceSlot
 from sweeper.execution.scheduler import Finished, OnPhase, Started, Steps, run_all
+from sweeper.execution.turns import name_races
 
 SLOT = DeviceSlot(Device("cuda", Gpu("0", "GPU-0", "A GPU")))
 GAINS = {"default": 1.5, "reduce-overhead": 2.0, "max-autotune": 1.98}
@@ -96,6 +98,14 @@ def test_eager_and_controls_are_in_no_race() -> None:
     assert races.run(["a"], ["eager", "default"]) == {"a eager": 3, "a default": 3}
     controls = Races(Settings("s"), {"default": 1.0})
     assert controls.run(["a"], ["default"], backend="eager") == {"a default": 3}
+
+
+def test_rungs_of_a_ladder_are_in_no_race() -> None:
+    """Each is compared with all others, so one that another beats needs its interval, too."""
+    modes = [make_trial(mode=mode) for mode in GAINS]
+    assert len({*name_races(modes, Measure())}) == 1
+    rungs = [climb(make_trial(), rung) for rung in ("graphed", *GAINS)]
+    assert len({*name_races(rungs, Measure())}) == len(rungs)
 
 
 def test_time_of_the_sweep_goes_to_those_with_the_fewest_processes() -> None:
