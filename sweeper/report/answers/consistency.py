@@ -8,6 +8,7 @@ anything else do.
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 
+from sweeper.core.ladder import ONE_LINERS
 from sweeper.core.text import printable
 from sweeper.loading.entries import Entry
 from sweeper.loading.environment import read_environment
@@ -45,8 +46,10 @@ def find_mixtures(entries: Sequence[Entry]) -> list[str]:
             clock = "step" if "eager_p50_s" in entry.result.readings else "block"
             clocks[trial.workload, variant].add(clock)
         settings = entry.record.settings
+        # a model has the one-liners of its rung as far as they apply to it
+        own = ONE_LINERS if trial.labels.rung else ()
         for name in SWITCHES:
-            if name in settings:
+            if name in settings and name not in own:
                 switch = f"{name} ({trial.labels.precision})"
                 switches[switch, variant].add(str(settings[name]))
     lines = []

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from records import make_record, write_sweep
+from records import make_record, make_trial, write_sweep
 from reports import load
 
 from sweeper.core.record import Diagnostics, Latencies, Latency, Record
+from sweeper.core.trial import Trial
 from sweeper.report.__main__ import main
 from sweeper.report.answers.consistency import find_mixtures
 
@@ -94,6 +95,26 @@ def test_settings_that_differ_behind_equal_axes_are_named(tmp_path: Path) -> Non
     ]
     assert notes(tmp_path, *records) == [
         "means hold trials with different settings: matmul_allow_tf32 (amp) False, True"
+    ]
+
+
+def test_one_liners_of_a_ladder_apply_to_some_models_and_need_no_line(tmp_path: Path) -> None:
+    def notes_of(rung: str | None) -> list[str]:
+        records = [
+            replace(
+                make_record(model, trial=mark(make_trial(model), rung)),
+                diagnostics=Diagnostics(settings={"cudnn_benchmark": benchmark}),
+            )
+            for model, benchmark in (("resnet50", True), ("bert_base", False))
+        ]
+        return notes(tmp_path / str(rung), *records)
+
+    def mark(trial: Trial, rung: str | None) -> Trial:
+        return replace(trial, labels=replace(trial.labels, rung=rung))
+
+    assert notes_of("default") == []
+    assert notes_of(None) == [
+        "means hold trials with different settings: cudnn_benchmark (amp) False, True"
     ]
 
 
