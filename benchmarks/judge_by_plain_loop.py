@@ -24,10 +24,10 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
-from statistics import median
 from typing import Any
 
 from sweeper.analysis.derive import derive
+from sweeper.analysis.stats import median_of
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import ARMS, Record, of_arm
 from sweeper.core.serialization import get_mapping
@@ -89,35 +89,24 @@ def read_figures(record: Record) -> dict[str, Any]:
     assert result.eager_step
     assert result.compiled_step
     assert result.speedup
-    busy_ms = {
-        arm: find_median(
-            time_s * 1e3
-            for process in record.processes
-            if (time_s := of_arm(process.device_time_s, arm))
-        )
+    busy_s = {
+        arm: median_of(of_arm(process.device_time_s, arm) for process in record.processes)
         for arm in ARMS
     }
     gpus = [process.gpu for process in record.processes if process.gpu]
     # by busy time, as plain_loop.py, which knows no gaps
-    eager, compiled = busy_ms["eager"], busy_ms["compiled"]
+    eager, compiled = busy_s["eager"], busy_s["compiled"]
     return {
         "eager_ms": result.eager_step.ratio * 1e3,
         "compiled_ms": result.compiled_step.ratio * 1e3,
         "wall_speedup": result.speedup.ratio,
-        **{f"{arm}_busy_ms": time_ms for arm, time_ms in busy_ms.items()},
+        **{f"{arm}_busy_ms": time_s and time_s * 1e3 for arm, time_s in busy_s.items()},
         "device_speedup": eager / compiled if eager and compiled else None,
-        "compiled_clock_mhz": find_median(
-            clock_mhz for gpu in gpus if (clock_mhz := of_arm(gpu.clock_mhz, "compiled"))
-        ),
+        "compiled_clock_mhz": median_of(of_arm(gpu.clock_mhz, "compiled") for gpu in gpus),
         "waits_for_host": {"both": list(ARMS), None: []}.get(
             result.host_bound_arms, [result.host_bound_arms]
         ),
     }
-
-
-def find_median(values: Iterable[float]) -> float | None:
-    known = list(values)
-    return median(known) if known else None
 
 
 def list_arguments(record: Record) -> list[str]:
