@@ -12,7 +12,6 @@ import html
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from operator import sub
 from typing import Any, TypeVar
 
 from sweeper.analysis.stats import Estimate
@@ -44,6 +43,7 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "cross", "x")
 MAX_CHARACTERS = 34  # of a name beside an axis
 MAX_TICKS = 9
+NO_BAR = "none"  # the length of an error bar that is not drawn; null is a bar without length
 _TICKS = (
     0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5,
     1.75, 2.0, 2.5, 3.0,
@@ -188,13 +188,15 @@ def estimate_bars(
 
 
 def error_bars(ends: Iterable[tuple[float, float, float]]) -> dict[str, Any]:
-    """Describe error bars by the low end, the middle and the high end of each interval."""
-    lows, middles, highs = zip(*ends, strict=True)
-    return {
-        "array": list(map(sub, highs, middles)),
-        "arrayminus": list(map(sub, middles, lows)),
-        "visible": lows != highs,
-    }
+    """Describe error bars by the low end, the middle and the high end of each interval; what has
+    one value alone has no bar.
+    """
+    above, below = [], []
+    for low, middle, high in ends:
+        is_known = low < high
+        above.append(high - middle if is_known else NO_BAR)
+        below.append(middle - low if is_known else NO_BAR)
+    return {"array": above, "arrayminus": below, "visible": set(above) != {NO_BAR}}
 
 
 def names_axis(names: Sequence[str]) -> Part:

@@ -46,7 +46,7 @@ def records() -> list[Record]:
     ]
     made += [
         make_record("resnet50", backend="aot_eager", speedups=(1.0,)),
-        make_record("vit", family="vit"),
+        make_record("vit", family="vit", speedups=(2.0, 2.02)),
     ]
     # with the trial as built: a ladder
     made += [make_record("vit", family="vit", optimizer_impl="fused")]
@@ -204,6 +204,19 @@ def test_squares_of_the_legend_look_like_their_bars_and_unlike_each_other(
         for name, square in zip(names, squares, strict=True)
         if square.endswith("0.5")
     } == {"fp32"}
+
+
+def test_an_interval_that_is_not_known_is_not_drawn_as_one_of_no_width(
+    browser: Chrome, report: str
+) -> None:
+    look(browser, report)
+    script = """
+        const drawn = [...document.querySelectorAll('[data-figure=families] .trace.bars')];
+        const count = (trace, selector) => trace.querySelectorAll(selector).length;
+        return drawn.map((trace) => [count(trace, '.yerror'), count(trace, '.point > path')]);
+    """
+    counts = browser.execute_script(script)
+    assert any(0 < whiskers < bars for whiskers, bars in counts), counts
 
 
 @pytest.mark.parametrize("width", [WIDE, NARROW])
