@@ -159,9 +159,23 @@ def choose_clock(in_code: bool, one: TrialGain, other: TrialGain) -> tuple[Trial
 
 
 def differ(one: TrialGain, other: TrialGain) -> bool:
-    """Whether two modes are told apart, as `compare --by mode` does it: both their speedups and
-    their compiled steps lie further apart than draws and hosts explain that were not sampled, and
-    the noise of their processes.
+    """Whether two modes are told apart: by the clock of their answers, or by that of the device
+    where the other clock has them in the same order.
+    """
+    clocks = [(one, other)]
+    first, second = one.by_device_time(), other.by_device_time()
+    if first and second:
+        speedups, _ = _find_distances(one, other)
+        of_device, _ = _find_distances(first, second)
+        if speedups * of_device > 0:
+            clocks.append((first, second))
+    return any(_lie_apart(*pair) for pair in clocks)
+
+
+def _lie_apart(one: TrialGain, other: TrialGain) -> bool:
+    """Whether two modes lie apart by one clock, as `compare --by mode` does it: both their speedups
+    and their compiled steps lie further apart than draws and hosts explain that were not sampled,
+    and the noise of their processes.
     """
     gains = one.gain, other.gain
     speedups, steps = _find_distances(one, other)
