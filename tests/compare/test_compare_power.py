@@ -133,7 +133,7 @@ def test_no_stored_program_is_slower_than_itself() -> None:
     # Steps that wait for hosts of unlike speed: docs/results/compare-power.md
     known = {  # pairs
         "one trial in two sweeps": 5,
-        "eager arms of one eager step": 17,
+        "eager arms of one eager step": 14,
         "two rounds of a process": 5,
     }
     assert {kind: alarms.pop(kind) for kind in known} == {

@@ -27,19 +27,6 @@ OF_JOBS = {("recommendations", column) for column in ("max_memory_gib", "total_c
 NEVER_FILLED = {
     ("speedups", "memory_missing"): "every ok trial of the sweeps on GPUs has its memory",
     ("ladder", "variant"): "the stored ladder varies nothing but its rungs",
-    **dict.fromkeys(
-        (
-            ("speedups", "speedup_over_strongest_eager_low"),
-            ("speedups", "speedup_over_strongest_eager_high"),
-            ("ladder", "speedup_low"),
-            ("ladder", "speedup_high"),
-            ("ladder", "speedup_over_before_low"),
-            ("ladder", "speedup_over_before_high"),
-            ("ladder", "speedup_over_strongest_eager_low"),
-            ("ladder", "speedup_over_strongest_eager_high"),
-        ),
-        "the stored ladder has one process a trial",
-    ),
     **{
         ("ablation", column.name): "no sweep with an ablation is stored"
         for column in AblationTable.columns
