@@ -318,6 +318,7 @@ def size_designs() -> list[Design]:
         Design(1, 1, 0.01),
         Design(1, 1, 0.013),
         Design(1, 1, 0.006, hump=MARGINS["cuda"].host),
+        Design(1, 2, 0.006, hump=MARGINS["cuda"].host),
         Design(1, 3, 0.006, hump=MARGINS["cuda"].host),
         Design(2, 3, 0.006, 0.01),
         Design(1, 2, 0.006, spread=0.5),

@@ -9,13 +9,14 @@ import math
 from sweeper.analysis.derive import MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.margins import find_unsampled
 
-from .pairs import Sides
+from .pairs import Side, Sides
 from .quantities import Quantity
 
 
 def find_unsampled_logs(sides: Sides, quantity: Quantity, moved: bool) -> tuple[float, float]:
-    """Return the logs by which draws and the host may change a quantity; 0 for a host that was
-    sampled, and infinite where a flag of a side spoils the quantity.
+    """Return the logs by which draws and the host may change a quantity: of a host that was not
+    sampled at least what the processes of a side lie apart, of one that was 0. Infinite where a
+    flag of a side spoils the quantity.
 
     `moved`: eager's step times say that the sessions differ, so that no number of processes samples
     the host.
@@ -32,7 +33,16 @@ def find_unsampled_logs(sides: Sides, quantity: Quantity, moved: bool) -> tuple[
     ):
         needed = 2
     samples_host = count_fewest(sides, quantity) >= needed and not moved
-    return find_unsampled(sides[0].trial.device, False, samples_host)
+    draws, host = find_unsampled(sides[0].trial.device, False, samples_host)
+    if not samples_host:
+        host = max(host, *(_find_spread(side, quantity) for side in sides))
+    return draws, host
+
+
+def _find_spread(side: Side, quantity: Quantity) -> float:
+    """The log by which the processes of a side lie apart."""
+    values = [sample.value for sample in side.take(quantity)]
+    return math.log(max(values) / min(values))
 
 
 def count_fewest(sides: Sides, quantity: Quantity) -> int:

@@ -362,8 +362,8 @@ def judge_by_size(
     explains; where it did not, say which increase is ruled out.
 
     The change must hold as measured and, of a time that eager has too, without the session's shift
-    and beside the eager arm of its own trial, which took turns with it. Beyond what was not sampled
-    it must exceed what its own processes (or draws) show as noise.
+    and beside the eager arm of its own trial, which took turns with it. Where the host
+    was sampled, it must also exceed what its own processes (or draws) show as noise.
     """
     if change.verdict != "UNRESOLVED" or change.estimate is None:
         return change
@@ -373,7 +373,7 @@ def judge_by_size(
     least = _nearest_to_0(*logs)
     draws, host = find_unsampled_logs(change.sides, quantity, control.moved)
     noise = change.estimate.half_width() or 0.0
-    reach = draws + max(host, noise)
+    reach = draws + (host or noise)
     if abs(least) <= max(_find_margin(quantity, change), reach):
         if change.p is not None:
             reach = noise  # a test could judge it: nothing is left to be sampled

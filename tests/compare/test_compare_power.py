@@ -132,8 +132,8 @@ def test_no_stored_program_is_slower_than_itself() -> None:
     assert alarms.pop(drawn["rows"]) <= 0.01 * int(drawn["number"])
     # Steps that wait for hosts of unlike speed: docs/results/compare-power.md
     known = {  # pairs
-        "one trial in two sweeps": 5,
-        "eager arms of one eager step": 14,
+        "one trial in two sweeps": 6,
+        "eager arms of one eager step": 13,
         "two rounds of a process": 5,
     }
     assert {kind: alarms.pop(kind) for kind in known} == {

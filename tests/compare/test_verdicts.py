@@ -251,15 +251,17 @@ def test_processes_of_three_draws_do_not_count_as_independent() -> None:
     assert only(base, head).verdict == "UNRESOLVED"
 
 
-def test_a_host_bound_row_needs_five_processes() -> None:
-    def host_bound(record: Record) -> Record:
-        busy = PerArm(0.02, 0.005)
-        processes = (
-            replace(item, device_time_s=busy, device_kernels=PerArm(10, 10))
-            for item in record.processes
-        )
-        return replace(record, processes=tuple(processes))
+def host_bound(record: Record) -> Record:
+    """The record with a compiled arm that waits for the host in half of its step."""
+    busy = PerArm(0.02, 0.005)
+    processes = (
+        replace(item, device_time_s=busy, device_kernels=PerArm(10, 10))
+        for item in record.processes
+    )
+    return replace(record, processes=tuple(processes))
 
+
+def test_a_host_bound_row_needs_five_processes() -> None:
     few = (
         host_bound(measured(wobble=WOBBLE[:3])),
         host_bound(measured(compiled=1.4, wobble=WOBBLE[:3])),
@@ -276,6 +278,23 @@ def test_a_host_bound_row_needs_five_processes() -> None:
             "SLOWER",
             f"size uncertain ({HOST_BOUND if len(wobble) > 1 else SINGLE})",
         )
+
+
+@pytest.mark.parametrize(
+    ("wobble", "slower", "verdict"),
+    [
+        ([1.0], 1.6, "SLOWER"),
+        ([0.9, 1.1], 1.6, "SLOWER"),  # an interval of two processes would reach beyond 2
+        ([0.75, 1.25], 1.6, "UNRESOLVED"),  # 1.67 times apart, further than hosts are known to be
+        ([0.75, 1.25], 1.8, "SLOWER"),
+    ],
+)
+def test_few_processes_on_a_host_are_as_far_apart_as_they_show(
+    wobble: list[float], slower: float, verdict: str
+) -> None:
+    base = host_bound(measured(wobble=wobble))
+    head = host_bound(measured(compiled=slower, wobble=wobble))
+    assert only(base, head).verdict == verdict
 
 
 @pytest.mark.parametrize(
