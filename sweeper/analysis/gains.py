@@ -159,23 +159,24 @@ def choose_clock(in_code: bool, one: TrialGain, other: TrialGain) -> tuple[Trial
 
 
 def differ(one: TrialGain, other: TrialGain) -> bool:
-    """Whether two modes are told apart: by the clock of their answers, or by that of the device
-    where the other clock has them in the same order.
+    """Whether two modes are told apart: by the clock of their answers, or by that of the device,
+    where the other one has them in the same order and further apart than draws explain, whatever a
+    host did.
     """
-    clocks = [(one, other)]
-    first, second = one.by_device_time(), other.by_device_time()
-    if first and second:
-        speedups, _ = _find_distances(one, other)
-        of_device, _ = _find_distances(first, second)
-        if speedups * of_device > 0:
-            clocks.append((first, second))
-    return any(_lie_apart(*pair) for pair in clocks)
+    if lie_apart(one, other):
+        return True
+    of_device = choose_clock(True, one, other)
+    speedups, steps = _find_distances(one, other)
+    device_speedups, _ = _find_distances(*of_device)
+    draws = math.log1p(find_margin(one.device_type).row)
+    agree = speedups * steps > 0 and speedups * device_speedups > 0
+    return agree and min(abs(speedups), abs(steps)) > draws and lie_apart(*of_device)
 
 
-def _lie_apart(one: TrialGain, other: TrialGain) -> bool:
-    """Whether two modes lie apart by one clock, as `compare --by mode` does it: both their speedups
-    and their compiled steps lie further apart than draws and hosts explain that were not sampled,
-    and the noise of their processes.
+def lie_apart(one: TrialGain, other: TrialGain) -> bool:
+    """Whether two trials are told apart by their own clock: both their speedups and their compiled
+    steps lie further apart than draws and hosts explain that were not sampled, and the noise of
+    their processes.
     """
     gains = one.gain, other.gain
     speedups, steps = _find_distances(one, other)
@@ -216,7 +217,7 @@ def can_be_told(one: TrialGain, other: TrialGain) -> bool:
     low, high = other.gain.low, other.gain.high
     for value in (low, high, min(max(one.gain.value, low), high)):
         known = replace(other, gain=Gain(value, value, value, Interval(value, value)))
-        if differ(one, known) or are_alike(one, known):
+        if lie_apart(one, known) or are_alike(one, known):
             return True
     return False
 

@@ -9,14 +9,13 @@ import math
 from sweeper.analysis.derive import MIN_PROCESSES_IF_HOST_BOUND
 from sweeper.analysis.margins import find_unsampled
 
-from .pairs import Side, Sides
+from .pairs import Sides
 from .quantities import Quantity
 
 
 def find_unsampled_logs(sides: Sides, quantity: Quantity, moved: bool) -> tuple[float, float]:
-    """Return the logs by which draws and the host may change a quantity: of a host that was not
-    sampled at least what the processes of a side lie apart, of one that was 0. Infinite where a
-    flag of a side spoils the quantity.
+    """Return the logs by which draws and the host may change a quantity; 0 for a host that was
+    sampled, and infinite where a flag of a side spoils the quantity.
 
     `moved`: eager's step times say that the sessions differ, so that no number of processes samples
     the host.
@@ -25,24 +24,33 @@ def find_unsampled_logs(sides: Sides, quantity: Quantity, moved: bool) -> tuple[
         return math.inf, 0.0
     if quantity.unsampled is not None:
         return math.log1p(quantity.unsampled), 0.0
-    needed = 1  # processes of a side that show what its host does; none disturbs device times
+    samples_host = not moved and not has_few(sides, quantity)
+    return find_unsampled(sides[0].trial.device, False, samples_host)
+
+
+def has_few(sides: Sides, quantity: Quantity) -> bool:
+    """Whether a side has too few processes to show what its host does to a quantity; a host
+    disturbs no device time.
+    """
+    needed = 1
     if is_host_bound(sides, quantity):
         needed = MIN_PROCESSES_IF_HOST_BOUND
     elif quantity.arms and any(
         side.trial.device == "cpu" or "unsteady" in side.flags for side in sides
     ):
         needed = 2
-    samples_host = count_fewest(sides, quantity) >= needed and not moved
-    draws, host = find_unsampled(sides[0].trial.device, False, samples_host)
-    if not samples_host:
-        host = max(host, *(_find_spread(side, quantity) for side in sides))
-    return draws, host
+    return count_fewest(sides, quantity) < needed
 
 
-def _find_spread(side: Side, quantity: Quantity) -> float:
-    """The log by which the processes of a side lie apart."""
-    values = [sample.value for sample in side.take(quantity)]
-    return math.log(max(values) / min(values))
+def find_spread(sides: Sides, quantity: Quantity) -> float:
+    """Return the log of the largest figure of a process over the smallest of its side, on the side
+    where they lie further apart.
+    """
+    spreads = []
+    for side in sides:
+        values = [sample.value for sample in side.take(quantity)]
+        spreads.append(math.log(max(values) / min(values)))
+    return max(spreads)
 
 
 def count_fewest(sides: Sides, quantity: Quantity) -> int:

@@ -32,7 +32,14 @@ from .quantities import (
     STEP_TIMES,
     Quantity,
 )
-from .unsampled_variance import count_fewest, find_unsampled_logs, is_host_bound, is_spoilt
+from .unsampled_variance import (
+    count_fewest,
+    find_spread,
+    find_unsampled_logs,
+    has_few,
+    is_host_bound,
+    is_spoilt,
+)
 
 SIGNIFICANCE = 1 - CONFIDENCE
 # Backends that generate no code and autotune no kernels, so that all draws are alike.
@@ -362,8 +369,9 @@ def judge_by_size(
     explains; where it did not, say which increase is ruled out.
 
     The change must hold as measured and, of a time that eager has too, without the session's shift
-    and beside the eager arm of its own trial, which took turns with it. Where the host
-    was sampled, it must also exceed what its own processes (or draws) show as noise.
+    and beside the eager arm of its own trial, which took turns with it. Beyond what was
+    not sampled it must exceed what its own processes (or draws) show as noise: of few on a host
+    their spread, since the interval of few is many times as wide.
     """
     if change.verdict != "UNRESOLVED" or change.estimate is None:
         return change
@@ -373,7 +381,9 @@ def judge_by_size(
     least = _nearest_to_0(*logs)
     draws, host = find_unsampled_logs(change.sides, quantity, control.moved)
     noise = change.estimate.half_width() or 0.0
-    reach = draws + (host or noise)
+    if has_few(change.sides, quantity):
+        noise = find_spread(change.sides, quantity)
+    reach = draws + max(host, noise)
     if abs(least) <= max(_find_margin(quantity, change), reach):
         if change.p is not None:
             reach = noise  # a test could judge it: nothing is left to be sampled

@@ -21,8 +21,8 @@ from sweeper.analysis.gains import (
     can_be_told,
     can_become_sure,
     choose_clock,
-    differ,
     find_gain_so_far,
+    lie_apart,
 )
 from sweeper.core import ablation
 from sweeper.core.files import make_way, write_text
@@ -206,7 +206,7 @@ class TrialRun(Draft):
             return False
         if self.num_processes >= MAX_FEATURE_PROCESSES:
             return True
-        return differ(one, other) or not can_be_told(one, other)
+        return lie_apart(one, other) or not can_be_told(one, other)
 
     def wait_for_turn(self) -> Steps[bool]:
         """Have others take their turn; whether this trial gets another process."""

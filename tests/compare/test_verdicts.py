@@ -190,12 +190,14 @@ def test_a_size_must_hold_beside_the_eager_arm_of_the_same_trial(
     assert row.verdict == verdict
 
 
-def test_a_session_that_moved_shows_a_change_beyond_what_hosts_differ_by() -> None:
+@pytest.mark.parametrize("wobble", [WOBBLE, (*[1.0] * 8, 1.9)])
+def test_a_session_that_moved_shows_a_change_beyond_what_hosts_differ_by(
+    wobble: Sequence[float],
+) -> None:
     still = [pair(measured(name), measured(name, compiled=1.05, eager=1.05)) for name in "abc"]
     for factor, verdict in ((1.4, "UNRESOLVED"), (1.6, "SLOWER")):
-        comparison = judge(
-            [*still, pair(measured("d"), measured("d", compiled=factor, eager=1.05))]
-        )
+        head = measured("d", compiled=factor, eager=1.05, wobble=wobble)
+        comparison = judge([*still, pair(measured("d", wobble=wobble), head)])
         assert comparison.control.moved
         assert [row.verdict for row in comparison.rows] == ["UNRESOLVED"] * 3 + [verdict]
     assert (
@@ -284,7 +286,7 @@ def test_a_host_bound_row_needs_five_processes() -> None:
     ("wobble", "slower", "verdict"),
     [
         ([1.0], 1.6, "SLOWER"),
-        ([0.9, 1.1], 1.6, "SLOWER"),  # an interval of two processes would reach beyond 2
+        ([0.9, 1.1], 1.6, "SLOWER"),  # by the interval of two processes the limit would be 93 %
         ([0.75, 1.25], 1.6, "UNRESOLVED"),  # 1.67 times apart, further than hosts are known to be
         ([0.75, 1.25], 1.8, "SLOWER"),
     ],

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from sweeper.analysis.flags import UNVERIFIED
-from sweeper.analysis.gains import TrialGain, are_alike, choose_clock, differ
+from sweeper.analysis.gains import TrialGain, are_alike, choose_clock, lie_apart
 from sweeper.analysis.stats import Estimate, difference
 from sweeper.core.ablation import FEATURES, Feature, change
 from sweeper.core.record import CHANGEABLE, NOT_JUDGED
@@ -116,7 +116,7 @@ class FeatureAnswer:
         if self.gains is None:
             return NOT_SURE
         one, other = self.gains
-        if differ(one, other):
+        if lie_apart(one, other):
             return PAYS if one.gain.value > other.gain.value else HURTS
         return NO_DIFFERENCE if are_alike(one, other) else NOT_SURE
 

@@ -43,7 +43,7 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "cross", "x")
 MAX_CHARACTERS = 34  # of a name beside an axis
 MAX_TICKS = 9
-NO_BAR = "none"  # the length of an error bar that is not drawn; null is a bar without length
+NO_BAR = "none"  # plotly draws no error bar of a length that is no number, and null as 0
 _TICKS = (
     0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5,
     1.75, 2.0, 2.5, 3.0,
@@ -191,12 +191,17 @@ def error_bars(ends: Iterable[tuple[float, float, float]]) -> dict[str, Any]:
     """Describe error bars by the low end, the middle and the high end of each interval; what has
     one value alone has no bar.
     """
-    above, below = [], []
+    above: list[float | str] = []
+    below: list[float | str] = []
     for low, middle, high in ends:
-        is_known = low < high
-        above.append(high - middle if is_known else NO_BAR)
-        below.append(middle - low if is_known else NO_BAR)
-    return {"array": above, "arrayminus": below, "visible": set(above) != {NO_BAR}}
+        if low < high:
+            above.append(high - middle)
+            below.append(middle - low)
+        else:
+            above.append(NO_BAR)
+            below.append(NO_BAR)
+    is_visible = any(length != NO_BAR for length in above)
+    return {"array": above, "arrayminus": below, "visible": is_visible}
 
 
 def names_axis(names: Sequence[str]) -> Part:
