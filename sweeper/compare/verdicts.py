@@ -370,8 +370,8 @@ def judge_by_size(
 
     The change must hold as measured and, of a time that eager has too, without the session's shift
     and beside the eager arm of its own trial, which took turns with it. Beyond what was
-    not sampled it must exceed what its own processes (or draws) show as noise: of few on a host
-    their spread, since the interval of few is many times as wide.
+    not sampled it must exceed what its own processes (or draws) show as noise. Of too few processes
+    on a host this is their spread, since their interval is many times as wide.
     """
     if change.verdict != "UNRESOLVED" or change.estimate is None:
         return change

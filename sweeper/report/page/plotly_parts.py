@@ -43,7 +43,7 @@ DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = ("circle", "square", "triangle-up", "diamond", "cross", "x")
 MAX_CHARACTERS = 34  # of a name beside an axis
 MAX_TICKS = 9
-NO_BAR = "none"  # plotly draws no error bar of a length that is no number, and null as 0
+NO_BAR = "none"  # plotly draws no error bar if its length is no number, and takes null for 0
 _TICKS = (
     0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4, 1.5,
     1.75, 2.0, 2.5, 3.0,
