@@ -1,4 +1,4 @@
-"""Records in MLflow: a real sqlite store, and a real server that dies and comes back."""
+"""Records in MLflow, in a real sqlite store."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from unittest import mock
 
 import pytest
 from records import make_process, make_record, make_script, make_trial, write_sweep
-from tracking_server import Server, free_port
+from tracked_runs import artifacts_of, child, client_of, log, records_of, runs_of
 
 from sweeper import sync
 from sweeper.analysis.derive import derive
@@ -25,7 +25,6 @@ from sweeper.core.files import write_text
 from sweeper.core.paths import SweepPaths
 from sweeper.core.record import Inspection, Record
 from sweeper.core.trial import Compile
-from sweeper.tracking.reader import RunReader
 from sweeper.tracking.runs import build_view
 from sweeper.tracking.store import ENVIRONMENT, TrackingError, artifact_location, default_uri
 from sweeper.tracking.tracker import Sent, Tracker
@@ -37,52 +36,6 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("in_empty_folder", "fresh_environment")
 RUNS = Path("runs")
 ENVIRONMENT_OF_CODE = {**os.environ, "PYTHONPATH": str(Path(sync.__file__).parent.parent)}
-
-
-def client_of(uri: str) -> MlflowClient:
-    from mlflow import MlflowClient
-
-    return MlflowClient(uri)
-
-
-def runs_of(client: MlflowClient, kind: str, query: str = "", sweep: str = "night") -> list[Run]:
-    experiment = client.get_experiment_by_name("sweeper")
-    where = (
-        f"tags.sweep = '{sweep}' and tags.`sweeper.kind` = "
-        f"'{kind}'{' and ' if query else ''}{query}"
-    )
-    return list(client.search_runs([experiment.experiment_id], where)) if experiment else []
-
-
-def child(client: MlflowClient) -> Run:
-    (run,) = runs_of(client, "trial")
-    return run
-
-
-def everything(client: MlflowClient, sweep: str) -> list[dict[str, Any]]:
-    return [
-        run.to_dictionary()
-        for kind in ("sweep", "trial")
-        for run in runs_of(client, kind, sweep=sweep)
-    ]
-
-
-def records(uri: str | None, sweep: str) -> list[Record]:
-    """What the store gives back of a sweep, by label."""
-    store = RunReader(uri or default_uri())
-    found = [Record.loads(store.read(run, "record.json")) for run in store.sweep(sweep).trials]
-    return sorted(found, key=lambda record: record.label)
-
-
-def log(*logged: Record, uri: str | None = None) -> Tracker:
-    tracker = Tracker(uri, "night")
-    for record in logged:
-        tracker.log(record)
-    return tracker
-
-
-def artifacts(client: MlflowClient, run: Run, folder: str | None = None) -> list[str]:
-    return sorted(file.path for file in client.list_artifacts(run.info.run_id, folder))
 
 
 def test_first_use_creates_store_and_artifacts_under_runs_and_prints_nothing(
@@ -233,10 +186,10 @@ def test_artifacts_are_record_and_logs_and_the_report_on_the_parent(store: Mlflo
     write_text(report[1] / "one.svg", "<svg/>")
     tracker = log(record)
     tracker.log_report(report)
-    assert artifacts(store, child(store)) == ["record.json", "worker-0.log"]
+    assert artifacts_of(store, child(store)) == ["record.json", "worker-0.log"]
     (parent,) = runs_of(store, "sweep")
-    assert artifacts(store, parent, "report") == ["report/figures", "report/speedups.csv"]
-    assert artifacts(store, parent, "report/figures") == ["report/figures/one.svg"]
+    assert artifacts_of(store, parent, "report") == ["report/figures", "report/speedups.csv"]
+    assert artifacts_of(store, parent, "report/figures") == ["report/figures/one.svg"]
 
 
 def test_inspection_goes_with_the_record_that_names_it(store: MlflowClient) -> None:
@@ -247,9 +200,9 @@ def test_inspection_goes_with_the_record_that_names_it(store: MlflowClient) -> N
     write_text(inspection / "graph-0_0" / "forward" / "output_code.py", "call = None")
     assert Tracker(None, "night").catch_up() == Sent(1, 0)
     run = child(store)
-    assert artifacts(store, run) == ["inspect", "record.json"]
-    assert artifacts(store, run, "inspect") == ["inspect/graph-0_0", "inspect/summary.md"]
-    assert artifacts(store, run, "inspect/graph-0_0/forward") == [
+    assert artifacts_of(store, run) == ["inspect", "record.json"]
+    assert artifacts_of(store, run, "inspect") == ["inspect/graph-0_0", "inspect/summary.md"]
+    assert artifacts_of(store, run, "inspect/graph-0_0/forward") == [
         "inspect/graph-0_0/forward/output_code.py"
     ]
 
@@ -281,7 +234,7 @@ def test_retry_uses_the_run_again(store: MlflowClient) -> None:
     log(make_record(trial=failed.trial, speedups=(1.5,)))
     assert child(store).info.run_id != before  # or its charts would show both
     assert child(store).data.metrics["speedup"] == pytest.approx(1.5)
-    assert records(None, "night") == [make_record(trial=failed.trial, speedups=(1.5,))]
+    assert records_of(None, "night") == [make_record(trial=failed.trial, speedups=(1.5,))]
 
 
 @pytest.mark.parametrize(
@@ -306,7 +259,7 @@ def test_retry_leaves_nothing_of_the_earlier_record_behind(
     assert run.data.params.get("version.torch") == dict(later.environment.get("versions", {})).get(
         "torch"
     )  # type: ignore[arg-type]
-    assert records(None, "night") == [later]
+    assert records_of(None, "night") == [later]
 
 
 def test_restarted_driver_finds_its_parent_again(store: MlflowClient) -> None:
@@ -373,7 +326,7 @@ def test_run_that_a_kill_left_half_written_is_completed(store: MlflowClient, cal
     run = child(store)
     assert (run.info.status, run.data.tags["status"]) == ("FINISHED", "ok")
     assert len(store.get_metric_history(run.info.run_id, "speedup")) == 1
-    assert records(None, "night") == [record]
+    assert records_of(None, "night") == [record]
 
 
 @pytest.mark.slow
@@ -387,7 +340,7 @@ def test_kill_while_the_database_is_made_does_not_spoil_it() -> None:
     process.wait()
     assert not (RUNS / "mlflow.db").exists()
     assert log(make_record()).failure is None
-    assert records(None, "night") == [make_record()]
+    assert records_of(None, "night") == [make_record()]
     assert not list(RUNS.glob(".mlflow.db.*"))
 
 
@@ -414,7 +367,7 @@ def test_runs_on_several_pages_are_all_found_and_doubles_go(
         store.create_run(run.info.experiment_id, 1, tags)
     assert Tracker(None, "night").catch_up() == Sent(0, 5)
     assert len(runs_of(store, "trial")) == 5
-    assert records(None, "night") == logged
+    assert records_of(None, "night") == logged
 
 
 @pytest.mark.usefixtures("store")
@@ -473,13 +426,13 @@ def test_records_come_back_as_they_were() -> None:
         make_record("a", status="compile_error", message="no"),
     ]
     log(*logged)
-    assert records(None, "night") == [logged[1], logged[0]]
-    assert records(None, "unknown") == []
+    assert records_of(None, "night") == [logged[1], logged[0]]
+    assert records_of(None, "unknown") == []
 
 
 def test_reading_creates_no_store() -> None:
     with pytest.raises(TrackingError, match=r"mlflow\.db does not exist"):
-        records(None, "night")
+        records_of(None, "night")
     assert not RUNS.exists()
 
 
@@ -585,126 +538,3 @@ def test_names_of_runs_tell_modes_apart() -> None:
     assert len(names) == len(modes)
     for mode in modes:
         assert any(mode in name for name in names)
-
-
-def test_server_keeps_records_and_gives_them_back(server: Server) -> None:
-    logged = [make_record("one"), make_record("two", status="timeout")]
-    folder = write_sweep(RUNS, logged)
-    write_text(folder / "report" / "report.md", "# tables")
-    tracker = log(*logged, uri=server.uri)
-    tracker.log_report([folder / "report" / "report.md"])
-    tracker.finish()
-    assert tracker.failure is None
-    assert str(tracker.page).startswith("/#/experiments/")
-    assert records(server.uri, "night") == logged
-    client = client_of(server.uri)
-    assert [
-        run.data.params["model"] for run in runs_of(client, "trial", "metrics.speedup > 1")
-    ] == ["one"]
-    (parent,) = runs_of(client, "sweep")
-    assert (parent.info.status, artifacts(client, parent, "report")) == (
-        "FINISHED",
-        ["report/report.md"],
-    )
-
-
-def test_what_a_dead_tracker_missed_is_sent_once_when_it_is_back(
-    server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
-    logged = [make_record("one", sweep="missed"), make_record("two", sweep="missed", status="oom")]
-    write_sweep(RUNS, logged, "missed")
-    dead = Tracker(f"http://127.0.0.1:{free_port()}", "missed")
-    assert dead.catch_up() == Sent(0, 0)
-    assert dead.failure is not None
-    assert sync.main(["missed", "--tracking-uri", server.uri]) == 0
-    sent, link = capsys.readouterr().out.splitlines()
-    assert sent == "missed: 2 records sent, 0 were there already"
-    assert link.startswith(f"MLflow: {server.uri}/#/experiments/")
-    assert "viewStateShareKey=" in link
-    before = [
-        run.to_dictionary()
-        for kind in ("sweep", "trial")
-        for run in runs_of(client_of(server.uri), kind, sweep="missed")
-    ]
-    assert sync.main(["missed", "--tracking-uri", server.uri]) == 0
-    assert "missed: 0 records sent, 2 were there already" in capsys.readouterr().out
-    after = [
-        run.to_dictionary()
-        for kind in ("sweep", "trial")
-        for run in runs_of(client_of(server.uri), kind, sweep="missed")
-    ]
-    assert after == before
-    assert len(after) == 3
-    assert records(server.uri, "missed") == logged
-
-
-def test_server_that_falls_silent_in_mid_sweep_loses_and_doubles_nothing(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    logged = [make_record("one", sweep="silent"), make_record("two", sweep="silent")]
-    write_sweep(RUNS, logged, "silent")
-    tracker = Tracker(server.uri, "silent")
-    assert tracker.log(logged[0])
-    with server.silent():
-        assert not tracker.log(logged[1])
-        tracker.finish()
-    assert "timeout" in str(tracker.failure)
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "30")
-    assert Tracker(server.uri, "silent").catch_up() == Sent(1, 1)
-    assert Tracker(server.uri, "silent").catch_up() == Sent(0, 2)
-    assert records(server.uri, "silent") == logged
-    assert len(runs_of(client_of(server.uri), "trial", sweep="silent")) == 2
-
-
-def test_sync_sends_retried_records_and_the_report(
-    store: MlflowClient, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = write_sweep(RUNS, [make_record("one", status="oom"), make_record("two")])
-    assert sync.main(["night"]) == 0
-    write_sweep(RUNS, [make_record("one")])
-    write_text(folder / "report" / "report.md", "# tables")
-    assert sync.main(["night"]) == 0
-    out = capsys.readouterr().out
-    assert "1 records sent, 1 were there already" in out
-    assert f"-m mlflow ui --backend-store-uri {default_uri()}\n" in out
-    assert "        then open http://127.0.0.1:5000/#/experiments/" in out
-    assert {run.data.tags["status"] for run in runs_of(store, "trial")} == {"ok"}
-    (parent,) = runs_of(store, "sweep")
-    assert artifacts(store, parent, "report") == ["report/report.md"]
-    assert parent.info.status == "FINISHED"
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"), [("nihgt", "nearest: night"), ("../night", "sweep=../night")]
-)
-def test_sync_names_the_nearest_sweeps(
-    name: str, expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    write_sweep(RUNS, [make_record()])
-    assert sync.main([name]) == 2
-    assert expected in capsys.readouterr().err
-
-
-def test_a_message_that_is_no_text_stops_no_later_record(
-    store: MlflowClient, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = write_sweep(RUNS, [make_record("a", status="crashed"), make_record("b")])
-    path = next(folder.glob("a-*/record.json"))
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"message": "\ud800 \x1b[2J"}))
-    assert sync.main(["night"]) == 0
-    assert "2 records sent" in capsys.readouterr().out
-    assert {run.data.tags["status"] for run in runs_of(store, "trial")} == {"crashed", "ok"}
-
-
-def test_sync_reports_files_that_are_no_records(
-    store: MlflowClient, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = write_sweep(RUNS, [make_record()])
-    write_text(folder / "broken-0" / "record.json", "{")
-    assert sync.main(["night"]) == 1
-    streams = capsys.readouterr()
-    assert "1 records sent" in streams.out
-    assert "broken-0/record.json" in streams.err
-    assert len(runs_of(store, "trial")) == 1
